@@ -23,6 +23,9 @@ MOST_WAITING_BYTES: Final = 1 << 19
 _RANK: Final = 0  # foreground, small
 _LEAST_VARIATION_S: Final = 0.020
 _VARIATIONS: Final = 2.0
+_MOST_QUEUED_S: Final = 0.100
+"""So long one may wait in queues: a path that has carried nothing since it began in a lost packet's
+time-out is thought to take seconds (measured: 0.8 s, deviation 0.7 s, of 40 ms)."""
 _CHECK_S: Final = 0.010
 _EPOCHS: Final = 1 << 32
 
@@ -165,7 +168,9 @@ class DatagramSender:
 
     def patience_s(self, path: PathState) -> float:
         """A datagram that is acknowledged is so in this time, nearly always."""
-        return rtt_s(path) + max(_LEAST_VARIATION_S, _VARIATIONS * path.facts.rtt_variation_s)
+        facts = path.facts
+        usual_s = rtt_s(path) + max(_LEAST_VARIATION_S, _VARIATIONS * facts.rtt_variation_s)
+        return usual_s if facts.rtt_min_s is None else min(usual_s, facts.rtt_min_s + _MOST_QUEUED_S)
 
     def _overdue(self, path: PathState, now: float) -> bool:
         if path.facts.doubt > PathDoubt.FLAPS:

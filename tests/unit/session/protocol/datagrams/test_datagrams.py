@@ -109,6 +109,18 @@ def test_a_path_that_varies_much_is_given_more_time(wire: Wire) -> None:
     assert wire.go() == {1: [], 2: [b"one"]}
 
 
+def test_a_path_that_began_in_a_time_out_is_not_waited_for_that_long(wire: Wire) -> None:
+    """Its kernel's round trip is that of a lost packet until it has carried more."""
+    wire.facts[1].rtt_s, wire.facts[1].rtt_variation_s = 0.78, 0.70
+    wire.facts[1].rtt_min_s, wire.facts[2].rtt_s = 0.040, 1.0
+    wire.core.datagrams.send(b"one", 2.0, wire.now, everywhere=False)
+    assert wire.go() == {1: [b"one"], 2: []}
+    wire.now += 0.139
+    assert wire.go() == {1: [], 2: []}
+    wire.now += 0.003
+    assert wire.go() == {1: [], 2: [b"one"]}
+
+
 def test_a_path_that_takes_nothing_is_gone_around(wire: Wire) -> None:
     """Its socket is full, say, of other data."""
     wire.send(b"one")
