@@ -15,6 +15,7 @@ from predictors.inputs import INPUTS
 
 _LEAF = -1
 _LARGEST_LOG = 60.0
+_DOUBLE_BYTES = 8
 _FIELDS = ("feature", "threshold", "left", "right", "missing_left", "value")
 
 # (input, threshold, child if input <= threshold, child otherwise and for NaN), or for a leaf
@@ -32,7 +33,8 @@ class Tree:
         left: index of the left child.
         right: index of the right child.
         missing_left: whether NaN goes left.
-        value: what a leaf predicts, one number per output; empty elsewhere.
+        value: what a leaf predicts, one double per output; empty elsewhere. Packed: objects would take
+            six times the memory, and those of a walk are unpacked at once.
     """
 
     feature: "array[int]"
@@ -40,13 +42,13 @@ class Tree:
     left: "array[int]"
     right: "array[int]"
     missing_left: "array[int]"
-    value: tuple[tuple[float, ...], ...]
+    value: tuple[bytes, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; `from_dict` gives the same tree back."""
         plain = {name: list(getattr(self, name)) for name in _FIELDS}
         plain["missing_left"] = [bool(each) for each in self.missing_left]
-        plain["value"] = [list(leaf) for leaf in self.value]
+        plain["value"] = [list(self.leaf(node)) for node in range(len(self.value))]
         return plain
 
     @classmethod
@@ -66,8 +68,12 @@ class Tree:
             array("i", left),
             array("i", right),
             array("b", missing_left),
-            tuple([tuple(array("d", leaf)) for leaf in value]),
+            tuple([array("d", leaf).tobytes() for leaf in value]),
         )
+
+    def leaf(self, node: int) -> "array[float]":
+        """What it predicts."""
+        return array("d", self.value[node])
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], inputs: int, outputs: int) -> "Tree":
@@ -96,7 +102,7 @@ class Tree:
             raise ValueError("a tree's arrays differ in length, or it has no node")
         for node, feature in enumerate(self.feature):
             if feature == _LEAF:
-                value = self.value[node]
+                value = self.leaf(node)
                 if len(value) != outputs or not all(isfinite(each) for each in value):
                     raise ValueError(f"leaf {node} does not hold {outputs} finite numbers")
                 continue
@@ -133,13 +139,14 @@ class Forest:
         return self.walk(mirrored(inputs))
 
     def walk(self, both: Sequence[float]) -> list[float]:
-        leaves: list[tuple[float, ...]] = []
+        leaves: list[bytes] = []
         for index, held, below, above in self._roots:
             while index is not None:
                 index, held, below, above = below if both[index] <= held else above  # noqa: PLW2901
             leaves.append(held)
-        scale = self.scale
-        return [sum(each) * scale for each in zip(*leaves, strict=True)]
+        found, scale = array("d", b"".join(leaves)), self.scale
+        outputs = len(leaves[0]) // _DOUBLE_BYTES
+        return [sum(found[each::outputs]) * scale for each in range(outputs)]
 
     def to_dict(self) -> dict[str, Any]:
         return {"scale": self.scale, "trees": [tree.to_dict() for tree in self.trees]}
@@ -161,7 +168,7 @@ class Forest:
         if not grown or not isfinite(scale):
             raise ValueError("a forest without trees")
         trees = [Tree.from_dict(tree, len(inputs), outputs) for tree in grown]
-        reach = sum(max(abs(v) for leaf in tree.value for v in leaf) for tree in trees) * abs(scale)
+        reach = sum(max(map(abs, array("d", b"".join(tree.value)))) for tree in trees) * abs(scale)
         if reach > _LARGEST_LOG:
             raise ValueError("a leaf is beyond all measure")
         at = [INPUTS.index(name) for name in inputs]

@@ -17,6 +17,7 @@ from cedos.config import Config, load
 from cedos.config.directories import directories
 from cedos.daemon.life import Life
 from cedos.kernel import privileges
+from cedos.kernel.process import memory
 
 
 @click.command(
@@ -79,6 +80,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
         # The daemon is large; a refusal above should not wait for it. What is imported stays for
         # life: looking through it for garbage meanwhile would take a tenth of a second.
         gc.disable()
+        memory.one_arena()
         privileged = None
         if not dry_run:
             # Before all else is there: what one of them then writes to, both have for themselves.

@@ -46,6 +46,7 @@ from cedos.daemon.privileged.questions import SeparateQuestions
 from cedos.daemon.privileged.separate_journal import SeparateJournal
 from cedos.daemon.privileged.separate_kernel import SeparateKernel
 from cedos.errors import HostError
+from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
@@ -152,6 +153,7 @@ async def run(
         await daemon.settle_budgets()
         server = ControlServer(daemon.backend, where.socket)
         await stack.enter_async_context(server)
+        memory.give_back()
         notifier.ready(f"{len(links.networks())} networks")
         _log.info("ready", networks=[each.name for each in links.networks()], dry_run=dry_run)
         await daemon.run(notifier)
@@ -461,6 +463,7 @@ class Daemon:
             if time.monotonic() - kept_at_s > _KEEP_S:
                 kept_at_s = time.monotonic()
                 self._keep_learned()
+                memory.give_back()  # what a crowd of flows took for a moment
             history = self._history
             if history is not None and (history.waiting or history.problem):
                 await asyncio.to_thread(history.flush)

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from cedos.errors import HostError, PrivilegeError, SteeringError
+from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
 from cedos.model import Network, Strategy
@@ -230,7 +230,13 @@ class Steering:
                         f"could not be undone: {'; '.join(undone.left)}; the journal keeps it, and"
                         " `cedos restore` tries it again"
                     )
-                self._journal.remove()
+                try:
+                    self._journal.remove()
+                except CedosError as error:  # its disk takes nothing any more
+                    _log.warning(
+                        "the journal stays, though all is undone: the next start finds nothing to do",
+                        why=str(error),
+                    )
                 _log.info(f"undone: {undone.in_short}")
                 _log.debug("undone", steps=undone.done)
         finally:

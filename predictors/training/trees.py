@@ -1,5 +1,6 @@
 """Grows trees and forests with scikit-learn and makes plain lists of them."""
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -112,7 +113,7 @@ def _medians(tree: Tree, leaf: NDArray[np.intp], targets: Floats) -> Tree:
     )
     value = list(tree.value)
     for node, medians in zip(nodes.tolist(), np.round(of_leaf, DIGITS).tolist(), strict=True):
-        value[node] = tuple(medians)
+        value[node] = array("d", medians).tobytes()
     return replace(tree, value=tuple(value))
 
 

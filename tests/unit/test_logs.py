@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -103,3 +105,12 @@ def test_libraries_keep_quiet() -> None:
     logs.configure("debug", "json", stream)
     logging.getLogger("aiohttp.access").info("GET /v1/status")
     assert "GET" in stream.getvalue()
+
+
+def test_nothing_for_terminals_is_loaded_by_the_daemon() -> None:
+    """structlog takes rich where it is installed, and it is, for `cedos top`: 3 MB."""
+    loaded = "import cedos.commands.up, cedos.daemon.service, sys; print('rich' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -21,6 +21,7 @@ from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError
+from cedos.kernel.process import memory
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -257,6 +258,7 @@ def command(
     # (Standard output may be somebody's connection.)
     logs.configure("warning" if stdio is not None else log_level, log_format)
     try:
+        memory.one_arena()
         asyncio.run(
             _run(
                 joined,

@@ -17,6 +17,7 @@ from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_o
 from cedos.commands.exec import Duration
 from cedos.commands.gateway.relay import Net
 from cedos.errors import ConfigError
+from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
@@ -192,6 +193,7 @@ def command(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
     gateway = Gateway(settings, me, invited.name_of)
+    memory.one_arena()
     following = asyncio.run(_serve(gateway, len(invited.names), metrics))
     if following is not None:
         following.begin()

@@ -20,6 +20,9 @@ _TOGETHER_S = 0.02
 
 _AT_ONCE = 256
 
+_LOOPBACK = "lo"
+"""No network carries what goes over it, and nobody tells of its flows' ends."""
+
 _HELD, _HELD_S = 64, 2.0
 """So many packets from outside wait, so long at most, for their flow to be known as this host's."""
 
@@ -83,6 +86,8 @@ class PacketHandler:
         held = list(self._held)
         self._held.clear()
         for at_s, captured in (*held, *((now_s, each) for each in packets)):
+            if captured.interface == _LOOPBACK:
+                continue
             if (
                 captured.outgoing
                 or self._flows.find(captured.key) is not None

@@ -202,7 +202,7 @@ class FlowMonitor:
         missed, self._missed = self._missed, False
         # Tracked flows outlive their sockets by minutes, so that there are many of them: they are
         # read only where events of UDP flows, which nothing else shows, may be missing.
-        entries = await self._source.entries() if missed else []
+        entries = await self._source.entries() if missed else ()
         if not missed:
             before = {key: known for key, known in before.items() if key.protocol == "tcp"}
         present = {sample.key for sample in await self.snapshot()}

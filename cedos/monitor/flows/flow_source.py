@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from cedos.errors import HostError
@@ -39,7 +39,7 @@ class FlowSource(Protocol):
     async def mark(self, key: FlowKey) -> int | None:
         """The mark of a TCP socket; errors as for `sockets`, OSError too where there is none."""
 
-    async def entries(self) -> list[conntrack.Tracked]:
+    async def entries(self) -> Iterable[conntrack.Tracked]:
         """The tracked flows now; errors as for `sockets`."""
 
     async def blindness(self, timeout_s: float) -> str:
@@ -124,15 +124,17 @@ class KernelFlows:
         answers = await self._diag.get(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flow_request(key))
         return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
 
-    async def entries(self) -> list[conntrack.Tracked]:
+    async def entries(self) -> Iterable[conntrack.Tracked]:
         if self._tracker is None:
-            return []
+            return ()
+        answers: Iterable[NetlinkMessage]
         if self._privileged is not None:
             told = await asyncio.to_thread(self._privileged.tracked)
-            answers = [NetlinkMessage(kind, 0, 0, payload) for kind, payload in told]
-            return [facts for answer in answers if (facts := conntrack.parse(answer)) is not None]
-        answers = await self._tracker.dump(conntrack.GET, conntrack.dump_request())
-        return [facts for answer in answers if (facts := conntrack.parse(answer)) is not None]
+            answers = (NetlinkMessage(kind, 0, 0, payload) for kind, payload in told)
+        else:
+            answers = await self._tracker.dump(conntrack.GET, conntrack.dump_request())
+        # One at a time: a flood leaves tens of thousands, a kilobyte each.
+        return (facts for answer in answers if (facts := conntrack.parse(answer)) is not None)
 
     async def blindness(self, timeout_s: float) -> str:
         """Sends a datagram from loopback to loopback in each IP version: it must show as a flow."""

@@ -1,0 +1,1 @@
+"""What a process asks of the C library for itself."""
