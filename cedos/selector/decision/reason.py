@@ -41,6 +41,8 @@ def chosen(
     ]
     if hedging := _hedging(choice, evaluations):
         parts.append(hedging)
+    if case.sent is not None:
+        parts.append(f"No answer over {case.sent.network} for {seconds(case.sent.waited_s)} so far")
     if transfer.deadline_s is not None:
         parts.append(_wanted(choice, transfer.deadline_s))
     parts.extend(dead.values())
