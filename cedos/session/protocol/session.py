@@ -158,6 +158,7 @@ class Session:
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
+        self._check_pauses()
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
@@ -201,7 +202,10 @@ class Session:
             for other in self.in_flight.states:  # they had nobody to leave their data to
                 if other.facts.stalled_at_s is not None:
                     self.in_flight.requeue(other.path_id)
-        return facts.doubt is not before
+        if facts.doubt is before:
+            return False
+        self._check_pauses()
+        return True
 
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
@@ -538,6 +542,14 @@ class Session:
         """What is on the way there goes over the others as well; what was said there is said again."""
         if self._say_elsewhere(path):
             self.in_flight.requeue(path.state.path_id)
+
+    def _check_pauses(self) -> None:
+        states = self.in_flight.states
+        pauses = len(states) > 1 and any(
+            each.facts.pauses or each.facts.stalled_at_s is not None for each in states
+        )
+        if self.sender.replay.set_pauses(pauses):
+            self.check_writable()
 
     def _say_elsewhere(self, path: PathFlight) -> bool:
         """What was said there is said on the others that live; whether there are any."""

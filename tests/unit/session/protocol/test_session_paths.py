@@ -188,6 +188,22 @@ def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores: Cores
     assert not other.next_record(2, 70_000, 0.2), "once is enough"
 
 
+def test_what_lies_on_a_path_that_pauses_does_not_keep_the_others_from_going_on(
+    cores: Cores,
+) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    while one.write(bytes(100_000)):
+        while one.next_record(1, 70_000, 0.0):
+            pass  # lost
+    assert not one.next_record(2, 70_000, 0.0)
+    one.path_voice(1, PathVoice.PAUSES, 0.1)
+    assert one.write(bytes(100_000)) == 100_000
+    one.path_voice(1, PathVoice.SPEAKS, 0.2)
+    assert not one.write(bytes(100_000)), "no more is kept than before"
+
+
 def test_a_silent_path_owes_nothing_once_it_speaks(cores: Cores) -> None:
     one, _ = cores.pair()
     cores.up(one, path=2)
