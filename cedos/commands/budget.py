@@ -201,6 +201,7 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
         *("PRICE NOW", "SAVED"),
     )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
+    yield "USED AT THE END: if it goes on as lately, in nine of ten cases."
     yield "PRICE NOW: the waiting that must be saved for each unit. SAVED: the waiting saved so far."
 
 
@@ -215,7 +216,11 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
     left_s = one.ends_unix_s - now_unix_s
     forecast = render.UNKNOWN
     if one.forecast is not None and not one.over and not one.suspended:
-        forecast = render.amount(one.forecast, one.resource)
+        low, high = (
+            render.amount(one.forecast if each is None else each, one.resource)
+            for each in (one.forecast_low, one.forecast_high)
+        )
+        forecast = low if low == high else f"{low} to {high}"
     return (
         one.name,
         of,
