@@ -98,7 +98,14 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
     assert done.exit_code == 0
     assert fake_daemon.budgets["data"].networks == ("lte0",)
     assert fake_daemon.budgets["data"].every == "month"
-    for word in ("data of lte0", "1 GB (25 %)", "4 GB", "300 ms per MB", "3.2 GB to 4.4 GB", "2 min"):
+    for word in (
+        "data of lte0",
+        "1 GB (25 %)",
+        "4 GB",
+        "300 ms per MB",
+        "3.2 GB to 4.4 GB",
+        "2 min",
+    ):
         assert word in done.stdout, word
 
 
