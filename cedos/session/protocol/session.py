@@ -158,7 +158,7 @@ class Session:
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
-        self._check_pauses()
+        self._count_stuck()
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
@@ -202,10 +202,10 @@ class Session:
             for other in self.in_flight.states:  # they had nobody to leave their data to
                 if other.facts.stalled_at_s is not None:
                     self.in_flight.requeue(other.path_id)
-        if facts.doubt is before:
-            return False
-        self._check_pauses()
-        return True
+        changed = facts.doubt is not before
+        if changed:
+            self._count_stuck()
+        return changed
 
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
@@ -543,12 +543,14 @@ class Session:
         if self._say_elsewhere(path):
             self.in_flight.requeue(path.state.path_id)
 
-    def _check_pauses(self) -> None:
+    def _count_stuck(self) -> None:
         states = self.in_flight.states
-        pauses = len(states) > 1 and any(
-            each.facts.pauses or each.facts.stalled_at_s is not None for each in states
+        stuck_bytes = sum(
+            each.in_flight_bytes
+            for each in states
+            if len(states) > 1 and (each.facts.pauses or each.facts.stalled_at_s is not None)
         )
-        if self.sender.replay.set_pauses(pauses):
+        if self.sender.replay.set_stuck(stuck_bytes):
             self.check_writable()
 
     def _say_elsewhere(self, path: PathFlight) -> bool:
