@@ -50,6 +50,10 @@ class Distribution:
         above = self.samples[bisect_right(self.samples, value) :]
         return Distribution(above or (2.0 * value,))
 
+    def left_after(self, value: float) -> "Distribution":
+        """What is still to come of a time of which `value` has passed."""
+        return self.known_above(value).later(-value)
+
 
 def minimum_of(a: Distribution, b: Distribution) -> Distribution:
     """The smaller of two independent quantities, by the product of their survival functions.

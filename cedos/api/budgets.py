@@ -30,7 +30,8 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     """How a budget stands; amounts are bytes, joules or money.
 
     `s_per_unit` is today's price, None where nothing may be spent any more (`spent_up`), or where it
-    is not known (no daemon runs). `suspended` says why it has no price now; "": it has one. `barred`
+    is not known (no daemon runs). `forecast` is the use at the end if it goes on as lately, within its
+    90 % range; None: too early to say. `suspended` says why it has no price now; "": it has one. `barred`
     are the networks that programs are kept off now, as it is `hard` and spent; `unkept` says why they
     are not though they should be. With `units` the `supply` is that of those that are bought.
     """
@@ -42,6 +43,8 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     begins_unix_s: float
     ends_unix_s: float
     forecast: float | None = None
+    forecast_low: float | None = None
+    forecast_high: float | None = None
     s_per_unit: float | None = None
     spent_up: bool = False
     bought_s: float | None = None

@@ -14,7 +14,8 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A transfer that is about to begin.
 
     `redundant` says that the program can send the same over several networks and take what comes first,
-    `multipath` that it can spread one transfer over several, as MPTCP and sessions do.
+    `multipath` that it can spread one transfer over several, as MPTCP and sessions do. With
+    `sent_over`, a network or its interface, it was sent there `waited_s` ago, without an answer so far.
     """
 
     size_bytes: Annotated[int, Meta(ge=1, le=10**15)]
@@ -24,6 +25,8 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     server_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     redundant: bool = False
     multipath: bool = False
+    sent_over: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    waited_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
 
     @property
     def transfer(self) -> Transfer:

@@ -72,6 +72,8 @@ class DaemonChooser:
                 deadline_s=question.deadline_s,
                 multipath=True,
                 redundant=urgency is Urgency.FOREGROUND and bulk is Bulk.SMALL,
+                sent_over=question.sent_over,
+                waited_s=question.waited_s,
             )
         )
         if not decision.evaluations:

@@ -2,15 +2,16 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, TypeVar
 
 import click
 
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
+from cedos.api.lock import running_pid
 from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_option
 from cedos.config import amounts, load
@@ -19,6 +20,10 @@ from cedos.config.directories import Directories, directories
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
 from cedos.model import Budget, Every, Increment, Resource, is_name
 from cedos.storage import budget_file
+
+_T = TypeVar("_T")
+_STARTING_S: Final = 5.0
+_AGAIN_S: Final = 0.1
 
 _UNITS = {"data": (1e6, "MB"), "energy": (1.0, "J"), "money": (1.0, "")}
 _EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
@@ -156,7 +161,7 @@ def set_command(
     where = directories()
     client = ControlClient(where.socket)
     try:
-        standing = client.set_budget(budget)
+        standing = _answered(where, lambda: client.set_budget(budget))
     except DaemonUnreachableError:
         _set_without_daemon(where, budget)
         click.echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
@@ -182,7 +187,7 @@ def remove_command(name: str) -> None:
         if not is_name(name):  # the daemon has none such; without one, any may be in the file
             client.budgets()
             raise NotFoundError(f'no budget "{name}" was set; `cedos budget` lists all')
-        client.remove_budget(name)
+        _answered(where, lambda: client.remove_budget(name))
     except DaemonUnreachableError:
         file = where.state / budget_file.FILE
         known = budget_file.read(file)
@@ -201,6 +206,7 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
         *("PRICE NOW", "SAVED"),
     )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
+    yield "USED AT THE END: if it goes on as lately, in nine of ten cases."
     yield "PRICE NOW: the waiting that must be saved for each unit. SAVED: the waiting saved so far."
 
 
@@ -215,7 +221,11 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
     left_s = one.ends_unix_s - now_unix_s
     forecast = render.UNKNOWN
     if one.forecast is not None and not one.over and not one.suspended:
-        forecast = render.amount(one.forecast, one.resource)
+        low, high = (
+            render.amount(one.forecast if each is None else each, one.resource)
+            for each in (one.forecast_low, one.forecast_high)
+        )
+        forecast = low if low == high else f"{low} to {high}"
     return (
         one.name,
         of,
@@ -286,6 +296,19 @@ def _increment(
         s_per_money=S_PER_MONEY if s_per_money is None else s_per_money,
         most=int(supply // each),
     )
+
+
+def _answered(where: Directories, ask: Callable[[], _T]) -> _T:
+    """What a daemon answers, also one that is just starting: it has read the file of budgets already."""
+    until_s = time.monotonic() + _STARTING_S
+    while True:
+        try:
+            return ask()
+        except DaemonUnreachableError:
+            starting = running_pid(where.pid_file) is not None
+            if not starting or time.monotonic() > until_s:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def _set_without_daemon(where: Directories, wanted: Budget) -> None:

@@ -19,6 +19,10 @@ from cedos.model import Direction, Urgency
     examples=[
         ("cedos choose --size 4kB", "The network for a small answer."),
         ("cedos choose --size 4kB --redundant", "Both, where hedging is worth it now."),
+        (
+            "cedos choose --size 4kB --redundant --sent wlan0 --waited 300ms",
+            "It was sent and has no answer: wait, or send it again?",
+        ),
         ("cedos choose --size 2GB --up --background --why", "With all that it rests on."),
     ],
     exits={0: "", **dict.fromkeys((2, 3, 6), "")},
@@ -34,6 +38,12 @@ from cedos.model import Direction, Urgency
     help="You can send the same over several networks: considered for what is short and waited for,"
     " with `redundant` in [decision].",
 )
+@click.option(
+    "--sent",
+    metavar="NETWORK",
+    help="It was sent over this network already, and has no answer: wait, or send it again?",
+)
+@click.option("--waited", type=Duration(), help="With --sent: for how long there was no answer.")
 @click.option("--why", is_flag=True, help="Explain the choice, too.")
 @json_option
 def command(
@@ -42,6 +52,8 @@ def command(
     background: bool,
     deadline: float | None,
     redundant: bool,
+    sent: str | None,
+    waited: float | None,
     why: bool,
     as_json: bool,
 ) -> None:
@@ -51,6 +63,8 @@ def command(
     answer counts. Nothing at all means not now. The choice is a decision like all others: `cedos
     explain` shows it.
     """
+    if (sent is None) != (waited is None):
+        raise click.UsageError("--sent and --waited belong together: --sent wlan0 --waited 300ms")
     decision = ControlClient(directories().socket).choose(
         ChoiceRequest(
             size_bytes=size,
@@ -58,6 +72,8 @@ def command(
             urgency=Urgency.BACKGROUND if background else Urgency.FOREGROUND,
             deadline_s=deadline,
             redundant=redundant,
+            sent_over=sent,
+            waited_s=waited or 0.0,
         )
     )
     if as_json:

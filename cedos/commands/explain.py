@@ -12,9 +12,10 @@ from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessa
 from cedos.commands.console import prefetch_text, probing_text, render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
-from cedos.model import Direction, Strategy
+from cedos.model import Bulk, Direction, Strategy, Urgency
 
 _WIDTH = 100
+_USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
 
 
 @click.command(
@@ -98,7 +99,8 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
     yield ""
     yield from _transfer(decision.transfer)
     yield ""
-    yield f"  Expected. The least cost is chosen (objective {decision.objective})"
+    unit = "" if decision.objective == "max-s-per-e" else ", in seconds,"
+    yield f"  Expected. The least cost{unit} is chosen (objective {decision.objective})"
     header = ("  STRATEGY", "MEAN TIME", "90 % INTERVAL", "ENERGY", "METERED", "COST")
     ranked = sorted(
         decision.evaluations,
@@ -156,10 +158,13 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:
     what = "Download" if transfer.direction is Direction.DOWN else "Upload"
-    label = f"{transfer.label.urgency}, {transfer.label.bulk}"
-    yield f"  {what} of {render.estimate(transfer.size)} (label: {label})"
+    urgency, bulk = transfer.label.urgency, transfer.label.bulk
+    # The usual label is that of programs that said nothing, whatever they carry.
+    label = "" if (urgency, bulk) == _USUAL else f" (label: {urgency}, {bulk})"
+    yield f"  {what} of {render.estimate(transfer.size)}{label}"
     if transfer.deadline_s is not None:
-        yield f"  Wanted within {render.duration(transfer.deadline_s)}"
+        wanted = render.duration(transfer.deadline_s)
+        yield f"  Wanted within {wanted}: what is surely in time costs as if it took so long"
     if transfer.server_name:
         yield f"  Server {transfer.server_name}"
     if transfer.flow:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import click
 
+from cedos.api import predicted_text
 from cedos.api.client import ControlClient
 from cedos.api.messages import FlowMessage, NetworkMessage, StatusMessage
 from cedos.commands.console import render
@@ -66,7 +67,8 @@ def lines(status: StatusMessage) -> Iterator[str]:
     if status.networks:
         header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
         yield from render.table(header, map(_network, status.networks))
-        yield from filter(None, map(predictions, status.networks))
+        told = (predicted_text.sentence(each.name, each.predicted) for each in status.networks)
+        yield from filter(None, told)
         for network in status.networks:
             yield from _indicators(network)
     else:
@@ -96,17 +98,6 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield "Problems"
         for problem in status.problems:
             yield f"  {render.sentence(problem)}"
-
-
-def predictions(network: NetworkMessage) -> str | None:
-    """How well a network's transfers were predicted, in one line."""
-    held = network.predicted
-    if held is None:
-        return None
-    return (
-        f"{network.name}: expected times were {held.expected_over_actual_median:.2g} x the actual ones"
-        f" (median of {held.n}), {render.percent(held.coverage90)} of them inside the 90 % interval"
-    )
 
 
 def _network(network: NetworkMessage) -> tuple[str, ...]:
@@ -147,7 +138,7 @@ def _indicators(network: NetworkMessage) -> Iterator[str]:
     notes = [
         f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
         f"{'*' if one.synthetic else ''}"
-        f" ({render.duration(one.age_s)})"
+        f" ({render.duration(one.age_s)} ago)"
         for name, one in sorted(network.indicators.items())
         if render.worth_telling(name, one.value)
     ]

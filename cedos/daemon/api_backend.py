@@ -36,10 +36,11 @@ from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
-from cedos.errors import NotFoundError
+from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget
 from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
+from cedos.selector.decision.sent import Sent
 
 _RECENT = 1000
 SHOWN_FLOWS = 100
@@ -186,8 +187,20 @@ class ApiBackend:
                 self._observer.context(),
                 redundant=request.redundant,
                 multipath=request.multipath,
+                sent=self._sent(request),
             )
         return DecisionMessage.of(decision)
+
+    def _sent(self, request: ChoiceRequest) -> Sent | None:
+        name = request.sent_over
+        if name is None:
+            return None
+        networks = self._director.decider.networks
+        for network in networks:
+            if name in (network.name, network.interface):
+                return Sent(network.name, request.waited_s)
+        known = ", ".join(each.name for each in networks)
+        raise ConfigError(f"There is no network {name}. The networks are: {known or 'none'}")
 
     async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
         return self._prefetching.asked(request, await self.networks())

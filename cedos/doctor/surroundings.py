@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from cedos.api import predicted_text
 from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.config import Config
@@ -153,13 +154,9 @@ def predictions(where: Directories) -> Finding | None:
         networks = ControlClient(where.socket).networks()
     except CedosError:
         return None
-    held = [
-        f"{network.name} {known.expected_over_actual_median:.2g} x the actual time,"
-        f" {known.coverage90 * 100:.0f} % inside the 90 % interval"
-        for network in networks
-        if (known := network.predicted) is not None
-    ]
-    return ok("predictions", f"{'; '.join(held)}") if held else None
+    told = filter(None, (predicted_text.sentence(each.name, each.predicted) for each in networks))
+    found = ". ".join(told)
+    return ok("predictions", found) if found else None
 
 
 def _nearest(folder: Path) -> Path:

@@ -101,7 +101,8 @@ class SystemBus:
                     bus = await MessageBus(self._address, BusType.SYSTEM).connect()
             except Exception as error:
                 self._not_before_s = time.monotonic() + self._retry_s
-                self._absence = f"no system bus ({error or type(error).__name__})"
+                why = getattr(error, "strerror", None) or error or type(error).__name__
+                self._absence = f"no system bus ({why})"
                 raise BusError(self._absence) from error
             bus.add_message_handler(self._signalled)
             self._bus = bus

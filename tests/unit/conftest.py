@@ -177,6 +177,8 @@ class FakeDaemon:
             begins_unix_s=1.79e9,
             ends_unix_s=1.8e9,
             forecast=0.9 * budget.supply,
+            forecast_low=0.8 * budget.supply,
+            forecast_high=1.1 * budget.supply,
             s_per_unit=3e-7,
             bought_s=120.0,
         )

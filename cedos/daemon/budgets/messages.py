@@ -19,6 +19,7 @@ def messages(
     found = []
     for standing in budgets.standings():
         budget, suspended = standing.budget, budgets.suspended(standing.budget)
+        expected = standing.forecast
         spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
         priced = not (spent_up or standing.over or suspended)
         message = BudgetMessage.of(
@@ -26,7 +27,9 @@ def messages(
             spent=standing.spent,
             begins_unix_s=standing.period.begins_s,
             ends_unix_s=standing.period.ends_s,
-            forecast=standing.forecast,
+            forecast=expected.likely if expected else None,
+            forecast_low=expected.low if expected else None,
+            forecast_high=expected.high if expected else None,
             s_per_unit=standing.rate if priced else None,
             spent_up=spent_up,
             bought_s=standing.bought_s,

@@ -24,6 +24,7 @@ from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
+from cedos.selector.decision.sent import Sent
 from cedos.selector.energy.spares import not_worth_a_spare
 from cedos.selector.objective import Objective
 
@@ -104,20 +105,27 @@ class Decider:
         return self.record(decision)
 
     def choose(
-        self, transfer: Transfer, context: Context, *, redundant: bool, multipath: bool = False
+        self,
+        transfer: Transfer,
+        context: Context,
+        *,
+        redundant: bool,
+        multipath: bool = False,
+        sent: Sent | None = None,
     ) -> Decision:
         """Decides on one transfer that somebody else carries out, redundantly if they can and may.
 
         Only what is short and waited for is worth sending twice, whatever bytes cost. With `multipath`
-        they can spread it over several networks, as MPTCP does.
+        they can spread it over several networks, as MPTCP does. `sent`: it is under way already, and
+        has no answer; then it is only sent again or waited for.
         """
         kinds = set(_SINGLE)
         twice = redundant and transfer.label == _SHORT_AND_URGENT
         if twice and self.choices.redundant:
             kinds.add(StrategyKind.REDUNDANT)
-        if multipath:
+        if multipath and sent is None:
             kinds.add(StrategyKind.MPTCP)
-        decision = self._decide(transfer, context, kinds)
+        decision = self._decide(transfer, context, kinds, sent)
         if twice and not self.choices.redundant:
             decision = replace(decision, reason=sentences(decision.reason, _NEVER_TWICE))
         return self.record(decision)
@@ -164,11 +172,21 @@ class Decider:
         return decision
 
     def _decide(
-        self, transfer: Transfer, context: Context, kinds: Collection[StrategyKind] = _SINGLE
+        self,
+        transfer: Transfer,
+        context: Context,
+        kinds: Collection[StrategyKind] = _SINGLE,
+        sent: Sent | None = None,
     ) -> Decision:
-        return self._with_barred(decide(self._case(transfer, context, kinds)))
+        return self._with_barred(decide(self._case(transfer, context, kinds, sent)))
 
-    def _case(self, transfer: Transfer, context: Context, kinds: Collection[StrategyKind]) -> Case:
+    def _case(
+        self,
+        transfer: Transfer,
+        context: Context,
+        kinds: Collection[StrategyKind],
+        sent: Sent | None = None,
+    ) -> Case:
         choices = self.choices
         return Case(
             transfer=transfer,
@@ -183,6 +201,7 @@ class Decider:
             method=choices.method,
             number=self.number,
             made_unix_s=time.time(),
+            sent=sent,
         )
 
     def _with_barred(self, decision: Decision) -> Decision:

@@ -7,18 +7,14 @@ follows from the instant alone, so a clock that jumps, and jumps back, finds the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from math import exp, isfinite
+from math import isfinite
 from typing import Any
 
 from cedos.model import Budget, Resource
 from cedos.selector.budgets.calendar import Period, period_at
 from cedos.selector.budgets.controller import Controller, MakeController, Option, Quote
+from cedos.selector.budgets.forecast import Expected, Forecast
 from cedos.selector.budgets.increments import IncrementQuote, bought
-
-_FORECAST_MEMORY = 1 / 6
-"""The forecast goes by the spending of this share of the period."""
-
-_FIRST = 1 / 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class Standing:
 
     Attributes:
         spent: units since its beginning.
-        forecast: units at its end, if they are spent as lately.
+        forecast: units at its end, if they are spent as lately; None: it is too early to say.
         rate: the price, seconds per unit.
         bought_s: the seconds that its units have saved in this period.
         over: whether it is past its end, and does not recur.
@@ -36,7 +32,7 @@ class Standing:
     budget: Budget
     period: Period
     spent: float
-    forecast: float
+    forecast: Expected | None
     rate: float
     bought_s: float
     over: bool
@@ -80,7 +76,8 @@ class Keeper:
         make, period = self._make, self.period
         supply = self.budget.supply
         self._made_s = now_s
-        self.spent = self._lately = self._lately_s = 0.0
+        self.spent = 0.0
+        self._forecast = Forecast(*period)
         self._seen_s: float | None = None
         try:
             self.controller: Controller = make(supply, *period, now_s=now_s, learned=self._learned)
@@ -110,16 +107,12 @@ class Keeper:
             if supply != self.budget.supply:
                 self.changed(replace(self.budget, supply=supply), now_s)
         if self._seen_s is not None and now_s > self._seen_s:
-            elapsed_s = now_s - self._seen_s
-            fading = exp(
-                -elapsed_s / (_FORECAST_MEMORY * (self.period.ends_s - self.period.begins_s))
-            )
-            self._lately = fading * self._lately + max(spent - self.spent, 0.0)
-            self._lately_s = fading * self._lately_s + elapsed_s
+            self._forecast.add(max(spent - self.spent, 0.0), now_s - self._seen_s)
         left = self.budget.supply - spent
         if self._seen_s is None:
             # What was spent before this one was there is known, and no sign of any habit.
             self.controller.observe(self._made_s, left)
+            self._forecast.known(spent, now_s - self.period.begins_s)
         self._seen_s, self.spent = now_s, spent
         self.controller.observe(now_s, left)
 
@@ -162,14 +155,11 @@ class Keeper:
 
     def standing(self, now_s: float) -> Standing:
         left_s = max(self.period.ends_s - now_s, 0.0)
-        # What is seen in the first moments is not taken for what goes on.
-        seen_s = max(self._lately_s, _FIRST * (self.period.ends_s - self.period.begins_s))
-        lately = self._lately / seen_s
         return Standing(
             self.budget,
             self.period,
             self.spent,
-            self.spent + lately * left_s,
+            self._forecast.at_end(self.spent, left_s),
             self.quote(now_s).rate,
             self._bought_s,
             self.over(now_s),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from cedos.model import Context, Network, StrategyKind, Transfer
 from cedos.selector.decision.roles import USUAL_KINDS
+from cedos.selector.decision.sent import Sent
 from cedos.selector.energy.power_model import DELPHI, PowerModel
 from cedos.selector.objective import MaxS, Objective
 from cedos.selector.uncertainty.brute_force import BruteForce
@@ -28,6 +29,7 @@ class Case:
         idle_s: network -> seconds since its radio was last used; absent: long ago.
         price_per_mb: network -> money per megabyte; absent: 0.01 if metered, else nothing.
         method: how the uncertainty of times is taken.
+        sent: the transfer is under way over a network already, without an answer.
         number: the decision's, in the records.
         made_unix_s: when it is taken, in the records.
     """
@@ -42,5 +44,6 @@ class Case:
     idle_s: Mapping[str, float] = field(default_factory=dict)
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
     method: type[Evaluator] = BruteForce
+    sent: Sent | None = None
     number: int = 0
     made_unix_s: float = 0.0

@@ -74,9 +74,14 @@ def evaluate(
     direction, joined = transfer.direction, retime is not None
     columns: Mapping[str, float] = features(context, transfer, roles, model.features)
     predicted = completion_times(columns, transfer, context, roles, model, joined=joined)
-    predicted = _completed(
-        case.method.times(predicted), redundant=_REDUNDANT in case.kinds, joined=joined
-    )
+    sent = case.sent
+    timed = dict(case.method.times(predicted))
+    begun = None
+    if sent is not None:
+        begun = next((role for role, each in roles.players() if each.name == sent.network), None)
+        if begun in timed:
+            timed[begun] = timed[begun].left_after(sent.waited_s)
+    predicted = _completed(timed, redundant=_REDUNDANT in case.kinds, joined=joined)
     # A living connection is joined by what lives again when it is looked at then; until that it must
     # not be counted on, for what is under way on it holds up the rest.
     awaited = () if joined else [name for name in dead if may_return(context, name)]
@@ -105,6 +110,8 @@ def evaluate(
         parts[role] = _Part(
             radio.active_w(direction), tail_j, network.metered, per_mb / 1e6, budgeted
         )
+        if role == begun:  # its bytes are spent
+            parts[role] = _Part(radio.active_w(direction), tail_j, False, 0.0, None)
     found: list[Evaluation] = []
     outcomes: dict[str, Outcome] = {}
     for name, strategy in available:

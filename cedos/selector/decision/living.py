@@ -97,8 +97,7 @@ class Living:
             wait_s = max([self.stalled_s, *(longer_s(role, self.stalled_s) for role in used)])
             return time.later(wait_s)
         if self.waited_s > 0.0:
-            late = time.known_above(self.waited_s).samples
-            return Distribution(tuple([sample - self.waited_s for sample in late]))
+            return time.left_after(self.waited_s)
         return time
 
     def has_paths_of(self, strategy: Strategy) -> bool:

@@ -8,7 +8,7 @@ from cedos.selector.decision.liveness import GIVEN_UP_S
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silences import longer_s, silences
-from cedos.selector.objective import MaxS
+from cedos.selector.objective import MaxS, WeightedCost
 from cedos.selector.uncertainty.brute_force import BruteForce
 
 # Differences smaller than this are not worth a word.
@@ -41,6 +41,8 @@ def chosen(
     ]
     if hedging := _hedging(choice, evaluations):
         parts.append(hedging)
+    if case.sent is not None:
+        parts.append(f"No answer over {case.sent.network} for {seconds(case.sent.waited_s)} so far")
     if transfer.deadline_s is not None:
         parts.append(_wanted(choice, transfer.deadline_s))
     parts.extend(dead.values())
@@ -69,10 +71,13 @@ def sentences(*parts: str) -> str:
 
 
 def moved(choice: Evaluation, current: Evaluation, margin: float) -> str:
-    return (
+    lead = (
         f"moves to {label(choice.strategy)}: {seconds(choice.time_s)} left, the move included, against "
-        f"{seconds(current.time_s)} on {label(current.strategy)}. That saves more than {_percent(margin)}"
+        f"{seconds(current.time_s)} on {label(current.strategy)}"
     )
+    if choice.time_s < current.time_s * (1.0 - margin):
+        return f"{lead}. That saves more than {_percent(margin)}"
+    return f"{lead}, but cheaper: {_savings(choice, current)}"
 
 
 def left(current: Strategy, dead: Mapping[str, str]) -> str:
@@ -85,10 +90,13 @@ def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
     lead = f"stays on {label(current.strategy)}"
     if rival is None:
         return f"{lead}, the only usable network: {seconds(current.time_s)} left"
-    return (
+    lead = (
         f"{lead}: {seconds(current.time_s)} left, against {seconds(rival.time_s)} with a move to"
-        f" {label(rival.strategy)}. That does not save {_percent(margin)}"
+        f" {label(rival.strategy)}"
     )
+    if rival.time_s < current.time_s * (1.0 - margin):
+        return f"{lead}, but cheaper: {_savings(current, rival)}"
+    return f"{lead}. That does not save {_percent(margin)}"
 
 
 def label(strategy: Strategy) -> str:
@@ -145,7 +153,8 @@ def _verdict(
     named = f"{label(rival.strategy)} ({seconds(rival.time_s)})"
     if rival.time_s < choice.time_s * _ALIKE:
         return f"{lead}, about as fast as {named}"
-    return f"{lead}, {rival.time_s / choice.time_s:.1f} times faster than {named}"
+    times = rival.time_s / choice.time_s
+    return f"{lead}, {times:.{0 if times >= 10 else 1}f} times faster than {named}"
 
 
 def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
@@ -186,20 +195,35 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
             for role, silent_s in silences(case.context, roles).items()
             if silent_s <= GIVEN_UP_S
         ]
-    twice = any(each.strategy.kind == StrategyKind.REDUNDANT for each in evaluations)
-    if twice or case.method is not BruteForce:
+    if case.method is not BruteForce:
         notes.append(case.method.words)
+    objective, prices = case.objective, ""
+    if isinstance(objective, WeightedCost) and len(evaluations) > 1:
+        prices = _prices(objective)
     learned = getattr(case.model, "note", "")
-    return notes + [note for note in (case.objective.note, learned) if note]
+    return notes + [note for note in (prices, objective.note, learned) if note]
 
 
 def _savings(choice: Evaluation, fastest: Evaluation) -> str:
-    if choice.metered_bytes < fastest.metered_bytes and choice.energy_j >= fastest.energy_j:
-        return (
-            f"{choice.metered_bytes / 1e6:.2g} MB of metered data instead of "
-            f"{fastest.metered_bytes / 1e6:.2g} MB"
-        )
-    return f"{choice.energy_j:.2g} J instead of {fastest.energy_j:.2g} J"
+    parts = []
+    if choice.metered_bytes < fastest.metered_bytes:
+        less = f"{amount(choice.metered_bytes)} of" if choice.metered_bytes else "no"
+        parts.append(f"{less} metered data instead of {amount(fastest.metered_bytes)}")
+    if choice.energy_j < fastest.energy_j or not parts:
+        parts.append(f"{choice.energy_j:.2g} J instead of {fastest.energy_j:.2g} J")
+    return " and ".join(parts)
+
+
+def _prices(objective: WeightedCost) -> str:
+    """What joules and metered bytes counted for, beside budgets."""
+    parts = []
+    if objective.s_per_j:
+        parts.append(f"a joule counts as {seconds(objective.s_per_j)}")
+    if objective.s_per_metered_byte:
+        parts.append(f"a metered megabyte as {seconds(1e6 * objective.s_per_metered_byte)}")
+    if objective.noticeable_s:
+        parts.append(f"any use of a metered network as {seconds(objective.noticeable_s)}")
+    return f"Prices: {', '.join(parts)}" if parts else ""
 
 
 def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:

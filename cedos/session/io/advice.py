@@ -23,19 +23,23 @@ _LOOK_S: Final = 0.25
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
+_URGENT: Final = 0  # foreground, small
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is about to be carried; coarse, so that many sessions have one question.
 
-    `size_bytes` is rounded up to a power of four times 1000, `deadline_s` down to whole seconds.
+    `size_bytes` is rounded up to a power of four times 1000, `deadline_s` down to whole seconds,
+    `waited_s` down to tenths: so long ago it was sent over the interface `sent_over`, without an answer.
     """
 
     label: Label
     size_bytes: int
     direction: Direction = Direction.UP
     deadline_s: float | None = None
+    sent_over: str | None = None
+    waited_s: float = 0.0
 
 
 class Chooser(Protocol):
@@ -87,6 +91,7 @@ class Advice:
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
+        self._resending: asyncio.Task[None] | None = None
         self._checked_at_s = float("-inf")
         self._closed = False
         scheduler.on_use(self.used)
@@ -153,6 +158,39 @@ class Advice:
         self._checked_at_s = now
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
+    def path_pauses(self, path_id: int, waited_s: float) -> None:
+        """Nothing is acknowledged there: whether what is waited for goes over another path as well.
+
+        Only what is short and waited for is ever sent twice by choice; the rest goes elsewhere once the
+        path counts as silent.
+        """
+        flight = self._core.in_flight.paths[path_id]
+        size = sum(
+            piece.size for piece in flight.flight if piece.rank == _URGENT and not piece.done
+        )
+        if size and len(self._core.paths) > 1 and not self._closed and not self._resending:
+            question = Question(
+                LABELS[_URGENT],
+                _rounded(size),
+                sent_over=flight.state.facts.network,
+                waited_s=waited_s * 10.0 // 1.0 / 10.0,
+            )
+            self._resending = self._loop.create_task(self._ask_whether_twice(question))
+
+    async def _ask_whether_twice(self, question: Question) -> None:
+        try:
+            strategy = await self._chooser.choose(question)
+        finally:
+            self._resending = None
+        if strategy is None or self._closed or set(strategy.networks) <= {question.sent_over}:
+            return
+        # The first copy is on its way, whatever is chosen.
+        networks = dict.fromkeys((question.sent_over or "", *strategy.networks))
+        self._strategies[_URGENT] = Strategy(StrategyKind.REDUNDANT, tuple(networks))
+        self._until_s[_URGENT] = self._loop.time() + VALID_S
+        self.apply()
+        self._changed()
+
     async def _ask(self, rank: int, question: Question) -> None:
         try:
             strategy = await self._chooser.choose(question)
@@ -167,6 +205,8 @@ class Advice:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._resending is not None:
+            self._resending.cancel()
         for task in list(self._asking.values()):
             task.cancel()
 

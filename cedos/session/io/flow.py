@@ -108,7 +108,9 @@ class SessionFlow:
             )
             if dialling.advice is not None:
                 self._advice = dialling.advice(self.pump_soon)
-        self._stalls = StallDetector(driver, core, self.paths, self.dialler, self.pump)
+        self._stalls = StallDetector(
+            driver, core, self.paths, self.dialler, self.pump, self._path_pauses
+        )
         driver.acquire(core, self._has_room)
 
     def start(self) -> None:
@@ -292,6 +294,10 @@ class SessionFlow:
         finally:
             self._pumping = False
         self._plan(now)
+
+    def _path_pauses(self, path: SessionPath, waited_s: float) -> None:
+        if self._advice is not None:
+            self._advice.path_pauses(path.path_id, waited_s)
 
     def _plan(self, now: float) -> None:
         if self._stalls.timer is None and self.paths:

@@ -23,11 +23,14 @@ _LEAST_DEADLINE_S: Final = 3.0  # a link that repeats itself for less than this 
 class StallDetector:
     """Checks a session's paths now and then while something waits there to be acknowledged.
 
-    With a dialler, another connection is tried beside a path that is silent. `timer` is that of the next
-    check; None while nothing waits.
+    With a dialler, another connection is tried beside a path that is silent. `pauses` is told of a path
+    that begins to pause, and of how long it has. `timer` is that of the next check; None while nothing
+    waits.
     """
 
-    __slots__ = ("_core", "_dialler", "_driver", "_paths", "_probed", "_pump", "_watches", "timer")
+    __slots__ = (
+        "_core", "_dialler", "_driver", "_paths", "_pauses", "_probed", "_pump", "_watches", "timer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,9 +39,10 @@ class StallDetector:
         paths: Mapping[int, SessionPath],
         dialler: Dialler | None,
         pump: Callable[[], None],
+        pauses: Callable[[SessionPath, float], None],
     ) -> None:
         self._driver, self._core, self._paths = driver, core, paths
-        self._dialler, self._pump = dialler, pump
+        self._dialler, self._pump, self._pauses = dialler, pump, pauses
         self._probed: set[int] = set()  # paths silent for so long that another connection is tried
         self._watches: dict[int, PathWatch] = {}
         self.timer: asyncio.TimerHandle | None = None
@@ -95,7 +99,9 @@ class StallDetector:
             ),
             now,
         )
-        self._core.path_voice(path.path_id, voice, now)
+        changed = self._core.path_voice(path.path_id, voice, now)
+        if changed and voice is PathVoice.PAUSES:
+            self._pauses(path, watch.silent_s)
         if voice is PathVoice.SILENT:
             if watch.silent_s > _DEAD_FACTOR * watch.limit_s and info.retransmits > 1:
                 self._probed.add(path.path_id)

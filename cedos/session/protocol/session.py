@@ -158,6 +158,7 @@ class Session:
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
+        self._count_stuck()
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
@@ -178,7 +179,8 @@ class Session:
         """What is noticed of a path while something waits there; whether that changes anything.
 
         What is on the way over a silent one goes over another one as well, the first bytes first; what
-        was said there may be lost, too, and is said again. When it speaks, it is believed, unless it
+        was said there may be lost, too, and is said again, as soon as it pauses: a peer that misses an
+        acknowledgement may have to stand still until then. When it speaks, it is believed, unless it
         flaps.
         """
         path = self._path(path_id)
@@ -190,6 +192,8 @@ class Session:
             self.flapping.fell(facts.network, now)
             self._fell_silent(path)
         elif voice is not PathVoice.SPEAKS:
+            if voice is PathVoice.PAUSES and not facts.pauses:
+                self._say_elsewhere(path)
             path.silent_since(silent_at_s, pauses=voice is PathVoice.PAUSES)
         else:
             path.silent_since(None)
@@ -198,7 +202,10 @@ class Session:
             for other in self.in_flight.states:  # they had nobody to leave their data to
                 if other.facts.stalled_at_s is not None:
                     self.in_flight.requeue(other.path_id)
-        return facts.doubt is not before
+        changed = facts.doubt is not before
+        if changed:
+            self._count_stuck()
+        return changed
 
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
@@ -533,15 +540,29 @@ class Session:
 
     def _fell_silent(self, path: PathFlight) -> None:
         """What is on the way there goes over the others as well; what was said there is said again."""
+        if self._say_elsewhere(path):
+            self.in_flight.requeue(path.state.path_id)
+
+    def _count_stuck(self) -> None:
+        states = self.in_flight.states
+        stuck_bytes = sum(
+            each.in_flight_bytes
+            for each in states
+            if len(states) > 1 and (each.facts.pauses or each.facts.stalled_at_s is not None)
+        )
+        if self.sender.replay.set_stuck(stuck_bytes):
+            self.check_writable()
+
+    def _say_elsewhere(self, path: PathFlight) -> bool:
+        """What was said there is said on the others that live; whether there are any."""
         others = [
             each
             for each in self.in_flight.paths.values()
             if each is not path and each.state.facts.stalled_at_s is None
         ]
-        if others:
-            self.in_flight.requeue(path.state.path_id)
         for other in others:
             other.owes_statement = True
+        return bool(others)
 
     def _came_back(self, path: PathFlight, now: float) -> None:
         hold_s = self.flapping.hold_s(path.state.facts.network, now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,3 +69,16 @@ async def test_without_a_daemon_the_first_question_speaks_for_all(
     assert await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10]) == [None] * 20
     assert await made.choose(URGENT) is None
     assert len(client.asked) == 1
+
+
+async def test_a_question_about_what_was_sent_already_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client()
+    made = chooser(monkeypatch, client)
+    await made.choose(URGENT)
+    await made.choose(replace(URGENT, sent_over="wlan0", waited_s=0.1))
+    assert [(each.sent_over, each.waited_s) for each in client.asked] == [
+        (None, 0.0),
+        ("wlan0", 0.1),
+    ]

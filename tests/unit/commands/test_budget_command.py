@@ -15,7 +15,7 @@ from cedos.api.budgets import BudgetMessage, UnitsMessage, parse_budget
 from cedos.commands import budget
 from cedos.commands.console import render
 from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, DaemonUnreachableError
 from cedos.model import Every, Resource
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
@@ -98,7 +98,14 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
     assert done.exit_code == 0
     assert fake_daemon.budgets["data"].networks == ("lte0",)
     assert fake_daemon.budgets["data"].every == "month"
-    for word in ("data of lte0", "1 GB (25 %)", "4 GB", "300 ms per MB", "3.6 GB", "2 min"):
+    for word in (
+        "data of lte0",
+        "1 GB (25 %)",
+        "4 GB",
+        "300 ms per MB",
+        "3.2 GB to 4.4 GB",
+        "2 min",
+    ):
         assert word in done.stdout, word
 
 
@@ -382,3 +389,25 @@ def test_the_shipped_file_explains_budgets() -> None:
     for field in BudgetConfig.__struct_fields__:
         assert f"# {field} = " in text or f"or {field} = " in text, field
     assert Config().plan == PlanConfig()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_daemon_that_is_just_starting_is_waited_for(
+    cedos: Any, control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    """It has read the file of budgets: one that was only written there would not count."""
+    answers, asked = budget.ControlClient.set_budget, []
+
+    def starting(self: Any, wanted: Any) -> Any:
+        asked.append(wanted)
+        if len(asked) < 3:
+            raise DaemonUnreachableError("not yet")
+        return answers(self, wanted)
+
+    monkeypatch.setattr(budget.ControlClient, "set_budget", starting)
+    monkeypatch.setattr(budget, "running_pid", lambda file: 4711 if starts else None)
+    monkeypatch.setattr(budget, "_AGAIN_S", 0.01)
+    done = cedos(*SET, "data", "4GB", "--until", "2026-12-01")
+    assert done.exit_code == 0
+    assert ("data" in fake_daemon.budgets) is starts
+    assert ("once a daemon starts" in done.stdout) is not starts

@@ -38,6 +38,19 @@ def test_the_networks_are_printed_one_to_a_line(
     assert cedos("choose").exit_code == 2
 
 
+def test_what_was_sent_already_may_be_asked_about(
+    control: Path, fake_daemon: Any, cedos: Callable[..., Any]
+) -> None:
+    again = ("choose", "--size", "4kB", "--redundant", "--sent", "wlan0")
+    assert cedos(*again, "--waited", "300ms").exit_code == 0
+    assert fake_daemon.choices == [
+        ChoiceRequest(size_bytes=4000, redundant=True, sent_over="wlan0", waited_s=0.3)
+    ]
+    refused = cedos(*again)
+    assert refused.exit_code == 2
+    assert "--sent and --waited belong together" in refused.stderr
+
+
 def test_a_request_is_a_transfer() -> None:
     transfer = ChoiceRequest(size_bytes=200_000, deadline_s=3.0, server_name="a.example").transfer
     assert transfer.size.median_bytes == 200_000

@@ -9,12 +9,14 @@ class ReplayAccount:
     """What is kept for one session (`held_bytes`); `owner` names it in `memory`, the limit of all.
 
     While a path is up, of the stream may be held the first window and as much again as was acknowledged,
-    which grows ahead of any congestion window (docs/decisions/replay-memory.md).
+    which grows ahead of any congestion window (docs/decisions/replay-memory.md). What lies on a path
+    that pauses beside others (`stuck_bytes`) does not count, so that they can go on.
     """
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.held_bytes = 0
         self._absent = True
+        self._stuck_bytes = 0
         self.limit_bytes = limit_bytes
         self._earned_bytes = INITIAL_STREAM_BYTES
         self._memory = memory
@@ -24,6 +26,11 @@ class ReplayAccount:
     def set_absent(self, absent: bool) -> None:
         self._absent = absent
 
+    def set_stuck(self, stuck_bytes: int) -> bool:
+        """Whether more may be held now than before."""
+        before, self._stuck_bytes = self._stuck_bytes, stuck_bytes
+        return stuck_bytes > before
+
     def most_bytes(self, rank: int = 0) -> int:
         """How much this session may hold at this moment for data of a label to be taken."""
         most = min(self.limit_bytes, self._memory.share_bytes)
@@ -32,7 +39,9 @@ class ReplayAccount:
     def stream_room_bytes(self, rank: int) -> int:
         """0 where it is too little to begin with."""
         most = self.most_bytes(rank)
-        room = (most if self._absent else min(most, self._earned_bytes)) - self.held_bytes
+        if not self._absent:
+            most = min(most, self._earned_bytes + self._stuck_bytes)
+        room = most - self.held_bytes
         return room if room >= self._least_bytes else 0
 
     def fitting(self, data: bytes, rank: int, room: int) -> bytes:

@@ -16,6 +16,7 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
+from cedos.selector.decision.sent import Sent
 from cedos.selector.objective import WeightedCost
 from predictors.base import Distribution
 
@@ -76,3 +77,42 @@ async def test_a_program_that_can_spread_a_transfer_may_be_told_to(stage: Stage)
         for can in (True, False)
     ]
     assert chosen == ["mptcp(wlan0, lte0)", "single(wlan0)"]
+
+
+@pytest.mark.parametrize(("waited_s", "expected"), [
+    (0.0, "single(wlan0)"), (0.05, "single(wlan0)"), (0.2, "redundant(wlan0, lte0)"),
+    (0.3, "single(lte0)"),
+])  # fmt: skip
+async def test_sending_twice_begins_when_the_first_copy_stays_silent(
+    stage: Stage, waited_s: float, expected: str
+) -> None:
+    wifi, cellular = Distribution((0.1,) * 18 + (0.25, 10.0)), Distribution((0.3,) * 20)
+    choices = Choices(
+        WeightedCost(0.0, 3e-4),  # 1.2 s for 4 kB: not worth it for a mean of 0.6 s
+        Fixed(wifi=wifi, cellular=cellular), 3000, margin=0.1, switch_cost_s=0.1, redundant=True,
+    )  # fmt: skip
+    decider = Decider(choices, stage.flows.idle_s, [].append)
+    decider.networks_changed([stage.wlan, stage.lte])
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
+    decision = decider.choose(
+        transfer, Context(10.0, {}), redundant=True, sent=Sent("wlan0", waited_s)
+    )
+    assert str(decision.choice) == expected
+    assert "No answer over wlan0 for " in decision.reason
+    staying = decision.evaluations[0]
+    left_s = [time_s - waited_s for time_s in wifi.samples if time_s > waited_s]
+    assert staying.time_s == pytest.approx(sum(left_s) / len(left_s))
+
+
+async def test_what_was_sent_over_a_metered_network_is_paid(stage: Stage) -> None:
+    """Of both copies only the second one still costs."""
+    times = Fixed(wifi=Distribution((1.0,) * 5), cellular=Distribution((1.0,) * 5))
+    choices = Choices(
+        WeightedCost(0.0, 1.0), times, 3000, margin=0.1, switch_cost_s=0.1, redundant=True
+    )
+    decider = Decider(choices, stage.flows.idle_s, [].append)
+    decider.networks_changed([stage.wlan, stage.lte])
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
+    for sent, metered in (None, [0, 4000, 4000]), (Sent("lte0", 0.1), [0, 0, 0]):
+        decision = decider.choose(transfer, Context(10.0, {}), redundant=True, sent=sent)
+        assert [each.metered_bytes for each in decision.evaluations] == metered

@@ -133,7 +133,26 @@ def test_the_forecast_goes_by_what_was_spent_lately() -> None:
     for hour in range(0, 240, 2):
         kept.observe(at("2026-11-11") + hour * 3600.0, hour * 1e6)
     standing = kept.standing(at("2026-11-21"))
-    assert standing.forecast == pytest.approx(238e6 + 240e6, rel=0.02)
+    assert standing.forecast is not None
+    assert standing.forecast.likely == pytest.approx(238e6 + 240e6, rel=0.02)
+
+
+def test_a_first_download_is_no_sign_of_a_month() -> None:
+    kept = keeper(now="2026-11-11")
+    kept.observe(at("2026-11-11"), 0.0)
+    kept.observe(at("2026-11-11") + 60.0, 100e6)
+    assert kept.standing(at("2026-11-11") + 61.0).forecast is None
+
+
+def test_what_was_used_before_a_restart_is_where_a_forecast_begins() -> None:
+    kept = keeper(now="2026-11-11")
+    begun_s = kept.period.begins_s
+    seen_s = at("2026-11-20") - begun_s
+    kept.observe(at("2026-11-20"), 90e6)
+    forecast = kept.standing(at("2026-11-20")).forecast
+    assert forecast is not None
+    assert forecast.likely == pytest.approx(90e6 * (kept.period.ends_s - begun_s) / seen_s)
+    assert 90e6 <= forecast.low < forecast.likely < forecast.high
 
 
 def test_a_restart_finds_everything_again() -> None:

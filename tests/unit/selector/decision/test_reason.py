@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Context, Indicator, Strategy, StrategyKind
+from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.reason import label, seconds
+from cedos.selector.decision.reason import label, moved, seconds, stayed
 from cedos.selector.objective import MaxSPerE, WeightedCost
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
@@ -18,7 +18,7 @@ def why(host: Any, model: Any, size_bytes: int = 3000, **options: Any) -> str:
         Case(
             host.transfer(size_bytes),
             context,
-            host.both,
+            options.pop("networks", host.both),
             model,
             number=1,
             made_unix_s=0.0,
@@ -59,11 +59,55 @@ def test_slower_but_cheaper(host: Any) -> None:
     model = host.oracle(wifi=0.5, cellular=0.2)
     reason = why(host, model, objective=MaxSPerE())
     assert reason.startswith(
-        "wlan0: 0.50 s expected for 3 kB, slower than lte0 (0.20 s), but cheaper: 0.21 J instead of 6.8 J"
+        "wlan0: 0.50 s expected for 3 kB, slower than lte0 (0.20 s), but cheaper: no metered data instead"
+        " of 3 kB and 0.21 J instead of 6.8 J"
     )
     model = host.oracle(wifi=60.0, cellular=1.0)
     reason = why(host, model, 2_000_000, objective=WeightedCost(s_per_metered_byte=1e-4))
-    assert "cheaper: 0 MB of metered data instead of 2 MB" in reason
+    assert "cheaper: no metered data instead of 2 MB. " in reason
+    assert reason.endswith("Prices: a metered megabyte as 100 s")
+
+
+def test_the_prices_that_decided_are_told(host: Any) -> None:
+    model = host.oracle(wifi=0.5, cellular=0.2)
+    balanced = WeightedCost(0.01, 2e-7, noticeable_s=0.1)
+    assert why(host, model, objective=balanced).endswith(
+        "Prices: a joule counts as 10 ms, a metered megabyte as 0.20 s, any use of a metered network as"
+        " 0.10 s"
+    )
+    assert "Prices" not in why(host, model, objective=balanced, networks=[host.wlan])
+
+
+@pytest.mark.parametrize(
+    ("staying_s", "moving_s", "joules", "words"),
+    [
+        (10.0, 12.0, (9.0, 1.0), "but cheaper: 1 J instead of 9 J"),
+        (10.0, 5.0, (1.0, 1.0), "That saves more than 10 %"),
+    ],
+)
+def test_a_move_is_explained_by_what_decided(
+    staying_s: float, moving_s: float, joules: tuple[float, float], words: str
+) -> None:
+    one, other = (
+        Evaluation(
+            Strategy(StrategyKind.SINGLE, (name,)), time_s, time_s, time_s, energy_j, 0.0, 0.0
+        )
+        for name, time_s, energy_j in zip(
+            ("wlan0", "lte0"), (staying_s, moving_s), joules, strict=True
+        )
+    )
+    assert moved(other, one, 0.1).endswith(words)
+
+
+def test_staying_is_explained_by_what_decided() -> None:
+    slow, quick = (
+        Evaluation(
+            Strategy(StrategyKind.SINGLE, (name,)), time_s, time_s, time_s, 1.0, metered, 0.0
+        )
+        for name, time_s, metered in (("wlan0", 10.0, 0.0), ("lte0", 2.0, 5e6))
+    )
+    assert stayed(slow, quick, 0.1).endswith("but cheaper: no metered data instead of 5 MB")
+    assert stayed(slow, slow, 0.1).endswith("That does not save 10 %")
 
 
 def test_what_is_typically_faster_and_seldom_much_slower(host: Any) -> None:

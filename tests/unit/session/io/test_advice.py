@@ -129,6 +129,43 @@ def test_twice_where_redundancy_was_chosen() -> None:
     run(scenario)
 
 
+def test_what_is_waited_for_on_a_path_that_pauses_may_go_twice() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(bytes(3_000), URGENT)
+        assert case.core.next_record(1, 10_000, 0.0)
+        await case.settle()
+        case.advice.path_pauses(1, 0.16)
+        await case.settle()
+        label = Label(Urgency.FOREGROUND, Bulk.SMALL)
+        assert case.desk.asked[-1] == Question(label, 4_000, sent_over="wlan0", waited_s=0.1)
+        while record := case.core.next_record(2, 10_000, 0.0):
+            assert sum(map(len, record)) < 100, "the daemon would wait"
+        for answer in (StrategyKind.SINGLE, ("lte0",)), (StrategyKind.REDUNDANT, ("lte0", "wlan0")):
+            case.desk.answer = Strategy(*answer)
+            case.advice.path_pauses(1, 0.16)
+            await case.settle()
+        assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
+        assert case.changes
+
+    run(scenario)
+
+
+def test_nobody_is_asked_about_a_path_that_pauses_with_nothing_urgent() -> None:
+    async def scenario(case: Case) -> None:
+        case.pump()
+        case.core.send(bytes(30_000), BULK)
+        case.pump()
+        await case.settle()
+        case.desk.asked.clear()
+        case.advice.path_pauses(1, 0.16)
+        await case.settle()
+        assert case.desk.asked == []
+
+    run(scenario)
+
+
 def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise() -> None:
     async def scenario(case: Case) -> None:
         case.desk.answer = Strategy(StrategyKind.DEFER, ())

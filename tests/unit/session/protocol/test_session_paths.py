@@ -163,6 +163,47 @@ def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores: Cores) -> None:
     assert other.readable_bytes == 30_000
 
 
+def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores: Cores) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    block = bytes(100_000)
+    written = one.write(block)
+    while written < 400_000:  # until it may hold no more without an acknowledgement
+        other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
+        while other.read():
+            pass
+        more = one.write(block)
+        written += more
+        if not more and not one.wants(1):
+            break
+    assert not one.write(block)
+    while other.next_record(1, 70_000, 0.0):
+        pass  # the path dies with what the peer said
+    assert not other.next_record(2, 70_000, 0.0)
+    other.path_voice(1, PathVoice.PAUSES, 0.1)
+    one.receive(2, b"".join(other.next_record(2, 70_000, 0.1)), 0.1)
+    assert one.write(block)
+    other.path_voice(1, PathVoice.PAUSES, 0.2)
+    assert not other.next_record(2, 70_000, 0.2), "once is enough"
+
+
+def test_what_lies_on_a_path_that_pauses_does_not_keep_the_others_from_going_on(
+    cores: Cores,
+) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    while one.write(bytes(100_000)):
+        while one.next_record(1, 70_000, 0.0):
+            pass  # lost
+    assert not one.next_record(2, 70_000, 0.0)
+    one.path_voice(1, PathVoice.PAUSES, 0.1)
+    assert one.write(bytes(100_000)) == 100_000
+    one.path_voice(1, PathVoice.SPEAKS, 0.2)
+    assert not one.write(bytes(100_000)), "no more is kept than before"
+
+
 def test_a_silent_path_owes_nothing_once_it_speaks(cores: Cores) -> None:
     one, _ = cores.pair()
     cores.up(one, path=2)
