@@ -158,9 +158,6 @@ class Listener:
 
     def _accepted(self, connection: socket.socket, address: str) -> None:
         channel = self._acceptor.channel(address, self._driver.now())
-        if channel is None:
-            connection.close()
-            return
         try:
             prepare(connection)
         except OSError:

@@ -170,7 +170,9 @@ class DatagramSender:
         """A datagram that is acknowledged is so in this time, nearly always."""
         facts = path.facts
         usual_s = rtt_s(path) + max(_LEAST_VARIATION_S, _VARIATIONS * facts.rtt_variation_s)
-        return usual_s if facts.rtt_min_s is None else min(usual_s, facts.rtt_min_s + _MOST_QUEUED_S)
+        return (
+            usual_s if facts.rtt_min_s is None else min(usual_s, facts.rtt_min_s + _MOST_QUEUED_S)
+        )
 
     def _overdue(self, path: PathState, now: float) -> bool:
         if path.facts.doubt > PathDoubt.FLAPS:
