@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import resource
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,14 +13,6 @@ _USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _APART_S: Final = 60.0
 
 _log = structlog.get_logger(__name__)
-
-
-def allow_many() -> None:
-    """Raises this process's own limit as far as it may, up to 16,384."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MANY if hard == resource.RLIM_INFINITY else min(MANY, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Complaints:

@@ -2,13 +2,18 @@
 
 A parser answers, or refuses by the errors that it names; it takes a time that is linear in the input, and
 keeps nothing. Inputs are mutations of right ones, and structures with random content: a thousand for each
-parser, 300,000 with `--long`: ten million in all.
+parser, 300,000 with `--long`: ten million in all. There atheris looks for more, guided by what code
+they reach (`fuzz_foreign_bytes.py`).
 """
 
 import contextlib
 import gc
+import os
 import random
+import re
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -24,10 +29,12 @@ from cedos.api.budgets import parse_budget
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintRequest
 from cedos.api.prefetching import PrefetchingRequest
+from cedos.api.transfers import TransferReport
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
 from cedos.daemon.privileged import wire as privileged_wire
-from cedos.errors import ConfigError, FeedError, ProtocolError
+from cedos.errors import ConfigError, FeedError, ProtocolError, TransferError
+from cedos.files import messages as files
 from cedos.files.podcasts import feed
 from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.dhcp_leases import announced_metered
@@ -46,18 +53,22 @@ from cedos.monitor.providers import access_points, adb, android, wifi
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
+from cedos.proxy.gateway import hand_over
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.names import messages as names
 from cedos.proxy.request import RequestParser, authority
 from cedos.proxy.streams import frames as streams
 from cedos.proxy.streams import packets
+from cedos.proxy.streams.kept import KeptStreams
+from cedos.session import keys
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.steer.journal.reading import read_records
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.nftables import takes_from_ours
 from cedos.steer.kernel.routing_requests import parse_rule
+from emu.repository import ROOT
 
 SEED = 16
 KEY = b"k" * 32
@@ -123,6 +134,13 @@ def proxied(data: bytes) -> None:
     RequestParser().feed(data)
 
 
+STREAMS = KeptStreams(0, [], [], [])
+STATE = hand_over.HandOver(
+    1, 7, [3, 4],
+    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [])],
+)  # fmt: skip
+
+
 def leased(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         (folder / "3").write_bytes(data)
@@ -150,6 +168,34 @@ def asked_name(data: bytes) -> None:
         names.truncated(data, question)
         names.failed(data, question)
         names.answers(data, question, question.number)
+
+
+def handed_over(data: bytes) -> None:
+    """What a gateway believes of a file that the process before it, or the service manager, left."""
+    file = os.memfd_create("state")
+    os.write(file, data)
+    hand_over.read(file)
+
+
+def said_of_files(data: bytes) -> None:
+    """What a server of files, and its client, take for a message."""
+    for kind in (files.AnyRequest, files.Answer, files.Listing, files.PutAnswer, list[files.Entry]):
+        _tried(lambda given, kind=kind: files.decode(given, kind), data, TransferError)
+
+
+def in_a_file(read: Callable[[Path], object]) -> Callable[[Path], Callable[[bytes], object]]:
+    """A parser that opens its file by itself."""
+
+    def of(folder: Path) -> Callable[[bytes], object]:
+        file = folder / "given"
+
+        def call(data: bytes) -> None:
+            file.write_bytes(data)
+            read(file)
+
+        return call
+
+    return of
 
 
 def authority_of(data: bytes) -> None:
@@ -228,6 +274,28 @@ PARSERS: dict[str, Parser] = {
             b'url="http://x.test/a.mp3" length="3"/></item></channel></rss>',
         ),
         (FeedError,),
+    ),
+    "requests and answers of files": Parser(
+        said_of_files,
+        (
+            b'{"ask":"file","path":"a/b","have":5,"version":"v"}',
+            b'{"ask":"put","path":"a","size":5,"version":"v","modified_unix_s":0.0}',
+            b'{"size":5,"start":0,"version":"v","modified_unix_s":1e9,"refused":""}',
+            b'[{"name":"a","folder":false,"size":5}]',
+        ),
+    ),
+    "reports of transfers": Parser(
+        lambda data: api.parse(data, TransferReport, "transfer"),
+        (b'{"key":"k","name":"n","server":"s","deadline_unix_s":2e9,"used_bytes":{"wlan0":5}}',),
+        (ConfigError,),
+    ),
+    "known servers and clients": Parser(
+        lambda data: None, (b'[hosts]\n"a.test" = "' + keys.to_text(KEY).encode() + b'"\n',),
+        (ConfigError,),
+    ),
+    "state that a gateway hands over": Parser(
+        handed_over, (hand_over._MARK + msgspec.msgpack.encode(STATE),),
+        (ValueError, RecursionError),
     ),
     "leases": Parser(
         lambda data: None, (b"VENDOR_SPECIFIC=414e\n", b'lease {\n  interface "wlan0";\n}\n')
@@ -356,9 +424,20 @@ def inputs(chance: random.Random, parser: Parser, number: int) -> bytes:
     return mutated(chance, right)
 
 
+# Those that open files, by the folder for them.
+IN_FILES: dict[str, Callable[[Path], Callable[[bytes], object]]] = {
+    "leases": leased,
+    "known servers and clients": in_a_file(keys.read_names),
+}
+
+
+def called(name: str, folder: Path) -> Callable[[bytes], object]:
+    return IN_FILES[name](folder) if name in IN_FILES else PARSERS[name].call
+
+
 def harness(name: str, times: int, folder: Path) -> None:
     parser = PARSERS[name]
-    call = leased(folder) if name == "leases" else parser.call
+    call = called(name, folder)
     chance = random.Random(f"{SEED} {name}")
     for number in range(times):
         data = inputs(chance, parser, number)
@@ -381,14 +460,36 @@ def test_nothing_escapes(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", PARSERS)
 def test_nothing_escapes_of_ten_million(name: str, tmp_path: Path) -> None:
-    harness(name, 20_000 if name == "leases" else 300_000, tmp_path)
+    harness(name, 20_000 if name in IN_FILES else 300_000, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PARSERS)
+def test_nothing_escapes_of_what_coverage_leads_to(name: str, tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds"
+    seeds.mkdir()
+    for number, right in enumerate(PARSERS[name].right):
+        (seeds / str(number)).write_bytes(right)
+    command = [
+        *(sys.executable, str(Path(__file__).parent / "fuzz_foreign_bytes.py"), name, str(seeds)),
+        *("-max_total_time=20", "-max_len=4096", "-timeout=10", "-rss_limit_mb=1024"),
+        f"-artifact_prefix={tmp_path}/",
+    ]
+    run = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=100, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    runs = re.search(r"Done (\d+) runs", run.stderr)
+    assert runs is not None
+    assert int(runs[1]) > 500
 
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_the_time_is_linear(name: str, tmp_path: Path) -> None:
     """Eight times as long an input takes at most 24 times as long, once it takes long at all."""
     parser = PARSERS[name]
-    call = leased(tmp_path) if name == "leases" else parser.call
+    call = called(name, tmp_path)
     for right in parser.right:
         for pattern in (
             right,

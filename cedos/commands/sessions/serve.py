@@ -1,7 +1,6 @@
 """`cedos-serve`: files over sessions, for `cedos-get`."""
 
 import asyncio
-import resource
 import signal
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from cedos.commands.exec import Size
 from cedos.files.serving import Serving, client_names, log
 from cedos.files.tree import Tree
 from cedos.files.uploads import UploadLimits, Uploads
+from cedos.kernel import open_files
 from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
@@ -133,8 +133,7 @@ def command(
             "--writable goes with --clients: whoever has this host's key could fill the disk"
         )
     logs.configure(log_level, log_format)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection and file
+    open_files.allow()  # one for each connection and file
     limits = UploadLimits(largest, keep_free) if writable else None
     asyncio.run(_serve(folder, listen, me, clients, limits, remember))
 

@@ -62,7 +62,7 @@ class Associations:
                 f"{most} associations are all that {whose}",
             )
             return
-        relay = PacketRelay(self._origins.addresses, association.send)
+        relay = PacketRelay(partial(self._origins.addresses, asker=client), association.send)
         self._relays[association] = relay
         self._per_client[client] += 1
         association.received = partial(_sent_on, relay)

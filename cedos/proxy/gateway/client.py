@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from cedos.model import Address
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import ClientRules
 from cedos.proxy.gateway.listening import original_destination, subflows
@@ -37,6 +38,7 @@ class RelayClient:
         origins: Origins,
         buffer: memoryview,
         idle_s: float,
+        address: Address,
     ) -> None:
         self._connection = connection
         self._name = name
@@ -45,6 +47,7 @@ class RelayClient:
         self._origins = origins
         self._buffer = buffer
         self._idle_s = idle_s
+        self._address = address
         self._tunnel: Tunnel | None = None
 
     def stop(self) -> None:
@@ -116,7 +119,7 @@ class RelayClient:
         return ProxyRequest(True, host, port, b"", None, None, b"")
 
     async def _relay(self, request: ProxyRequest) -> tuple[TunnelBytes, int | None]:
-        origin = await self._origins.connect(request.host, request.port)
+        origin = await self._origins.connect(request.host, request.port, self._address)
         try:
             if request.tunnel and not self._transparent:
                 await self._send(ESTABLISHED)

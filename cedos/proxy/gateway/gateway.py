@@ -1,7 +1,6 @@
 """The gateway: sessions come from those who were invited, and their streams go on as TCP connections."""
 
 import asyncio
-import resource
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import CedosError, SessionError
+from cedos.kernel import open_files
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
 from cedos.proxy.gateway.associations import Associations
@@ -122,13 +122,10 @@ class Gateway:
 
     async def open(self, handed: Handed | None = None) -> None:
         """Listens; goes on with what the process before this one left."""
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = min(self._settings.most, max(1, soft - _SPARE_FILES))
+        files = open_files.allow()
+        self._most = min(self._settings.most, max(1, files - _SPARE_FILES))
         if self._most < self._settings.most:
-            _log.warning("fewer connections than it should take", most=self._most, files=soft)
+            _log.warning("fewer connections than it should take", most=self._most, files=files)
         listening = None if handed is None else handed.take(handed.state.listening)
         if listening is not None and listening.getsockname()[1] != self._settings.listen[1]:
             listening.close()

@@ -170,7 +170,7 @@ class GatewaySession:
         terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")
         try:
             terms.admit(self._client)
-            origin = await terms.origins.connect(asked.host, asked.port)
+            origin = await terms.origins.connect(asked.host, asked.port, self._client)
         except RefusedError as error:
             terms.traffic.refused += 1
             _log.debug("refused", client=self._name, reason=error.kind, **where)

@@ -5,17 +5,20 @@ import errno
 import os
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Hashable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from itertools import chain, zip_longest
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules
 
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64
+_MOST_LOOKUPS_EACH: Final = 16
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
 Endpoint = tuple[str, int]
@@ -32,23 +35,28 @@ class Origins:
         self._destinations = destinations
         self._timeout_s = timeout_s
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
+        self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self.outgoing: set[Endpoint] = set()
 
-    async def connect(self, host: str, port: int) -> socket.socket:
-        """A connected non-blocking socket; give it back to `close`. RefusedError: 403, 502 or 504."""
+    async def connect(self, host: str, port: int, asker: Hashable = None) -> socket.socket:
+        """A connected non-blocking socket; give it back to `close`. RefusedError: 403, 502 to 504.
+
+        `asker`: each has a share of the look-ups at once: names that nobody answers for keep others'
+        waiting no longer than their own.
+        """
         what = f"{host} was not found in time"
         try:
             async with asyncio.timeout(self._timeout_s):
-                addresses = self._permitted(await self._resolve(host), port)
+                addresses = self._permitted(await self._resolve(host, asker), port)
                 what = f"{host} port {port} did not answer within {self._timeout_s:g} s"
                 return await self._race(host, addresses, port)
         except TimeoutError:
             kind = "connection_timeout" if "did not answer" in what else "dns_timeout"
             raise RefusedError(HTTPStatus.GATEWAY_TIMEOUT, kind, what) from None
 
-    async def addresses(self, host: str, port: int) -> list[str]:
+    async def addresses(self, host: str, port: int, asker: Hashable = None) -> list[str]:
         """Where a host's port may be reached, the resolver's first one first. RefusedError."""
-        return self._permitted(await self._resolve(host), port)
+        return self._permitted(await self._resolve(host, asker), port)
 
     def close(self, origin: socket.socket) -> None:
         with suppress(OSError):
@@ -60,18 +68,30 @@ class Origins:
         with suppress(OSError):
             self.outgoing.add(origin.getsockname()[:2])
 
-    async def _resolve(self, host: str) -> list[str]:
+    async def _resolve(self, host: str, asker: Hashable) -> list[str]:
         with suppress(ValueError):
             return [str(ip_address(host))]
-        async with self._lookups:
+        async with self._share(asker), self._lookups:
             try:
                 found = await _getaddrinfo(host)
+            except RuntimeError:  # no thread can be started
+                raise RefusedError(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "proxy_internal_error", "too many look-ups"
+                ) from None
             except (OSError, UnicodeError) as error:
                 why = getattr(error, "strerror", None) or "not a name"
                 raise RefusedError(
                     HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {why}"
                 ) from None
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+    def _share(self, asker: Hashable) -> AbstractAsyncContextManager[None]:
+        if asker is None:
+            return nullcontext()
+        share = self._shares.get(asker)
+        if share is None:
+            share = self._shares[asker] = asyncio.Semaphore(_MOST_LOOKUPS_EACH)
+        return share
 
     def _permitted(self, addresses: list[str], port: int) -> list[str]:
         """Those it may connect to, families in turn, the resolver's first one first."""

@@ -1,8 +1,6 @@
 """The service: accepts connections within its limits, and ends gracefully."""
 
 import asyncio
-import errno
-import resource
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
+from cedos.kernel import open_files
 from cedos.model import Address
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import PRIVATE, ClientRules, DestinationRules, IPNetwork, plain
@@ -87,7 +86,7 @@ class Relay:
         return len(self._tasks)
 
     def open(self) -> None:
-        _allow_files(2 * self._settings.most + _SPARE_FILES)
+        open_files.allow(2 * self._settings.most + _SPARE_FILES)
         try:
             for where in self._settings.listen:
                 try:
@@ -153,7 +152,7 @@ class Relay:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                if error.errno in open_files.OUT_OF_FILES:
                     self._pause(listening, transparent, error)
                     return
                 continue  # it went away before it was accepted
@@ -176,6 +175,7 @@ class Relay:
             origins=self._origins,
             buffer=self._buffer,
             idle_s=self._settings.idle_s,
+            address=address,
         )
         task = asyncio.get_running_loop().create_task(client.serve(refused))
         if refused is not None:
@@ -227,12 +227,3 @@ class Relay:
 
 def _busy(details: str) -> RefusedError:
     return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", details)
-
-
-def _allow_files(wanted: int) -> None:
-    """Raises the soft limit on open files as far as it goes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < target:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
+from cedos.kernel import open_files
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, DestinationRules
 from cedos.proxy.gateway.origin import Origins
@@ -34,6 +36,8 @@ _LINGER_S: Final = 1.0
 _BLOCK: Final = 16_384
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
+_SPARE_FILES: Final = 256
+"""Of the files it may have open: for the paths of its session, above all."""
 _FULL_PAUSE_S: Final = 0.2
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
@@ -109,6 +113,8 @@ class LocalProxy:
         )
         self._sockets: list[tuple[socket.socket, Listening]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: OrderedDict[asyncio.Task[None], None] = OrderedDict()
+        self._most = _MOST
         self._buffer = make_buffer()
         self._told_direct = False
         self._routes = EgressReader()
@@ -120,6 +126,8 @@ class LocalProxy:
 
     def open(self, listening: Sequence[Listening]) -> None:
         loop = asyncio.get_running_loop()
+        files = open_files.allow(2 * _MOST + _SPARE_FILES)
+        self._most = max(1, min(_MOST, (files - min(_SPARE_FILES, files // 2)) // 2))
         for where in listening:
             try:
                 family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
@@ -224,19 +232,24 @@ class LocalProxy:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+            if error.errno in open_files.OUT_OF_FILES:
                 # It would be told the same again at once.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(one)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, one, where)
             return
-        if len(self._tasks) >= _MOST:
-            reset_on_close(program)
-            program.close()
-            return
+        if len(self._tasks) >= self._most:
+            if not self._silent:
+                reset_on_close(program)
+                program.close()
+                return
+            # Who has said nothing yet goes first, the oldest: programs speak at once.
+            self._silent.popitem(last=False)[0].cancel()
         program.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._serve(program, where))
         self._tasks.add(task)
+        if where.to is None and where.redirection is None:
+            self._silent[task] = None
         task.add_done_callback(self._over)
 
     def _go_on(self, one: socket.socket, where: Listening) -> None:
@@ -245,6 +258,7 @@ class LocalProxy:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._silent.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a connection failed", exc_info=error)
 
@@ -274,6 +288,8 @@ class LocalProxy:
                 )
         except (TimeoutError, OSError):
             return
+        finally:
+            self._has_spoken()
         if asked is None:
             return
         if asked.associates:
@@ -294,6 +310,11 @@ class LocalProxy:
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
+
+    def _has_spoken(self) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._silent.pop(task, None)
 
     async def _associate(self, program: socket.socket, port: int) -> None:
         association = SocksAssociation(

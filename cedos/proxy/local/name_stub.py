@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
+from cedos.kernel.open_files import OUT_OF_FILES
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import is_near
 from cedos.proxy.names import resolver
@@ -31,6 +32,7 @@ _AT_ONCE: Final = 64
 _MOST: Final = 512
 _MOST_CONNECTIONS: Final = 64
 _IDLE_S: Final = 10.0
+_FULL_PAUSE_S: Final = 0.2
 _LARGEST: Final = 65_535
 _LONGEST_QUESTION: Final = 4_096  # by TCP: no question is, but what is no DNS says so
 _PORTS: Final = 8  # tried, where any would do: UDP and TCP have to be free
@@ -177,7 +179,12 @@ class NameStub:
     def _acceptable(self, tcp: socket.socket) -> None:
         try:
             connection, _ = tcp.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in OUT_OF_FILES:
+                # It would be told the same again at once.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(tcp)
+                loop.call_later(_FULL_PAUSE_S, self._go_on, tcp)
             return
         if self._connections >= _MOST_CONNECTIONS:
             connection.close()
@@ -185,6 +192,10 @@ class NameStub:
         connection.setblocking(False)
         self._connections += 1
         self._start(self._serve(connection))
+
+    def _go_on(self, tcp: socket.socket) -> None:
+        if tcp.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(tcp, self._acceptable, tcp)
 
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()

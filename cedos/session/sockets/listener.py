@@ -5,7 +5,6 @@ so many at a time (`cedos.session.protocol.handshake.limits`).
 """
 
 import asyncio
-import errno
 import os
 import socket
 from collections import deque
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from cedos.errors import HostError, SessionError
+from cedos.kernel.open_files import OUT_OF_FILES
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
@@ -148,7 +148,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno in OUT_OF_FILES:
                     # No room for another one: those in the kernel's queue wait a little.
                     self._driver.loop.remove_reader(self._socket.fileno())
                     self._pause = self._driver.loop.call_later(_FULL_S, self._listen)
@@ -158,9 +158,6 @@ class Listener:
 
     def _accepted(self, connection: socket.socket, address: str) -> None:
         channel = self._acceptor.channel(address, self._driver.now())
-        if channel is None:
-            connection.close()
-            return
         try:
             prepare(connection)
         except OSError:

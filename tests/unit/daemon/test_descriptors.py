@@ -2,12 +2,11 @@
 
 import asyncio
 import errno
-import resource
 
 import pytest
 from structlog.testing import capture_logs
 
-from cedos.daemon.descriptors import MANY, Complaints, allow_many
+from cedos.daemon.descriptors import Complaints
 
 pytestmark = pytest.mark.anyio
 
@@ -29,12 +28,3 @@ async def test_other_complaints_stay_the_loops(monkeypatch: pytest.MonkeyPatch) 
     context = {"message": "m", "exception": OSError(errno.EIO, "x")}
     Complaints()(loop, context)
     assert told == [context]
-
-
-def test_the_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
-    for now in ((1024, 524_288), (1024, 4096), (MANY, 524_288), (resource.RLIM_INFINITY,) * 2):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, now=now: now)
-        allow_many()
-    assert given == [(MANY, 524_288), (4096, 4096)]

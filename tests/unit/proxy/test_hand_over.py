@@ -100,11 +100,11 @@ async def test_what_was_being_opened_is_opened(ends: Ends, monkeypatch: pytest.M
     port = await ends.origin(echo)
     real, asked = type(ends.gateway._terms.origins).connect, asyncio.Event()
 
-    async def slow(self: Any, host: str, number: int) -> Any:
+    async def slow(self: Any, host: str, number: int, asker: bytes) -> Any:
         if not asked.is_set():
             asked.set()
             await asyncio.sleep(60)
-        return await real(self, host, number)
+        return await real(self, host, number, asker)
 
     monkeypatch.setattr(type(ends.gateway._terms.origins), "connect", slow)
     reader, writer = await ends.forward(port)

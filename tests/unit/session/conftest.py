@@ -70,9 +70,7 @@ class Hosts:
         )
 
     def accept(self, address: str = "192.0.2.1") -> Channel:
-        channel = self.acceptor.channel(address, self.now)
-        assert channel is not None
-        return channel
+        return self.acceptor.channel(address, self.now)
 
     def set_up(self, ask: SetUpOptions | None = None, key: bytes | None = None) -> Channel:
         return set_up(

@@ -45,17 +45,12 @@ class Acceptor:
     def __len__(self) -> int:
         return len(self._half_open)
 
-    def channel(
-        self, address: str, now: float, *, allow_clear: bool | None = None
-    ) -> Channel | None:
-        """For an address without its port; None: it has too many half-open ones, close without a word."""
+    def channel(self, address: str, now: float, *, allow_clear: bool | None = None) -> Channel:
+        """For an address without its port."""
         clear = self._allow_clear if allow_clear is None else allow_clear
         accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
-        try:
-            pushed = self._half_open.add(channel, address, now)
-        except OverflowError:
-            return None
+        pushed = self._half_open.add(channel, address, now)
         if pushed is not None:
             self._pushed_out.append(pushed)
         return channel

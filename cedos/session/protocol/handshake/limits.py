@@ -26,7 +26,7 @@ class HandshakeLimits:
     resumption_burst: int = 500
     deadline_s: int = 30 * 86_400  # no flow is granted a longer sleep
     half_open: int = 1024
-    half_open_per_address: int = 256  # many hosts may share an address behind a carrier's NAT
+    half_open_per_address: int = 256
     cookies_from: int = 64  # half-open handshakes from which on a cookie is asked for
     set_ups_per_s: float = 500.0  # of all hosts; above it a cookie is asked for as well
     handshake_s: float = 10.0  # from accept() to the confirmation, however slowly it drips
@@ -77,36 +77,38 @@ class HalfOpen(Generic[Pending]):
     """Handshakes that are not confirmed yet: so many, so many of an address, so long.
 
     When full, the oldest goes: honest hosts are done after a round trip, so that it is the idle ones.
+    So it does where an address has its share, which it may share with many behind a carrier's NAT: to
+    refuse the newest would let one of them keep out all others.
     """
 
     def __init__(self, limits: HandshakeLimits) -> None:
         self._limits = limits
         self._pending: OrderedDict[Pending, tuple[str, float]] = OrderedDict()
-        self._of_address: dict[str, int] = {}
+        self._of_address: dict[str, OrderedDict[Pending, None]] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def add(self, one: Pending, address: str, now: float) -> Pending | None:
-        """What had to go for it; OverflowError: the address has as many as it may, nothing was added."""
-        count = self._of_address.get(address, 0)
-        if count >= self._limits.half_open_per_address:
-            raise OverflowError(address)
+        """What had to go for it."""
         pushed = None
-        if len(self._pending) >= self._limits.half_open:
+        theirs = self._of_address.get(address, OrderedDict())
+        if len(theirs) >= self._limits.half_open_per_address:
+            pushed = next(iter(theirs))
+        elif len(self._pending) >= self._limits.half_open:
             pushed = next(iter(self._pending))
+        if pushed is not None:
             self.done(pushed)
         self._pending[one] = (address, now + self._limits.handshake_s)
-        self._of_address[address] = self._of_address.get(address, 0) + 1
+        self._of_address.setdefault(address, OrderedDict())[one] = None
         return pushed
 
     def done(self, one: Pending) -> None:
         entry = self._pending.pop(one, None)
         if entry is not None:
-            left = self._of_address[entry[0]] - 1
-            if left:
-                self._of_address[entry[0]] = left
-            else:
+            theirs = self._of_address[entry[0]]
+            del theirs[one]
+            if not theirs:
                 del self._of_address[entry[0]]
 
     def overdue(self, now: float) -> list[Pending]:

@@ -35,9 +35,7 @@ class Book:
 
 def accepted(book: Book, now: float) -> Channel:
     acceptor = Acceptor(SERVER, book, random=RANDOM, hardware_aes=True, now=now)
-    channel = acceptor.channel("192.0.2.1", now)
-    assert channel is not None
-    return channel
+    return acceptor.channel("192.0.2.1", now)
 
 
 def feed(channel: Channel, data: bytes, sizes: "atheris.FuzzedDataProvider") -> list[bytes]:
