@@ -23,8 +23,9 @@ from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 
 _WAIT_S: Final = 10.0
 _TIMEOUT_S: Final = 15.0
-_ABSENT_S: Final = 10.0
-"""Where no daemon answered it is asked again only so often."""
+_ABSENT_S: Final = 2.0
+_SILENT_S: Final = 10.0
+"""Where no daemon is, or one did not answer in time, it is asked again only so often."""
 
 _METERED_S: Final = 0.2 / 1e6
 """Seconds that a metered byte is worth: that of the shipped configuration."""
@@ -127,6 +128,7 @@ class FollowedTransfer:
     async def _ask(self, report: TransferReport) -> TurnMessage:
         if time.monotonic() < self._absent_until_s:
             raise CedosError("no daemon")
+        asked_s = time.monotonic()
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[TurnMessage] = loop.create_future()
 
@@ -155,7 +157,8 @@ class FollowedTransfer:
         try:
             return await answered
         except CedosError:
-            self._absent_until_s = time.monotonic() + _ABSENT_S
+            now = time.monotonic()
+            self._absent_until_s = now + (_ABSENT_S if now - asked_s < 1.0 else _SILENT_S)
             raise
 
     def _by_own_table(self, report: TransferReport) -> TurnMessage:

@@ -11,9 +11,9 @@ def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime, *, done: 
     if turn.late:
         passed = now.timestamp() > deadline_unix_s
         when = instant(deadline_unix_s, now)
-        parts.append(
-            f"wanted by {when}, which has passed" if passed else f"cannot be here by {when}"
-        )
+        likely = turn.end_unix_s is not None and turn.end_unix_s <= deadline_unix_s
+        hope = f"{'may not' if likely else 'cannot'} be here by {when}"
+        parts.append(f"wanted by {when}, which has passed" if passed else hope)
     if done and (end := expected(turn, now)):
         parts.append(end)
     return "; ".join(parts)
@@ -51,6 +51,8 @@ def _doing(turn: TurnMessage, now: datetime) -> str:
     if not turn.networks:
         if not turn.first:
             return "waiting for transfers that are wanted earlier"
+        if turn.free_up:
+            return "waiting for others that are wanted by the same time"
         if not spare:
             return "waiting for a network"
         if turn.begin_unix_s is None:

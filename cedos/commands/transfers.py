@@ -30,7 +30,7 @@ _WIDTH = 100
 )
 @json_option
 def command(as_json: bool) -> None:
-    """Shows the transfers that have a deadline (`cedos-get --by`), the earliest first.
+    """Shows the transfers that have a deadline (`cedos-get --by`, `cedos-pod`), the earliest first.
 
     WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
     it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is

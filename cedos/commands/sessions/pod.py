@@ -18,11 +18,13 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
 from cedos.errors import CedosError, ConfigError
-from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeState
+from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
+from cedos.files.podcasts.episode_transfer import forget, here_bytes
 from cedos.files.podcasts.fetching import EpisodeFetching
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
 
 _AGAIN_S: Final = 1800.0
+_FAILED_S: Final = 60.0
 
 
 def _state() -> Path:
@@ -110,10 +112,19 @@ def command(
             subscription = Subscription(add, by, keep)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        subscriptions.add(name or urlsplit(add).hostname or "podcast", subscription)
+        name = name or urlsplit(add).hostname or "podcast"
+        subscriptions.add(name, subscription)
+        if not quiet:
+            after = (
+                "`cedos-pod` brings its newest episodes now, `cedos-pod --stay` also those to come"
+            )
+            click.echo(f"{name}: new episodes shall be here by {by}; {after}", err=as_json)
         return
     if remove is not None:
         subscriptions.remove(remove)
+        for each in book.wanted():
+            if each.podcast == remove:
+                forget(each)
         book.forget(remove)
         book.save()
         return
@@ -130,22 +141,38 @@ def command(
     fetching = EpisodeFetching(book, folder.expanduser(), told, proxy, only)
     status = 0
 
-    async def run() -> None:
+    async def look() -> bool:
+        """Reads the feeds; whether all of them came."""
         nonlocal status
+        came = True
+        for title, each in subscriptions.all().items():
+            try:
+                new = await fetching.update(title, each)
+                told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
+            except ConfigError:
+                raise
+            except CedosError as error:
+                status, came = 1, False
+                say("cedos-pod", type(error)(f"{title}: {error}"))
+        return came
+
+    async def keep_looking() -> None:
         while True:
-            for title, each in subscriptions.all().items():
-                try:
-                    new = await fetching.update(title, each)
-                    told(f"{title}: {new} new episodes, wanted by {each.by}")
-                except ConfigError:
-                    raise
-                except CedosError as error:
-                    status = 1
-                    say("cedos-pod", type(error)(f"{title}: {error}"))
+            pause_s = _AGAIN_S if await look() else _FAILED_S
+            await asyncio.sleep(pause_s)
+
+    async def run() -> None:
+        if not stay:
+            await look()
             await fetching.run()
-            if not stay:
-                return
-            await asyncio.sleep(_AGAIN_S)
+            return
+        tasks = [asyncio.ensure_future(each) for each in (keep_looking(), fetching.run(stay=True))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     try:
         interruptible(run())
@@ -164,6 +191,7 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 "by": datetime.fromtimestamp(each.by_unix_s).isoformat(timespec="seconds"),
                 "in_time": each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s,
                 "file": each.file, "why": each.why,
+                "size_bytes": each.size_bytes or None, "here_bytes": here_bytes(each),
                 "unmetered_bytes": each.unmetered_bytes, "metered_bytes": each.metered_bytes,
             }
             for each in book.episodes
@@ -179,11 +207,17 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 carried = f"{size(each.unmetered_bytes)} free, {size(each.metered_bytes)} metered"
                 by = datetime.fromtimestamp(each.by_unix_s)
                 what = {
-                    EpisodeState.WANTED: f"wanted by {by:%a %H:%M}",
+                    EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}",
                     EpisodeState.HERE: "here",
                     EpisodeState.REFUSED: each.why,
                 }[each.state]
                 click.echo(f"  {plain(each.title)}: {what}; {carried}")
+
+
+def _here(each: EpisodeRecord) -> str:
+    have = here_bytes(each)
+    whole = f" of {size(each.size_bytes)}" if each.size_bytes else ""
+    return f"{size(have)}{whole} here, " if have else ""
 
 
 def main() -> None:

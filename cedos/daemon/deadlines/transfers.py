@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 FILE: Final = "transfers.json"
 _WHAT: Final = "the table of transfers with deadlines"
-_KEEP_S: Final = 30.0
+_KEEP_S, _KEEP_CARRYING_S = 30.0, 5.0
 _METERED_S: Final = 0.2 / 1e6
 """Where the objective has no price of its own for a metered byte: that of the shipped configuration."""
 
@@ -146,7 +146,8 @@ class Transfers:
         while True:
             await aligned_sleep(EPOCH_S)
             self._plan()
-            if time.monotonic() - self._kept_s > _KEEP_S:
+            carrying = any(self._table.flows(way, time.monotonic()) for way in Direction)
+            if time.monotonic() - self._kept_s > (_KEEP_CARRYING_S if carrying else _KEEP_S):
                 self.keep()
 
     def keep(self) -> None:

@@ -36,7 +36,6 @@ class EpisodeRecord(msgspec.Struct):
 
 class _BookFile(msgspec.Struct):
     episodes: list[EpisodeRecord] = []
-    metered_bps: float = 0.0
 
 
 class EpisodeBook:
@@ -54,14 +53,6 @@ class EpisodeBook:
     @property
     def episodes(self) -> list[EpisodeRecord]:
         return self._file.episodes
-
-    @property
-    def metered_bps(self) -> float:
-        """What metered networks carried when they were last used; 0: never."""
-        return self._file.metered_bps
-
-    def measured(self, metered_bps: float) -> None:
-        self._file.metered_bps = metered_bps
 
     def wanted(self) -> list[EpisodeRecord]:
         """The most urgent first."""

@@ -6,7 +6,9 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -14,27 +16,32 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
+from cedos.api.turn_text import sentence
 from cedos.errors import FeedError, HostError, TransferError, WebError
-from cedos.files.partial import Partial
 from cedos.files.podcasts import feed
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
+from cedos.files.podcasts.episode_transfer import EpisodeTransfer
 from cedos.files.podcasts.subscriptions import Subscription
-from cedos.files.web_getting import fetch, session
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow, expected_bytes
-from cedos.selector.deadlines.latest import next_begin_s
+from cedos.files.web_getting import session
 from cedos.session.io.links import Egress, EgressReader
 
 _UNKNOWN_BPS: Final = 1e6
-_RELIABLE: Final = 0.5  # rates of mobile networks vary by half within minutes
-_SPARE_S: Final = 30.0
+_HOLD: Final = 1.5
+"""A network that carries an episode is left for one that is so much quicker."""
+
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
+_NAMES_S: Final = 60.0
 _FEED_S: Final = 60.0
+_KEEP_S: Final = 5.0
+_MOST_FOLLOWED: Final = 64
+"""Each waits for its turn in a thread of its own; the others are wanted later."""
 
 
 class EpisodeFetching:
-    """Whatever is wanted, one at a time, the most urgent first (Cedos, III-D).
+    """Whatever is wanted, when its turn comes in the table of transfers with deadlines (Cedos, III-D).
 
+    An episode comes over one network at a time, two episodes over two where both are needed.
     `say` gets a line for a person; `proxy`: a gateway's, for servers that are asked through it.
     """
 
@@ -49,6 +56,13 @@ class EpisodeFetching:
         self._book, self._folder, self._say = book, folder, say
         self._proxy, self._only = proxy, only
         self._reader = EgressReader()
+        self._transfers: list[EpisodeTransfer] = []
+        self._leading: dict[str, list[Egress]] = {}
+        self._addresses: dict[str, tuple[tuple[str, ...], float]] = {}
+        self._rates: dict[str, float] = {}
+        self._changed = asyncio.Event()
+        self._disk: TransferError | None = None
+        self._kept_s = time.monotonic()
         self._waits = ""
         self.refused = 0
 
@@ -75,10 +89,11 @@ class EpisodeFetching:
             self._book.add(record)
             new += 1
         self._book.save()
+        self._changed.set()
         return new
 
     async def _read(self, url: str) -> bytes:
-        egresses = await self._egresses(url)
+        egresses = await self._egresses(_host(url))
         first = min(egresses, key=lambda each: each.metered, default=None)
         interface = None if first is None or self._proxy else first.interface
         try:
@@ -98,97 +113,133 @@ class EpisodeFetching:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise WebError(f"{url}: {error or type(error).__name__}") from error
 
-    async def run(self) -> None:
-        """Until nothing is wanted any more.
+    async def run(self, *, stay: bool = False) -> None:
+        """Until nothing is wanted any more; `stay`: not even then.
 
         Raises:
             TransferError: the disk cannot.
         """
-        while wanted := self._book.wanted():
-            await self._one(wanted)
-
-    async def _one(self, wanted: list[EpisodeRecord]) -> None:
-        first = wanted[0]
-        egresses = await self._egresses(first.url)
-        begin_unix_s = self.must_begin_unix_s(wanted)
-        free = next((each for each in egresses if not each.metered), None)
-        now = time.time()
-        if free is not None:
-            await self._attempt(first, free)
-        elif now >= begin_unix_s and egresses:
-            await self._attempt(first, egresses[0])
-        else:
-            until = (
-                f"; over a metered network from {datetime.fromtimestamp(begin_unix_s):%H:%M} on"
-                if begin_unix_s > now
-                else ", for no network is there"
-            )
-            self._wait(f"{len(wanted)} wait for Wi-Fi{until}")
-            await asyncio.sleep(min(max(begin_unix_s - now, 0.0), _LOOK_S) or _LOOK_S)
-
-    def must_begin_unix_s(self, wanted: list[EpisodeRecord]) -> float:
-        """When the first byte must come over whatever there is, by what metered networks carried."""
-        flows = [
-            DeadlineFlow(
-                (each.podcast, each.guid), _left(each), each.by_unix_s, exact=each.size_bytes > 0
-            )
-            for each in wanted
-        ]
-        rate_bps = (self._book.metered_bps or _UNKNOWN_BPS) * _RELIABLE
-        return next_begin_s(flows, rate_bps, _SPARE_S)
-
-    async def _attempt(self, episode: EpisodeRecord, egress: Egress) -> None:
-        """Over one network, until it is here, breaks off, or an unmetered network makes it needless."""
-        partial = _partial(episode)
-        if partial is None:
-            self._here(episode)
-            self._book.save()
-            return
-        began, began_s = partial.have, time.monotonic()
-        self._wait(
-            f"{episode.podcast}: {episode.title!r} over {egress.interface}"
-            + (", which is metered: it would be late else" if egress.metered else "")
-        )
-
-        def came(_have: int, size: int | None) -> None:
-            episode.size_bytes = size or episode.size_bytes
-
-        fetching = asyncio.get_running_loop().create_task(
-            fetch(
-                episode.url, partial, None if self._proxy else egress.interface, self._proxy, came
-            )
-        )
         try:
-            while not fetching.done():
-                await asyncio.wait((fetching,), timeout=_LOOK_S)
-                if egress.metered and any(
-                    not each.metered for each in await self._egresses(episode.url)
-                ):
-                    return
-            fetching.result()
-            self._here(episode)
-        except WebError as error:
-            self._wait(f"{episode.podcast}: {error}; it is tried again")
-            await asyncio.sleep(_PAUSE_S)
-        except TransferError as error:
-            if partial.path.exists() and not str(error).startswith("the server"):
-                raise
-            episode.state, episode.why = EpisodeState.REFUSED, str(error)
-            self.refused += 1
-            self._say(f"{episode.podcast}: {episode.title!r}: {error}")
+            while (wanted := self._book.wanted()) or stay:
+                await self._look(wanted)
+                await self._follow(wanted)
+                self._changed.clear()
+                await self._serve()
+                self._keep()
+                if self._disk is not None:
+                    raise self._disk
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._changed.wait()
         finally:
-            fetching.cancel()
-            await asyncio.wait((fetching,))
-            new = max(partial.have - began, 0)
-            if egress.metered:
-                episode.metered_bytes += new
-                took_s = time.monotonic() - began_s
-                if new > 500_000:
-                    self._book.measured(8 * new / took_s)
-            else:
-                episode.unmetered_bytes += new
-            partial.close()
+            for each in self._transfers:
+                await each.end(wanted=each.record.state is EpisodeState.WANTED)
+            self._transfers.clear()
             self._book.save()
+
+    def _keep(self) -> None:
+        """A crash shall not lose much of what was counted."""
+        if time.monotonic() - self._kept_s > _KEEP_S and any(
+            each.egress for each in self._transfers
+        ):
+            self._kept_s = time.monotonic()
+            self._book.save()
+
+    async def _look(self, wanted: list[EpisodeRecord]) -> None:
+        """Which networks lead to the servers now."""
+        hosts = {_host(each.url) for each in wanted[:_MOST_FOLLOWED]}
+        found = await asyncio.gather(*(self._egresses(host) for host in hosts))
+        self._leading = dict(zip(hosts, found, strict=True))
+
+    async def _follow(self, wanted: list[EpisodeRecord]) -> None:
+        """The most urgent are in the table of transfers with deadlines, and no others."""
+        for gone in [each for each in self._transfers if each.record not in wanted]:
+            self._transfers.remove(gone)
+            await gone.end()
+        known = {id(each.record) for each in self._transfers}
+        for record in wanted[:_MOST_FOLLOWED]:
+            if id(record) not in known:
+                host = _host(record.url)
+                leading = partial(lambda name: self._leading.get(name, []), host)
+                self._transfers.append(EpisodeTransfer(record, host, leading, self._changed.set))
+        self._transfers.sort(key=lambda each: each.record.by_unix_s)
+
+    async def _serve(self) -> None:
+        """Each network that turns allow brings one episode, the most urgent first."""
+        taken: set[str] = set()
+        for each in self._transfers:
+            egress = self._best(each, taken)
+            if egress is not None:
+                taken.add(egress.interface)
+            if each.egress is not None and (
+                egress is None or each.egress.interface != egress.interface
+            ):
+                await each.stop()
+                self._book.save()
+            if egress is not None and each.egress is None and not each.waits:
+                self._begin(each, egress)
+        self._say_waiting()
+
+    def _best(self, each: EpisodeTransfer, taken: set[str]) -> Egress | None:
+        """The network for an episode, of those that its turn allows and no earlier one has."""
+        if each.turn is None:
+            return None
+        leading = self._leading.get(_host(each.record.url), [])
+        can = [one for one in leading if one.interface in each.turn.networks]
+        if self._proxy:  # the proxy chooses; only whether it is time is decided here
+            return min(can, key=lambda one: one.metered, default=None) if not taken else None
+        can = [one for one in can if one.interface not in taken]
+
+        def rate(one: Egress) -> tuple[float, bool]:
+            here = each.egress is not None and each.egress.interface == one.interface
+            return (self._rates.get(one.interface, _UNKNOWN_BPS) * (_HOLD if here else 1.0),
+                    not one.metered)  # fmt: skip
+
+        return max(can, key=rate, default=None)
+
+    def _begin(self, each: EpisodeTransfer, egress: Egress) -> None:
+        record = each.record
+        why = ""
+        if egress.metered:
+            free = each.turn is not None and each.turn.free_up
+            why = (
+                f", which is metered: {'Wi-Fi alone' if free else 'waiting longer'} may be too late"
+            )
+        over = "the proxy" if self._proxy else egress.interface
+        self._told(f"{record.podcast}: {record.title!r} over {over}{why}")
+
+        def done(failed: Exception | None, rate_bps: float) -> None:
+            self._rates[egress.interface] = rate_bps
+            if failed is None:
+                self._here(record)
+            elif isinstance(failed, WebError):
+                self._told(f"{record.podcast}: {failed}; it is tried again")
+            elif isinstance(failed, TransferError) and str(failed).startswith(
+                str(Path(record.file).parent)
+            ):
+                self._disk = failed
+            else:
+                record.state, record.why = EpisodeState.REFUSED, str(failed)
+                self.refused += 1
+                self._say(f"{record.podcast}: {record.title!r}: {failed}")
+            self._book.save()
+
+        each.begin(egress, self._proxy, done)
+
+    def _say_waiting(self) -> None:
+        if not self._transfers or any(each.egress or each.waits for each in self._transfers):
+            return
+        first = self._transfers[0]
+        turn = first.turn
+        if turn is None or turn.networks:
+            return
+        count = len(self._book.wanted())
+        what = f"{count} episode{'s' * (count != 1)}"
+        text = sentence(turn, first.record.by_unix_s, datetime.now())
+        # Its instants move a little each second; that is no news.
+        self._told(
+            f"{what}: {text}", f"{count} {turn.serial} {turn.spare} {turn.begin_unix_s is None}"
+        )
 
     def _here(self, episode: EpisodeRecord) -> None:
         episode.state, episode.came_unix_s = EpisodeState.HERE, time.time()
@@ -196,47 +247,36 @@ class EpisodeFetching:
         late = f", {timedelta(seconds=round(late_s))} late" if late_s > 0 else ""
         self._say(f"{episode.podcast}: {episode.title!r} is here{late}: {episode.file}")
 
-    def _wait(self, text: str) -> None:
+    def _told(self, text: str, same: str = "") -> None:
         """Says what it does or waits for, once."""
-        if text != self._waits:
-            self._waits = text
+        if (same or text) != self._waits:
+            self._waits = same or text
             self._say(text)
 
-    async def _egresses(self, url: str) -> list[Egress]:
-        """The networks that lead to a URL's host, or to the proxy's; none while its name is unknown."""
-        host = urlsplit(self._proxy or url).hostname or ""
+    async def _egresses(self, host: str) -> list[Egress]:
+        """The networks that lead to a host; none while its name is unknown."""
+        now = time.monotonic()
+        addresses, until_s = self._addresses.get(host, ((), 0.0))
         try:
-            infos = await asyncio.get_running_loop().getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-            found: dict[str, Egress] = {}
-            for info in infos:
-                for each in self._reader.egresses(ip_address(str(info[4][0]).partition("%")[0])):
+            if now >= until_s:
+                loop = asyncio.get_running_loop()
+                infos = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+                addresses = tuple({str(info[4][0]).partition("%")[0] for info in infos})
+                self._addresses[host] = (addresses, now + _NAMES_S)
+        except (OSError, ValueError):  # what was known last will do
+            self._addresses[host] = (addresses, now + _PAUSE_S)
+        found: dict[str, Egress] = {}
+        try:
+            for address in addresses:
+                for each in self._reader.egresses(ip_address(address)):
                     found.setdefault(each.interface, each)
-        except (OSError, ValueError, HostError):
+        except (ValueError, HostError):
             return []
         return [each for each in found.values() if self._only(each.interface)]
 
 
-def _partial(episode: EpisodeRecord) -> Partial | None:
-    """What has come of an episode, to be gone on with; None: all of it is here.
-
-    Raises:
-        TransferError: the disk cannot, or another program fetches it.
-    """
-    target = Path(episode.file)
-    if target.exists():
-        return None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TransferError(f"{target.parent}: {error.strerror}") from error
-    return Partial(target, episode.url)
-
-
-def _left(episode: EpisodeRecord) -> float:
-    part = Path(episode.file + ".part")
-    have = part.stat().st_size if part.exists() else 0
-    size = episode.size_bytes or have + expected_bytes(have)
-    return max(size - have, 1.0)
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 def _next(by: str) -> datetime:

@@ -7,13 +7,17 @@ from typing import Any, Final
 
 import click
 
-from emu.experiments.cedos import days, figure6, places
-from emu.experiments.cedos.compare import figures, schedulers, tally
+from emu.experiments.cedos import days, figure6, places, study, subway
+from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
 from emu.lab.runs import environment
 from emu.places import places as collections
 
-DELAYS_S: Final = (0, 600, 1800, 3600, 3 * 3600, 6 * 3600)
+PARTS: Final = ("figure6", "days", "delays", "subway", "study", "places", "delays_at_places")
+PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
+"""Transfers at a place begin within 200 of its 600 s."""
+
+DELAYS_S: Final = (600, 1800, 3600, 3 * 3600, 6 * 3600)
 _DAYS_OF_USER: Final = 10
 
 
@@ -30,12 +34,14 @@ def many_days(count: int, seed: int, delay_s: float | None = None) -> dict[str, 
     return figures(found)
 
 
-def at_places(directory: Path, runs: int) -> dict[str, Any]:
-    """By place, and all together."""
-    by = {
-        name: tally(places.worlds(place, runs), schedulers(), one_host=False)
-        for name, place in collections.load(directory).items()
-    }
+def at_places(directory: Path, runs: int, delay_s: float | None = None) -> dict[str, Any]:
+    """By place, and all together; `delay_s`: the same for all transfers."""
+    by: dict[str, Tally] = {}
+    for name, place in collections.load(directory).items():
+        worlds = places.worlds(place, runs)
+        if delay_s is not None:
+            worlds = (days.delayed(each, delay_s) for each in worlds)
+        by[name] = tally(worlds, schedulers(), one_host=False)
     return {name: figures([each]) for name, each in by.items()} | {
         "all": figures(list(by.values()))
     }
@@ -46,11 +52,11 @@ def at_places(directory: Path, runs: int) -> dict[str, Any]:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--places", "directory", type=click.Path(path_type=Path, exists=True))
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
-@click.argument("parts", nargs=-1, type=click.Choice(["figure6", "days", "delays", "places"]))
+@click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[str, ...]) -> None:
     """Simulates; writes `cedos_PART.json` to a folder. PARTS: all without."""
     out.mkdir(parents=True, exist_ok=True)
-    for part in parts or ("figure6", "days", "delays", "places"):
+    for part in parts or PARTS:
         match part:
             case "figure6":
                 found: dict[str, Any] = figure6.figures()
@@ -58,10 +64,16 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 found = many_days(count, seed)
             case "delays":
                 found = {str(each): many_days(count // 5, seed, each) for each in DELAYS_S}
-            case _:
-                if directory is None:
-                    raise click.UsageError("--places DIR is needed for the real places")
+            case "subway":
+                found = subway.figures()
+            case "study":
+                found = study.figures(count // 5, seed)
+            case _ if directory is None:
+                raise click.UsageError("--places DIR is needed for the real places")
+            case "places":
                 found = at_places(directory, 20)
+            case _:
+                found = {str(each): at_places(directory, 5, each)["all"] for each in PLACE_DELAYS_S}
         known = {"host": environment.describe(seed), "simulated": True, "days": count, **found}
         (out / f"cedos_{part}.json").write_text(json.dumps(known, indent=1) + "\n")
         click.echo(f"{part}: {out / f'cedos_{part}.json'}")

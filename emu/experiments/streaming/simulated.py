@@ -5,7 +5,7 @@ Networks carry what the traces say, at once; a path is there as soon as its netw
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from emu.experiments.streaming.optimum import Playback
@@ -13,18 +13,25 @@ from emu.experiments.streaming.optimum import Playback
 _STEP_S = 0.1
 _CONNECT_S = 0.3
 _SILENT_S = 1.0
-_WINDOW = 1 << 18
+WINDOW_BYTES = 1 << 18
 
 
 @dataclass(slots=True)
 class Played:
-    """What a stream cost, and how often it stood still."""
+    """What a stream cost, and how often it stood still.
+
+    Attributes:
+        metered_s: for so long the metered network was used.
+        store_bytes: what was stored, at each second.
+    """
 
     metered_bytes: float = 0.0
     unmetered_bytes: float = 0.0
     stalls: int = 0
     stalled_s: float = 0.0
     starts: int = 0
+    metered_s: float = 0.0
+    store_bytes: list[float] = field(default_factory=list)
 
 
 def play(
@@ -32,9 +39,10 @@ def play(
     metered_bps: Sequence[float],
     playback: Playback,
     rtt_s: float = 0.06,
+    manager: BufferManager | None = None,
 ) -> Played:
-    """Rates are of each second."""
-    manager = BufferManager(bitrate_bps=playback.bitrate_bps, window_bytes=_WINDOW)
+    """Rates are of each second; `manager`: with other thresholds than `cedos-get` computes."""
+    manager = manager or BufferManager(bitrate_bps=playback.bitrate_bps, window_bytes=WINDOW_BYTES)
     result = Played()
     whole = playback.bitrate_bps / 8 * playback.seconds
     store = unread = fetched = consumed = 0.0
@@ -42,7 +50,7 @@ def play(
     silent_s = _SILENT_S
     carried = [0.0] * round(1 / _STEP_S)
     standing = started = False
-    granted = float(_WINDOW)
+    granted = float(WINDOW_BYTES)
     for n in range(round(len(unmetered_bps) / _STEP_S)):
         second = min(int(n * _STEP_S + 1e-9), len(unmetered_bps) - 1)
         wifi, lte = unmetered_bps[second], metered_bps[second]
@@ -62,6 +70,9 @@ def play(
         filling = manager.metered_wanted(situation)
         result.starts += filling and not was
         metered_s = metered_s + _STEP_S if filling else 0.0
+        result.metered_s += _STEP_S if filling else 0.0
+        if n % round(1 / _STEP_S) == 0:
+            result.store_bytes.append(store + unread)
         if filling and not was:
             started = False
         room = max(granted - fetched, 0.0)

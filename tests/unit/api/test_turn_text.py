@@ -24,6 +24,7 @@ def at(text: str) -> float:
         (TurnMessage(spare=("lte0",)), "waiting for Wi-Fi"),
         (TurnMessage(), "waiting for a network"),
         (TurnMessage(first=False), "waiting for transfers that are wanted earlier"),
+        (TurnMessage(free_up=True), "waiting for others that are wanted by the same time"),
         (TurnMessage(networks=("wlan0",), free_up=True), "over wlan0"),
         (
             TurnMessage(networks=("wlan0",), spare=("lte0",), begin_unix_s=at("24 17:42")),
@@ -40,6 +41,10 @@ def at(text: str) -> float:
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 19:10")),
             "over wlan0; cannot be here by 18:00; done about 19:10 (19:10 or much later)",
+        ),
+        (
+            TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 17:50")),
+            "over wlan0; may not be here by 18:00; done about 17:50 (17:50 or much later)",
         ),
         (
             TurnMessage(

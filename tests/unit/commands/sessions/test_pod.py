@@ -4,12 +4,15 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 
 from cedos.files.podcasts import fetching
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
+from cedos.files.podcasts.subscriptions import Subscription
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress
 
@@ -106,7 +110,8 @@ def publisher(tmp_path: Path) -> Iterator[Publisher]:
 
 def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     publisher.serve("1m")
-    publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--by", "06:30")
+    said = publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--by", "06:30")
+    assert "news: new episodes shall be here by 06:30; `cedos-pod` brings" in said
     first = publisher.pod()
     ends_s = time.monotonic() + 40
     folder = publisher.home / "Podcasts" / "news"
@@ -116,6 +121,7 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
         time.sleep(0.02)
     first.kill()
     first.communicate()
+    assert re.search(r"[0-9.]+ [kM]B of 4.0 MB here, wanted by", publisher.run("--list"))
     publisher.serve("0")
     out = publisher.run()
     assert "is here" in out
@@ -172,13 +178,14 @@ def test_a_metered_network_is_for_what_would_be_late(
 ) -> None:
     """Only the phone is there; after two seconds Wi-Fi comes."""
     publisher.serve("500k")
-    comes_s = time.monotonic() + 2.0
+    asked_s: list[float] = []
 
     def egresses(_self: Any, _destination: Any) -> tuple[Egress, ...]:
         phone = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)
         wifi = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
+        asked_s.append(time.monotonic())
         # Both are the loopback here, so only one of them is there at a time.
-        return (wifi,) if time.monotonic() > comes_s else (phone,)
+        return (wifi,) if asked_s[-1] > asked_s[0] + 2.0 else (phone,)
 
     monkeypatch.setattr(fetching.EgressReader, "egresses", egresses)
     book = EpisodeBook(publisher.folder / "book.json")
@@ -202,7 +209,39 @@ def test_a_metered_network_is_for_what_would_be_late(
     assert (publisher.folder / "one.mp3").read_bytes() == AUDIO
     assert (episode.metered_bytes > 0) is metered
     assert 0 < episode.unmetered_bytes == len(AUDIO) - episode.metered_bytes
-    assert (
-        any("wait for Wi-Fi; over a metered network from" in each for each in said) is not metered
-    )
-    assert any("it would be late else" in each for each in said) is metered
+    assert any("1 episode: waiting for Wi-Fi" in each for each in said) is not metered
+    assert any("over lo, which is metered: waiting longer" in each for each in said) is metered
+
+
+def test_who_stays_sees_new_episodes_while_others_wait(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The phone is there alone, and there is time: the first waits, the second comes into the table."""
+    publisher.serve("0")
+
+    def egresses(_self: Any, _destination: Any) -> tuple[Egress, ...]:
+        return (Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True),)
+
+    monkeypatch.setattr(fetching.EgressReader, "egresses", egresses)
+    book = EpisodeBook(publisher.folder / "book.json")
+    said: list[str] = []
+
+    async def go() -> None:
+        one = fetching.EpisodeFetching(book, publisher.folder, said.append)
+        running = asyncio.create_task(one.run(stay=True))
+        wanted = Subscription(
+            f"{publisher.url}/feed.xml", f"{datetime.now() - timedelta(hours=1):%H:%M}"
+        )
+        for name, count in (("news", 1), ("more", 2)):
+            assert await one.update(name, wanted) == 1
+            async with asyncio.timeout(20):
+                while not any(each.startswith(f"{count} episode") for each in said):
+                    await asyncio.sleep(0.05)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        one.close()
+
+    asyncio.run(go())
+    assert all("waiting for Wi-Fi" in each for each in said)
+    assert [each.state for each in book.episodes] == [EpisodeState.WANTED] * 2

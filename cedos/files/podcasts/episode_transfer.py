@@ -1,0 +1,182 @@
+"""One episode that is wanted: its row in the table of transfers with deadlines, and its coming."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cedos.api.client import ControlClient
+from cedos.api.followed_transfer import FollowedTransfer
+from cedos.api.transfers import TransferReport, TurnMessage
+from cedos.config.directories import directories
+from cedos.errors import CedosError, TransferError, WebError
+from cedos.files.partial import Partial
+from cedos.files.podcasts.episode_book import EpisodeRecord
+from cedos.files.web_getting import fetch
+from cedos.session.io.links import Egress
+
+_PAUSE_S: Final = 5.0
+
+
+class EpisodeTransfer:
+    """Told of to the daemon (without one: to a table of this process's own) while it is wanted.
+
+    Args:
+        egresses: the networks that lead to its server now.
+        changed: its turn is another one, or an attempt has ended.
+
+    Attributes:
+        egress: over which an attempt is under way.
+    """
+
+    def __init__(
+        self,
+        record: EpisodeRecord,
+        server: str,
+        egresses: Callable[[], Sequence[Egress]],
+        changed: Callable[[], None],
+    ) -> None:
+        self.record = record
+        self.egress: Egress | None = None
+        self._server, self._egresses, self._on_change = server, egresses, changed
+        self._key = _key(record)
+        self._used: dict[str, int] = {}
+        self._have = here_bytes(record)
+        self._again_s = 0.0
+        self._attempt: asyncio.Task[None] | None = None
+        self._following = FollowedTransfer(
+            directories().socket, self._report, self._metered, self._on_change
+        )
+        self._follow = asyncio.get_running_loop().create_task(self._following.run())
+
+    @property
+    def turn(self) -> TurnMessage | None:
+        """What it may do now; None: that is being asked."""
+        return self._following.turn
+
+    @property
+    def waits(self) -> bool:
+        """Whether a failed attempt is to be repeated, but not yet."""
+        return time.monotonic() < self._again_s
+
+    def begin(
+        self, egress: Egress, proxy: str | None, done: Callable[[Exception | None, float], None]
+    ) -> None:
+        """Brings it over one network; `done` gets what went wrong (None: it is here) and its rate."""
+        self.egress = egress
+        self._attempt = asyncio.get_running_loop().create_task(self._bring(egress, proxy, done))
+
+    async def stop(self) -> None:
+        """Ends an attempt; what has come is kept."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._attempt
+        self._attempt = self.egress = None
+
+    async def end(self, *, wanted: bool = False) -> None:
+        """No longer followed; `wanted`: it stays in the daemon's table, for the next run."""
+        await self.stop()
+        if not wanted:
+            await self._following.end()
+        self._follow.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._follow
+
+    async def _bring(
+        self,
+        egress: Egress,
+        proxy: str | None,
+        done: Callable[[Exception | None, float], None],
+    ) -> None:
+        began_s, total = time.monotonic(), 0
+        failed: Exception | None = None
+        try:
+            partial = _partial(self.record)
+            if partial is not None:
+                counted = partial.have
+
+                def came(have: int, size: int | None) -> None:
+                    nonlocal counted, total
+                    # A file that has changed begins anew.
+                    new, counted = max(have - counted, 0) if have > counted else have, have
+                    total += new
+                    self._have = have
+                    self.record.size_bytes = size or self.record.size_bytes
+                    self._count(egress, new)
+
+                try:
+                    interface = None if proxy else egress.interface
+                    await fetch(self.record.url, partial, interface, proxy, came)
+                finally:
+                    partial.close()
+        except WebError as error:
+            self._again_s = time.monotonic() + _PAUSE_S
+            failed = error
+        except TransferError as error:
+            failed = error
+        self.egress = self._attempt = None
+        took_s = max(time.monotonic() - began_s, 1e-3)
+        done(failed, 8.0 * total / took_s)
+        self._on_change()
+
+    def _count(self, egress: Egress, n_bytes: int) -> None:
+        self._used[egress.interface] = self._used.get(egress.interface, 0) + n_bytes
+        if egress.metered:
+            self.record.metered_bytes += n_bytes
+        else:
+            self.record.unmetered_bytes += n_bytes
+
+    def _metered(self) -> dict[str, bool]:
+        return {each.interface: each.metered for each in self._egresses()}
+
+    def _report(self) -> TransferReport:
+        return TransferReport(
+            key=self._key,
+            name=f"{self.record.podcast}: {self.record.title}"[:300],
+            server=self._server[:300],
+            size_bytes=self.record.size_bytes or None,
+            done_bytes=self._have,
+            deadline_unix_s=self.record.by_unix_s,
+            used_bytes=self._used,
+        )
+
+
+def forget(record: EpisodeRecord) -> None:
+    """Tells the daemon, if there is one, that nobody waits for it any more."""
+    ended = TransferReport(key=_key(record), name="", server="", deadline_unix_s=0.0, ended=True)
+    with suppress(CedosError):
+        ControlClient(directories().socket).transfer(ended)
+
+
+def _key(record: EpisodeRecord) -> str:
+    """Its own for good, also after a restart."""
+    text = f"{record.podcast}\0{record.guid}\0{record.file}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _partial(episode: EpisodeRecord) -> Partial | None:
+    """What has come of an episode, to be gone on with; None: all of it is here.
+
+    Raises:
+        TransferError: the disk cannot, or another program fetches it.
+    """
+    target = Path(episode.file)
+    if target.exists():
+        return None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TransferError(f"{target.parent}: {error.strerror}") from error
+    return Partial(target, episode.url)
+
+
+def here_bytes(episode: EpisodeRecord) -> int:
+    """What has come of it."""
+    for name in (episode.file, f"{episode.file}.part"):
+        with suppress(OSError):
+            return Path(name).stat().st_size
+    return 0

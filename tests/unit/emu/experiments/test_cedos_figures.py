@@ -1,0 +1,35 @@
+"""What is drawn for Cedos' Figure 8 and Table VI, and how it is counted."""
+
+from emu.experiments.cedos import study, subway
+from emu.experiments.cedos.simulate import Carried
+
+
+def test_a_ride_has_the_published_stations() -> None:
+    wifi, attached = subway.ride(3)
+    assert wifi == subway.ride(3)[0]
+    assert sum(each > 0 for each in wifi) == subway.WORKING * round(subway.CARRIES_S)
+    stays = [now and not before for before, now in zip([False, *attached], attached, strict=False)]
+    assert sum(stays) == subway.STOPS
+    assert all(there for rate, there in zip(wifi, attached, strict=True) if rate)
+    longs = [len(subway.ride(seed)[0]) for seed in range(30)]
+    published_s = subway.STOPS * (subway.ATTACHED_S + subway.BETWEEN_S)
+    assert abs(sum(longs) / 30 / published_s - 1.0) < 0.03
+
+
+def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_future() -> None:
+    found = subway.figures(seeds=1)
+    for name in ("computed", "paper"):
+        one = found[name]
+        assert one["stalls"] == 0
+        assert 0.3 < one["wifi_share"] <= one["clairvoyant_wifi_share"] + 1e-9
+        assert max(found[f"{name}_ride"]["store_bytes"]) > 10e6  # stored ahead at a station
+    # Whoever begins later, and fills less, leaves more to Wi-Fi.
+    assert found["computed"]["wifi_share"] >= found["paper"]["wifi_share"]
+
+
+def test_switches_are_counted_between_parts() -> None:
+    over_wifi, over_cellular = (0.0, 1.0, 10.0, 0.0), (1.0, 1.0, 0.0, 10.0)
+    both = (2.0, 1.0, 8.0, 2.0)
+    assert study.switches(Carried(parts=[])) == 0
+    assert study.switches(Carried(parts=[over_wifi, both, over_wifi])) == 0
+    assert study.switches(Carried(parts=[over_wifi, over_cellular, both, over_cellular])) == 3
