@@ -1,6 +1,7 @@
 """`cedos gateway`: every program's connections, from a laptop's sessions to the servers that it wants."""
 
 import asyncio
+import os
 import signal
 import socket
 from contextlib import suppress
@@ -14,11 +15,13 @@ import structlog
 from cedos import logs
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option
-from cedos.commands.exec import Duration
+from cedos.commands.exec import Duration, Size
 from cedos.commands.gateway.relay import Net
 from cedos.errors import ConfigError
+from cedos.files.objects.object_store import ObjectStore
 from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
+from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import NAME, received
@@ -28,6 +31,7 @@ from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
 
 _FIRST: Final = "laptop"
 
@@ -70,6 +74,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
             "~/.config/cedos/gateway-clients.toml",
             "Who is invited, and the public keys; read again when it changes.",
         ),
+        ("~/.cache/cedos/objects", "What clients had it fetch, each client's apart (--cache)."),
     ],
 )
 @click.option(
@@ -119,6 +124,16 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
 )  # fmt: skip
 @click.option(
+    "--cache", default="2GB", show_default=True, type=Size(), metavar="SIZE",
+    help="What clients have it fetch (cedos-get --via gateway) takes no more than this of the disk, and"
+    " what one client has fetched half of it.",
+)  # fmt: skip
+@click.option(
+    "--cache-folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+    help="Where that is kept.  [default: ~/.cache/cedos, or the service's CACHE_DIRECTORY]",
+)  # fmt: skip
+@click.option("--no-cache", is_flag=True, help="Fetch nothing for clients.")
+@click.option(
     "--log-destinations", is_flag=True,
     help="With --log-level debug: say where connections go. Otherwise nobody learns it.",
 )  # fmt: skip
@@ -146,6 +161,9 @@ def command(
     idle: float,
     connect_timeout: float,
     metrics: tuple[str, int] | None,
+    cache: int,
+    cache_folder: Path | None,
+    no_cache: bool,
     log_destinations: bool,
     log_level: logs.Level,
     log_format: logs.Format,
@@ -192,11 +210,57 @@ def command(
         raise click.UsageError(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
-    gateway = Gateway(settings, me, invited.name_of)
     memory.one_arena()
-    following = asyncio.run(_serve(gateway, len(invited.names), metrics))
+    following = asyncio.run(
+        _run(settings, me, invited, metrics, 0 if no_cache else cache, cache_folder)
+    )
     if following is not None:
         following.begin()
+
+
+def _cache_folder() -> Path:
+    """As systemd says, or the user's own."""
+    if given := os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cedos"
+
+
+async def _run(
+    settings: GatewaySettings,
+    me: KeyPair,
+    invited: InvitedClients,
+    metrics: tuple[str, int] | None,
+    cache_bytes: int,
+    cache_folder: Path | None,
+) -> "Successor | None":
+    if not cache_bytes:
+        return await _serve(Gateway(settings, me, invited.name_of), len(invited.names), metrics)
+    # What only who is asked for objects needs is loaded by no other command.
+    from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
+    from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
+
+    rules = settings.rules()
+
+    def refused(address: str, port: int) -> str:
+        try:
+            rules.check(address, port)
+        except RefusedError as error:
+            return error.details
+        return ""
+
+    folder = (cache_folder or _cache_folder()) / "objects"
+    fetcher = ObjectFetcher(ObjectStore(folder, cache_bytes), refused)
+
+    def serving(connection: Connection) -> ObjectServing:
+        return ObjectServing(
+            connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None
+        )
+
+    gateway = Gateway(settings, me, invited.name_of, serving)
+    try:
+        return await _serve(gateway, len(invited.names), metrics)
+    finally:
+        await fetcher.close()
 
 
 def _print_line(invited: InvitedClients, client: str, host: str, port: int, me: KeyPair) -> None:

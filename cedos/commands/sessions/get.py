@@ -1,4 +1,4 @@
-"""`cedos-get`: fetches files from `cedos-serve`."""
+"""`cedos-get`: fetches files from `cedos-serve`, and from the web through the gateway."""
 
 import sys
 import time
@@ -38,8 +38,11 @@ from cedos.files.partial import Partial
 from cedos.files.pipe_target import PipeTarget
 from cedos.files.play_target import PlayTarget
 from cedos.files.server_link import ServerLink
+from cedos.proxy.local import joined_gateway
 from cedos.session import keys
+from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.buffer_manager import BufferManager
+from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 
@@ -73,6 +76,10 @@ _PLAYED_PIECE: Final = 1 << 14
             "cedos-get --by 18:00 home/show.mkv",
             "It can wait until six: over Wi-Fi as far as possible, metered only as needed.",
         ),
+        (
+            "cedos-get --via gateway --by 18:00 https://example.org/big.iso",
+            "The gateway that was joined fetches it now; it comes from there when it is cheap, by six.",
+        ),
         ("cedos-get -n wlan0 home/big.iso", "Over Wi-Fi only, however long that takes."),
         ("cedos-get --limit-rate 500kB home/big.iso", "At half a megabyte a second."),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
@@ -90,7 +97,7 @@ _PLAYED_PIECE: Final = 1 << 14
         KNOWN_HOSTS,
     ],
 )
-@click.argument("sources", nargs=-1, type=SourceType(), metavar="HOST[:PORT]/PATH...")
+@click.argument("sources", nargs=-1, type=SourceType(), metavar="HOST[:PORT]/PATH|URL...")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default=Path(),
     help="A folder, or for one file its name; - is standard output.  [default: here, same name]",
@@ -108,6 +115,11 @@ _PLAYED_PIECE: Final = 1 << 14
 @click.option(
     "--limit-rate", type=Size(), metavar="SIZE", help="No more than this in a second: 500kB, 2MB."
 )
+@click.option(
+    "--via", type=click.Choice(["gateway"]),
+    help="URLs (http, https) are fetched by the gateway that was joined: it reads them, also what is"
+    " encrypted on its way to it, and keeps them until they are here.",
+)  # fmt: skip
 @networks_option
 @servers.key_option
 @servers.save_option
@@ -126,6 +138,7 @@ def command(
     bitrate: float | None,
     store: int,
     limit_rate: int | None,
+    via: str | None,
     networks: tuple[str, ...],
     given_key: bytes | None,
     alias: str | None,
@@ -152,6 +165,10 @@ def command(
     transfers` shows what waits for what; while no daemon runs, the files of one command are scheduled
     together. Should it become too late, they are fetched all the same. The line says what is waited for.
 
+    With --via gateway a URL's file is fetched by the gateway (`cedos join`), whole, also while this host
+    is away; from there it comes like any other. The gateway is the end of TLS then: it checks the
+    server's certificate, and is trusted with what it reads. Neither cookies nor passwords are sent.
+
     All files are tried, also after one that could not be had; the exit status is that of the first
     error. With --json each file has its "error", or null.
 
@@ -166,6 +183,7 @@ def command(
         raise click.UsageError("a file such as server.example/song.flac is needed, or --print-key")
     if output == _STDOUT and (len(sources) > 1 or sources[0].is_folder):
         raise click.UsageError("-o - goes with one file")
+    _check_urls(sources, via, given_key, output)
     if len(sources) > 1 and not output.is_dir():
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({source.server for source in sources}) > 1:
@@ -181,17 +199,21 @@ def command(
         limits = SessionLimits(stream_window=max(limit_rate, 1 << 16))
 
     async def all_of_them() -> None:
-        links: dict[str, ServerLink] = {}
+        links: dict[KnownServer, ServerLink] = {}
         try:
             for source in sources:
                 try:
-                    server = servers.known(source.host, source.port, given_key, FILES_PORT)
-                    servers.check_save(alias, given_key, server)
-                    ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
+                    if source.is_url:
+                        who, server = _gateway()
+                    else:
+                        who = me
+                        server = servers.known(source.host, source.port, given_key, FILES_PORT)
+                        servers.check_save(alias, given_key, server)
+                    ends = Endpoints(who, server, given_key, alias, networks, timeout, deadline)
                     if bitrate is not None:
                         await _play(source, ends, bitrate, store)
                         continue
-                    link = links.setdefault(source.server, ends.link(limits))
+                    link = links.setdefault(server, ends.link(limits))
                     await run.source(source, output, link, ends)
                 except CedosError as error:
                     run.failed(source.name, output, error)
@@ -371,7 +393,34 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
 
 
 def _target(source: Source, output: Path) -> Path:
-    return output / Path(source.path).name if output.is_dir() else output
+    return output / source.file_name if output.is_dir() else output
+
+
+def _check_urls(
+    sources: tuple[Source, ...], via: str | None, given_key: bytes | None, output: Path
+) -> None:
+    """Errors: UsageError, a URL without a word on who fetches it, or without a name."""
+    urls = [source for source in sources if source.is_url]
+    if via is None and urls:
+        raise click.UsageError(
+            f"{plain(urls[0].path)} would be fetched by the gateway that was joined, which reads it then;"
+            " --via gateway says that it may"
+        )
+    if via is not None and (len(urls) < len(sources) or given_key is not None):
+        raise click.UsageError(
+            "--via gateway goes with URLs such as https://example.org/file, and without --key"
+        )
+    for source in urls:
+        if not source.file_name and output.is_dir():
+            raise click.UsageError(
+                f"{plain(source.path)} does not say what the file is to be called; -o NAME does"
+            )
+
+
+def _gateway() -> tuple[KeyPair, KnownServer]:
+    """Who this client is to the gateway that was joined, and where that is. Errors: ConfigError."""
+    joined = joined_gateway.read(joined_gateway.path())
+    return joined.client, KnownServer(joined.host, joined.port, joined.server_key)
 
 
 def main() -> None:

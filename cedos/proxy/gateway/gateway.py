@@ -15,13 +15,14 @@ from cedos.kernel import open_files
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
 from cedos.proxy.gateway.associations import Associations
-from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms
+from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
@@ -58,29 +59,37 @@ class GatewaySettings:
     connect_s: float = 10.0
     names: bool = False
 
+    def rules(self) -> DestinationRules:
+        """Where it may connect."""
+        return DestinationRules(
+            [self.listen[1]],
+            self.deny,
+            inside=self.inside,
+            # Those who were invited may have their SSH; mail between servers stays closed.
+            ports=[SSH],
+            local=self.local,
+        )
+
 
 class Gateway:
     """`open` (HostError: it cannot listen), then `run` until it is cancelled, then `close`.
 
     Args:
         clients: by public key, who is invited: its name, None for nobody.
+        service: serves what clients ask for on their sessions' streams.
     """
 
     def __init__(
-        self, settings: GatewaySettings, me: KeyPair, clients: Callable[[bytes], str | None]
+        self,
+        settings: GatewaySettings,
+        me: KeyPair,
+        clients: Callable[[bytes], str | None],
+        service: Callable[[Connection], StreamService] | None = None,
     ) -> None:
         self._settings = settings
         self._me = me
         self._clients = clients
-        rules = DestinationRules(
-            [settings.listen[1]],
-            settings.deny,
-            inside=settings.inside,
-            # Those who were invited may have their SSH; mail between servers stays closed.
-            ports=[SSH],
-            local=settings.local,
-        )
-        origins = Origins(rules, settings.connect_s)
+        origins = Origins(settings.rules(), settings.connect_s)
         self._associations = Associations(origins)
         self._names = NameService()
         self._terms = SessionTerms(
@@ -91,6 +100,7 @@ class Gateway:
             clients,
             settings.idle_s,
             settings.names,
+            service,
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}

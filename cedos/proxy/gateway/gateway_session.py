@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -27,12 +27,23 @@ from cedos.session.sockets.connection import Connection
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
+class StreamService(Protocol):
+    """Serves what a client asks for on the session's own stream, beside all proxied ones."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it answers now: another process could not go on with that."""
+
+    async def run(self) -> None:
+        """Until the stream ends. Raises: SessionError."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
     """What all sessions of a gateway share.
 
     `admit`: refuses one more connection of a client (RefusedError); `name_of`: who it is; `names`:
-    whether destinations are logged.
+    whether destinations are logged; `service`: makes what serves a session's stream, where anything does.
     """
 
     origins: Origins
@@ -42,6 +53,7 @@ class SessionTerms:
     name_of: Callable[[bytes], str | None]
     idle_s: float
     names: bool
+    service: Callable[[Connection], StreamService] | None = None
     traffic: Traffic = field(default_factory=Traffic)
 
 
@@ -67,6 +79,7 @@ class GatewaySession:
         self._carried: dict[int, Carry] = {}
         self._opening: dict[int, OpenStream] = {}
         self._kept = False
+        self._service = terms.service(connection) if terms.service is not None else None
         self._streams = Multiplexer(
             connection,
             self._opened,
@@ -82,6 +95,7 @@ class GatewaySession:
 
     async def run(self) -> None:
         _log.info("client came", client=self._name)
+        serving = asyncio.get_running_loop().create_task(self._serve())
         try:
             await self._streams.run()
             if not self.connection.ended:
@@ -89,6 +103,8 @@ class GatewaySession:
         except SessionError as error:
             _log.debug("session ended", client=self._name, why=str(error))
         finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
             if not self._kept:
                 _log.info("client left", client=self._name)
 
@@ -98,6 +114,8 @@ class GatewaySession:
         None: it cannot be handed over, and goes on.
         """
         self._kept = True
+        if self._service is not None and self._service.busy:
+            return None
         carried, opening = dict(self._carried), dict(self._opening)
         for carry in carried.values():
             carry.suspend()
@@ -155,6 +173,17 @@ class GatewaySession:
     def _asked(self, question: NameQuestion) -> None:
         if self._terms.name_of(self._client) is not None:
             self._terms.name_service.answer(self._client, question, self._streams.send_packet)
+
+    async def _serve(self) -> None:
+        if self._service is None:
+            return
+        try:
+            await self._service.run()
+        except SessionError as error:
+            _log.debug("serves no more", client=self._name, why=str(error))
+        except Exception as error:
+            _log.error("serving a client failed", exc_info=error)
+            self.connection.abort("the gateway failed")
 
     def _begin(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -306,6 +306,16 @@ class Connection:
         """How much of what was written the peer has for certain."""
         return self._core.acknowledged_bytes
 
+    async def acknowledged(self, up_to_bytes: int) -> None:
+        """Waits until the peer has so much of what was written.
+
+        Raises:
+            SessionError: the session has ended before.
+        """
+        while self.acknowledged_bytes < up_to_bytes:
+            self._check()
+            await self._something()
+
     @property
     def written_bytes(self) -> int:
         """How much was written to the stream so far."""

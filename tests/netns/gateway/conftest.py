@@ -39,7 +39,11 @@ class Laptop:
         assert joining.wait(20) == 0
 
     def environment(self, whose: str) -> dict[str, str]:
-        return os.environ | {"XDG_CONFIG_HOME": str(self.folder / whose)}
+        folder = self.folder / whose
+        return os.environ | {
+            "XDG_CONFIG_HOME": str(folder),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+        }
 
     def _start_gateway(self) -> "subprocess.Popen[bytes]":
         line = self.folder / "line"

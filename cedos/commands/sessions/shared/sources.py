@@ -1,6 +1,8 @@
 """Files on servers, on the command line: `server.example/music/song.flac`."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -9,7 +11,10 @@ from cedos.session.known_hosts import shown
 
 
 class Source(NamedTuple):
-    """A file, or (ending with a slash, or empty) a folder; `port` None: the usual one."""
+    """A file, or (ending with a slash, or empty) a folder; `port` None: the usual one.
+
+    `host` empty: an object of the web, and `path` its URL.
+    """
 
     host: str
     port: int | None
@@ -17,7 +22,18 @@ class Source(NamedTuple):
 
     @property
     def is_folder(self) -> bool:
-        return not self.path or self.path.endswith("/")
+        return not self.is_url and (not self.path or self.path.endswith("/"))
+
+    @property
+    def is_url(self) -> bool:
+        return not self.host
+
+    @property
+    def file_name(self) -> str:
+        """What it is called here, where nothing else was said; empty: a URL that names nothing."""
+        if self.is_url:
+            return Path(unquote(urlsplit(self.path).path)).name
+        return Path(self.path).name
 
     @property
     def server(self) -> str:
@@ -25,7 +41,7 @@ class Source(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.server}/{self.path}"
+        return self.path if self.is_url else f"{self.server}/{self.path}"
 
 
 class SourceType(click.ParamType[Source]):
@@ -38,6 +54,8 @@ class SourceType(click.ParamType[Source]):
     ) -> Source:
         if isinstance(value, Source):
             return value
+        if value.lower().startswith(("http://", "https://")):
+            return Source("", None, value)
         server, slash, path = value.removeprefix("cedos://").partition("/")
         if not slash:
             self.fail(

@@ -1,0 +1,119 @@
+"""What HTTP allows with what is kept (RFC 9111), by hishel's rules: pure but for the date of today."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Final
+from uuid import UUID
+
+from hishel import (
+    AnyState,
+    CacheMiss,
+    CacheOptions,
+    Entry,
+    FromCache,
+    Headers,
+    IdleClient,
+    InvalidateEntries,
+    NeedRevalidation,
+    NeedToBeUpdated,
+    Request,
+    Response,
+    StoreAndUse,
+)
+
+from cedos.files.objects.object_record import HeaderLists, ObjectRecord
+
+# Each client has objects of its own: what is meant for one user alone may be kept.
+_OPTIONS: Final = CacheOptions(shared=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of an answer: `fresh`, the object that is good for the request; or the answer's own.
+
+    `store`: the answer's may serve other requests; `replaced` are no good any more; `updated` have
+    other headers now.
+    """
+
+    store: bool = False
+    fresh: str | None = None
+    replaced: list[str] = field(default_factory=list)
+    updated: dict[str, HeaderLists] = field(default_factory=dict)
+
+
+class CacheLookup:
+    """One request, and what of those `kept` may answer it.
+
+    `fresh`: the id of one that does, without asking; else `headers` are to be asked with.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], kept: Sequence[ObjectRecord]) -> None:
+        request = Request("GET", url, Headers(dict(headers)))
+        entries = [_entry(each) for each in kept if each.reusable]
+        found = IdleClient(options=_OPTIONS).next(request, entries)
+        self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
+        self.headers = dict(headers)
+        self._state: CacheMiss | NeedRevalidation | None = None
+        if isinstance(found, NeedRevalidation):
+            self.headers = {name: found.request.headers[name] for name in found.request.headers}
+        if not isinstance(found, FromCache):
+            self._state = found
+
+    @property
+    def conditional(self) -> bool:
+        return isinstance(self._state, NeedRevalidation)
+
+    def answered(self, status: int, headers: HeaderLists) -> Verdict:
+        """What the origin's answer means for what is kept."""
+        assert self._state is not None
+        old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
+        state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
+        replaced = [str(each.id) for each in old] if status == 200 else []
+        if isinstance(state, InvalidateEntries):
+            replaced += [str(each) for each in state.entry_ids]
+            state = state.next_state
+        if isinstance(state, NeedToBeUpdated):
+            updated = {
+                str(each.id): _lists(each.response.headers) for each in state.updating_entries
+            }
+            for newer in updated.values():
+                if "age" not in headers:  # how old the answer before this one was says nothing now
+                    newer.pop("age", None)
+            return Verdict(fresh=str(state.next().entry.id), replaced=replaced, updated=updated)
+        return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
+
+
+def _entry(record: ObjectRecord) -> Entry:
+    request = Request("GET", record.url, Headers(dict(record.asked)))
+    # hishel tells an age by the date alone: what caches before us, and clocks that are ahead, make of it
+    # (RFC 9111, 4.2.3) goes in there.
+    dated_s = min(_dated_s(record), record.received_unix_s - _age_s(record))
+    headers = record.headers | {"date": [formatdate(dated_s, usegmt=True)]}
+    return Entry(UUID(record.id), request, Response(200, Headers(dict(headers))))
+
+
+def _dated_s(record: ObjectRecord) -> float:
+    try:
+        return parsedate_to_datetime(record.headers["date"][0]).timestamp()
+    except (KeyError, ValueError, OverflowError):
+        return record.received_unix_s
+
+
+def _age_s(record: ObjectRecord) -> int:
+    text = record.headers.get("age", ["0"])[0]
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _lists(headers: Headers) -> HeaderLists:
+    return {name: list(headers.get_list(name) or []) for name in headers}
+
+
+def strong_validator(headers: HeaderLists) -> str:
+    """An entity tag that tells every byte (RFC 9110, 8.8.1), else a date that does; empty: none."""
+    tag = headers.get("etag", [""])[0]
+    if tag and not tag.startswith("W/"):
+        return tag
+    modified, date = headers.get("last-modified", [""])[0], headers.get("date", [""])[0]
+    # It may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
+    return modified if modified != date else ""

@@ -1,0 +1,302 @@
+"""Fetches objects from their origins, each whole and at once, whether its client is there or not."""
+
+import asyncio
+import hashlib
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+import structlog
+from aiohttp import hdrs
+from yarl import URL
+
+from cedos.errors import TransferError
+from cedos.files.objects.http_rules import CacheLookup, strong_validator
+from cedos.files.objects.object_record import HeaderLists
+from cedos.files.objects.object_store import ObjectStore
+from cedos.files.objects.stored_object import StoredObject
+
+_BLOCK: Final = 1 << 17
+_CONNECT_S: Final = 10.0
+_SILENCE_S: Final = 60.0
+_MOST_REDIRECTS: Final = 10
+_AT_ONCE: Final = 8
+_MOST_PER_CLIENT: Final = 256
+_AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_ASKED: Final[dict[str, str]] = {
+    hdrs.ACCEPT: "*/*",
+    hdrs.ACCEPT_ENCODING: "identity",  # a compressed body has no ranges of its own
+    hdrs.USER_AGENT: "cedos",
+    hdrs.VIA: "1.1 cedos",
+}
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+_Ways = StoredObject | str
+"""What an origin's answer leads to: an object, or the URL that it is at."""
+
+
+class ObjectFetcher:
+    """`find`; `close` ends what is under way.
+
+    Args:
+        refused: why there may be no connection to that address and port, in words; empty: there may.
+    """
+
+    def __init__(self, store: ObjectStore, refused: Callable[[str, int], str]) -> None:
+        self._store, self._refused = store, refused
+        self._client: aiohttp.ClientSession | None = None
+        self._under_way: dict[tuple[str, str], asyncio.Task[_Ways]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._fetching: Counter[str] = Counter()
+        self.store = store
+
+    async def find(self, client: str, url: str, version: str) -> StoredObject:
+        """The object, which may be on its way yet; `version`: the state that was begun with.
+
+        Raises:
+            TransferError: there is none, in words for who asked.
+        """
+        self._store.open()
+        if version and (found := self._store.find(client, version)) is not None:
+            return found
+        there = _url(url)
+        for _ in range(_MOST_REDIRECTS):
+            way = await self._ask(client, there)
+            if isinstance(way, StoredObject):
+                return way
+            further = _url(way)
+            if there.scheme == "https" and further.scheme != "https":
+                raise TransferError(f"{there.host} leads to {further.host} without encryption")
+            there = further
+        raise TransferError(f"{url} leads from one place to the next, {_MOST_REDIRECTS} times")
+
+    async def close(self) -> None:
+        tasks = [*self._under_way.values(), *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+        self._store.close()
+
+    async def _ask(self, client: str, url: URL) -> _Ways:
+        """Asks once for all who want it now."""
+        key = client, str(url)
+        asking = self._under_way.get(key)
+        if asking is None:
+            if self._fetching[client] >= _MOST_PER_CLIENT:
+                raise TransferError(f"{_MOST_PER_CLIENT} objects are on their way for this client")
+            asking = asyncio.get_running_loop().create_task(self._asked(client, url))
+            self._under_way[key] = asking
+            asking.add_done_callback(lambda done: self._asked_for(key, done))
+        return await asyncio.shield(asking)
+
+    def _asked_for(self, key: tuple[str, str], done: "asyncio.Task[_Ways]") -> None:
+        del self._under_way[key]
+        if not done.cancelled():
+            done.exception()  # who asked may have gone
+
+    async def _asked(self, client: str, url: URL) -> _Ways:
+        for each in self._store.of(client):
+            if each.record.url == str(url) and not (each.whole or each.failed):
+                return each
+        kept = {each.record.id: each for each in self._store.of(client) if each.whole}
+        lookup = CacheLookup(str(url), _ASKED, [each.record for each in kept.values()])
+        if lookup.fresh is not None:
+            return kept[lookup.fresh]
+        slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
+        self._fetching[client] += 1
+        await slot.acquire()
+
+        def over() -> None:
+            self._fetching[client] -= 1
+            slot.release()
+
+        answer: aiohttp.ClientResponse | None = None
+        try:
+            answer = await self._request(url, lookup.headers)
+            way = self._answered(client, url, lookup, kept, answer)
+        except BaseException:
+            over()
+            if answer is not None:
+                answer.close()
+            raise
+        if isinstance(way, StoredObject) and not way.whole:
+            task = asyncio.get_running_loop().create_task(self._bring(client, url, way, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _done: over())
+        else:
+            answer.release()
+            over()
+        return way
+
+    async def _request(self, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        if self._client is None:
+            limits = aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S
+            )
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    socket_factory=self._socket, limit=0, ssl=ssl.create_default_context()
+                ),
+                timeout=limits,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        try:
+            return await self._client.get(url, headers=headers, allow_redirects=False)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise TransferError(f"{url.host} cannot be asked: {_words(error)}") from None
+
+    def _socket(self, address: Any) -> socket.socket:
+        family, kind, protocol, _, where = address
+        if why := self._refused(where[0], where[1]):
+            raise OSError(why)
+        one = socket.socket(family, kind, protocol)
+        one.setblocking(False)
+        return one
+
+    def _answered(
+        self,
+        client: str,
+        url: URL,
+        lookup: CacheLookup,
+        kept: dict[str, StoredObject],
+        answer: aiohttp.ClientResponse,
+    ) -> _Ways:
+        status, headers = answer.status, _lists(answer)
+        if status in (301, 302, 303, 307, 308) and (to := answer.headers.get(hdrs.LOCATION)):
+            return str(url.join(URL(to)))
+        if status != 200 and not (status == 304 and lookup.conditional):
+            raise TransferError(f"{url.host} answers {status} {answer.reason or ''}".rstrip())
+        verdict = lookup.answered(status, headers)
+        for name, newer in verdict.updated.items():
+            kept[name].record.headers = newer
+            kept[name].record.received_unix_s = time.time()
+            self._store.keep(client, kept[name])
+        for name in verdict.replaced:
+            if name != verdict.fresh and name in kept:
+                self._store.remove(client, kept[name])
+        if status == 304:
+            if verdict.fresh is None:
+                raise TransferError(f"{url.host} answers 304, for what it was not asked")
+            return kept[verdict.fresh]
+        validator = strong_validator(headers)
+        version = (
+            hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
+        )
+        found = self._store.create(
+            client, str(url), version, {name: [value] for name, value in _ASKED.items()}, headers,
+            reusable=verdict.store, size=answer.content_length,
+        )  # fmt: skip
+        found.record.modified_unix_s = _modified(headers)
+        return found
+
+    async def _bring(
+        self, client: str, url: URL, found: StoredObject, answer: aiohttp.ClientResponse | None
+    ) -> None:
+        """All of it, with as many connections to the origin as it takes."""
+        failures = 0
+        try:
+            while True:
+                had = found.have
+                try:
+                    if answer is None:
+                        answer = await self._rest(url, found)
+                    async with answer:
+                        await self._take(client, found, answer)
+                    break
+                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                    answer = None
+                    failures = 0 if found.have > had else failures + 1
+                    if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
+                        raise TransferError(f"{url.host} broke off: {_words(error)}") from None
+                    await asyncio.sleep(_AGAIN_S[failures])
+            await found.finish()
+            self._store.keep(client, found)
+            _log.debug("fetched", bytes=found.have)
+        except (TransferError, OSError) as error:
+            why = str(error) if isinstance(error, TransferError) else f"the disk: {error.strerror}"
+            _log.debug("not fetched", bytes=found.have, why=why)
+            found.fail(why)
+            self._store.remove(client, found)
+        except BaseException:
+            found.fail("the gateway ends")
+            self._store.remove(client, found)
+            raise
+
+    async def _rest(self, url: URL, found: StoredObject) -> aiohttp.ClientResponse:
+        """What is not here of the same state of it."""
+        assert self._client is not None
+        validator = strong_validator(found.record.headers)
+        wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
+        answer = await self._client.get(url, headers=_ASKED | wanted, allow_redirects=False)
+        began = answer.headers.get(hdrs.CONTENT_RANGE, "").partition("-")[0]
+        if answer.status == 206 and began == f"bytes {found.have}":
+            return answer
+        answer.close()
+        if answer.status >= 500 or answer.status == 429:
+            raise aiohttp.ClientError(f"it answers {answer.status}")
+        raise TransferError(f"{url.host} has another one now")
+
+    async def _take(self, client: str, found: StoredObject, answer: aiohttp.ClientResponse) -> None:
+        size = found.record.size
+        async for block in answer.content.iter_chunked(_BLOCK):
+            if size is None:
+                self._store.room(client, len(block))
+            elif found.have + len(block) > size:
+                raise TransferError("more came than the origin had said")
+            found.write(block)
+        if size is not None and found.have < size:
+            raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")
+
+
+def _url(text: str) -> URL:
+    try:
+        url = URL(text).with_fragment(None)
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise TransferError(f"{text[:200]} is no http:// or https:// URL")
+    if url.user is not None or url.password is not None:
+        raise TransferError("a URL with a user's name or password in it is not fetched")
+    return url
+
+
+def _lists(answer: aiohttp.ClientResponse) -> HeaderLists:
+    found: HeaderLists = {}
+    for name, value in answer.headers.items():
+        found.setdefault(name.lower(), []).append(value)
+    # An answer without a date came now (RFC 9110, 6.6.1).
+    found.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
+    return found
+
+
+def _modified(headers: HeaderLists) -> float:
+    for name in ("last-modified", "date"):
+        try:
+            return parsedate_to_datetime(headers[name][0]).timestamp()
+        except (KeyError, ValueError, OverflowError):
+            continue
+    return time.time()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not one to trust"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not found"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        inner = error.os_error
+        return str(inner.strerror or inner)
+    return str(error) or type(error).__name__

@@ -1,0 +1,156 @@
+"""Hands objects of the web on over a session's stream, as `cedos-serve` does with files."""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cedos.errors import SessionError, TransferError
+from cedos.files.messages import (
+    DIGEST_BYTES,
+    GO,
+    VERSION,
+    Answer,
+    AnyRequest,
+    FileRequest,
+    Listing,
+    ListRequest,
+    PutAnswer,
+    pack,
+    read,
+)
+from cedos.files.objects.object_fetcher import ObjectFetcher
+from cedos.files.objects.stored_object import StoredObject
+from cedos.files.tree import reader
+from cedos.session.protocol.crypto import host_id
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+
+_GOODBYE_S: Final = 3.0
+_AHEAD_BYTES: Final = 32 << 20
+"""So much is handed to the session at most before its peer has it: nothing of it takes memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HandedOn:
+    """One that was handed to the session, to its digest at `end` of the stream."""
+
+    end: int
+    number: int
+    found: StoredObject
+
+
+class ObjectServing:
+    """`run` until the stream ends. `admitted`: whether this client is still to be served.
+
+    Attributes:
+        busy: something was asked for: the session cannot go on without this.
+    """
+
+    def __init__(
+        self, connection: "Connection", fetcher: ObjectFetcher, admitted: Callable[[], bool]
+    ) -> None:
+        self._connection, self._fetcher, self._admitted = connection, fetcher, admitted
+        self._client = host_id(connection.peer_key).hex()[:32]
+        self._handed_on: deque[_HandedOn] = deque()
+        self.busy = False
+
+    async def run(self) -> None:
+        """Raises: SessionError, it ended otherwise."""
+        connection = self._connection
+        try:
+            while begun := bytes(await connection.read(1)):
+                self.busy = True
+                try:
+                    request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
+                except TransferError as error:
+                    connection.abort(str(error))
+                    return
+                self._let_go()
+                try:
+                    await self._answer(request)
+                except TransferError as error:
+                    await connection.write(pack(_refusal(request, str(error))))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await connection.acknowledged(connection.written_bytes)
+        finally:
+            self._let_go()
+            for each in self._handed_on:
+                self._close(each)
+
+    async def _answer(self, request: AnyRequest) -> None:
+        if not self._admitted():
+            raise TransferError("this client is not invited any more")
+        if request.protocol != VERSION:
+            raise TransferError(f"this gateway speaks version {VERSION} of the file protocol")
+        if not isinstance(request, FileRequest):
+            raise TransferError("a gateway has neither folders nor room for uploads")
+        found = await self._fetcher.find(self._client, request.path, request.version)
+        found.users += 1
+        try:
+            size = await found.known_size()
+            number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            found.users -= 1
+            raise TransferError(f"the gateway has lost it: {error.strerror}") from error
+        except BaseException:
+            found.users -= 1
+            raise
+        end = self._connection.written_bytes + (1 << 62)
+        try:
+            await self._hand_on(request, found, number, size)
+            end = self._connection.written_bytes
+        finally:
+            self._handed_on.append(_HandedOn(end, number, found))
+
+    async def _hand_on(
+        self, request: FileRequest, found: StoredObject, number: int, size: int
+    ) -> None:
+        connection, record = self._connection, found.record
+        known = request.version == record.version and request.have <= size
+        at = request.have if known else 0
+        await connection.write(pack(Answer(size, at, record.version, record.modified_unix_s)))
+        if request.hold:
+            await connection.read_exactly(len(GO))
+        self._fetcher.store.used(found)
+        try:
+            while at < size:
+                have = min(await found.beyond(at), size, at + _AHEAD_BYTES // 4)
+                if have > at:
+                    await connection.write_source(reader(number, at), have - at)
+                    at = have
+                    await connection.acknowledged(connection.written_bytes - _AHEAD_BYTES)
+            await found.beyond(size)
+        except TransferError as error:
+            # What was announced will not come: the client asks again, in another session.
+            connection.abort(str(error))
+            raise SessionError(str(error)) from error
+        digest = bytes.fromhex(record.sha256)
+        assert len(digest) == DIGEST_BYTES
+        await connection.write(digest)
+
+    def _let_go(self) -> None:
+        """Of what the client has: what may not answer anybody else goes."""
+        handed = self._handed_on
+        while handed and handed[0].end <= self._connection.acknowledged_bytes:
+            each = handed.popleft()
+            self._close(each)
+            if not each.found.record.reusable and not each.found.users:
+                self._fetcher.store.remove(self._client, each.found)
+
+    def _close(self, each: _HandedOn) -> None:
+        os.close(each.number)
+        each.found.users -= 1
+
+
+def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
+    if isinstance(request, FileRequest):
+        return Answer(refused=why[:1000])
+    return Listing(refused=why[:1000]) if isinstance(request, ListRequest) else PutAnswer(
+        refused=why[:1000]
+    )  # fmt: skip

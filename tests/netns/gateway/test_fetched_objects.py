@@ -1,0 +1,96 @@
+"""`cedos-get --via gateway` on a laptop that walks away: the gateway goes on, and nothing comes twice."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.netns.gateway.conftest import ORIGIN
+
+Laptop = Any
+GET = str(Path(sys.executable).with_name("cedos-get"))
+SIZE = 6_000_000
+NGINX = """
+daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  log_format short '$status $body_bytes_sent'; access_log {folder}/access.log short;
+  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+  server {{
+    listen {origin}:443 ssl; ssl_certificate {folder}/cert.pem; ssl_certificate_key {folder}/key.pem;
+    root {folder}/www; limit_rate 3m;
+  }}
+}}
+"""
+
+
+def serve(laptop: Laptop, data: bytes) -> Path:
+    """Over TLS by nginx, 3 MB a second, as /file; the folder with its log."""
+    folder: Path = laptop.folder / "nginx"
+    (folder / "www").mkdir(parents=True)
+    (folder / "www" / "file").write_bytes(data)
+    os.utime(folder / "www" / "file", (1e9, 1e9))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+         "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2",
+         "-subj", f"/CN={ORIGIN}", "-addext", f"subjectAltName=IP:{ORIGIN}"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, origin=ORIGIN))
+    process = laptop.far.popen("/usr/sbin/nginx", "-c", str(folder / "nginx.conf"))
+    laptop.keep(process)
+    laptop._wait(lambda: laptop.far.run("ss", "-Hltn", "sport", "=", ":443").stdout != "")
+    return folder
+
+
+def get(laptop: Laptop, target: Path) -> "subprocess.Popen[str]":
+    process: subprocess.Popen[str] = laptop.near.popen(
+        *(GET, "--via", "gateway", "--json", "-o", str(target), f"https://{ORIGIN}/file"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=laptop.environment("laptop"),
+    )
+    laptop.keep(process)
+    return process
+
+
+def test_a_laptop_that_is_away_finds_at_the_gateway_what_it_asked_for(
+    laptop: Laptop, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(laptop.folder / "nginx" / "cert.pem"))
+    data = os.urandom(SIZE)
+    served = serve(laptop, data)
+    laptop.gateway.kill()
+    laptop.gateway.wait()
+    laptop.start_gateway_again()  # with the origin's certificate among those it trusts
+    laptop.world.shape("8mbit")
+    target = tmp_path / "got"
+    getting = get(laptop, target)
+    part = tmp_path / "got.part"
+    laptop._wait(lambda: part.exists() and part.stat().st_size > 500_000)
+    for name in ("wlan0", "lte0"):
+        laptop.near.ip("link", "set", name, "down")
+    log = served / "access.log"
+    laptop._wait(lambda: log.read_text() != "")  # nginx has sent all of it
+    had = part.stat().st_size
+    assert had < SIZE // 2
+    assert log.read_text() == f"200 {SIZE}\n"
+    for name in ("wlan0", "lte0"):
+        laptop.near.ip("link", "set", name, "up")
+        laptop.world.route(name)
+    began_s = time.monotonic()
+    _, err = getting.communicate(timeout=60)
+    print(f"{SIZE - had} bytes in {time.monotonic() - began_s:.1f} s after it was back")
+    assert getting.returncode == 0, err
+    assert target.read_bytes() == data
+    # What was kept answers once more, from another session, and without the origin.
+    target.unlink()
+    again = get(laptop, target)
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 0, err
+    assert target.read_bytes() == data
+    assert log.read_text() == f"200 {SIZE}\n"

@@ -1,0 +1,94 @@
+"""What may answer a request without the origin, after it, and not at all (RFC 9111)."""
+
+from email.utils import formatdate
+from time import time
+from uuid import uuid4
+
+import pytest
+
+from cedos.files.objects.http_rules import CacheLookup, strong_validator
+from cedos.files.objects.object_record import HeaderLists, ObjectRecord
+
+URL = "http://example.org/file"
+ASKED = {"accept": "*/*"}
+
+
+def headers(age_s: float = 0.0, **fields: str) -> HeaderLists:
+    named = {name.replace("_", "-"): [value] for name, value in fields.items()}
+    return {"date": [formatdate(time() - age_s, usegmt=True)]} | named
+
+
+def record(kept: HeaderLists, asked: HeaderLists | None = None) -> ObjectRecord:
+    return ObjectRecord(str(uuid4()), URL, "v", asked or {"accept": ["*/*"]}, kept, True, time(), 3)
+
+
+def test_what_is_fresh_answers_without_the_origin() -> None:
+    one = record(headers(50, cache_control="max-age=60"))
+    assert CacheLookup(URL, ASKED, [one]).fresh == one.id
+    assert CacheLookup(URL + "2", ASKED, [one]).fresh is None
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        headers(70, cache_control="max-age=60", etag='"a"'),
+        headers(0, cache_control="max-age=60", age="70", etag='"a"'),
+        headers(-3600, cache_control="max-age=60", age="70", etag='"a"'),
+        headers(0, cache_control="no-cache, max-age=60", etag='"a"'),
+        headers(0, expires="0", etag='"a"'),
+    ],
+)
+def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
+    one = record(kept)
+    lookup = CacheLookup(URL, ASKED, [one])
+    assert lookup.fresh is None
+    assert lookup.conditional
+    assert lookup.headers["if-none-match"] == '"a"'
+    good = lookup.answered(304, headers(cache_control="max-age=600", etag='"a"'))
+    assert good.fresh == one.id
+    assert good.updated[one.id]["cache-control"] == ["max-age=600"]
+    assert "age" not in good.updated[one.id]
+    assert not good.replaced
+
+
+def test_a_changed_object_takes_the_place_of_what_is_kept() -> None:
+    one = record(headers(70, cache_control="max-age=60", etag='"a"'))
+    verdict = CacheLookup(URL, ASKED, [one]).answered(
+        200, headers(cache_control="max-age=60", etag='"b"')
+    )
+    assert (verdict.store, verdict.fresh, verdict.replaced) == (True, None, [one.id])
+
+
+def test_what_was_asked_for_otherwise_answers_nothing() -> None:
+    kept = headers(0, cache_control="max-age=60", vary="Accept-Language", etag='"a"')
+    one = record(kept, {"accept-language": ["de"]})
+    assert CacheLookup(URL, {"accept-language": "de"}, [one]).fresh == one.id
+    assert CacheLookup(URL, {"accept-language": "en"}, [one]).fresh is None
+    never = record(headers(0, cache_control="max-age=60", vary="*"))
+    assert CacheLookup(URL, ASKED, [never]).fresh is None
+
+
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ({"cache_control": "no-store, max-age=60"}, False),
+        ({"cache_control": "private, max-age=60"}, True),  # each client has its own
+        ({"cache_control": "max-age=60"}, True),
+        ({"etag": '"a"', "cache_control": "no-cache"}, True),
+    ],
+)
+def test_what_may_be_stored(said: dict[str, str], stored: bool) -> None:
+    assert CacheLookup(URL, ASKED, []).answered(200, headers(**said)).store is stored
+
+
+def test_what_may_not_be_reused_answers_nothing() -> None:
+    one = record(headers(0, cache_control="max-age=60"))
+    one.reusable = False
+    assert CacheLookup(URL, ASKED, [one]).fresh is None
+
+
+def test_only_what_tells_every_byte_is_a_strong_validator() -> None:
+    assert strong_validator({"etag": ['"a"']}) == '"a"'
+    assert strong_validator({"etag": ['W/"a"'], "date": ["now"]}) == ""
+    assert strong_validator({"last-modified": ["then"], "date": ["now"]}) == "then"
+    assert strong_validator({"last-modified": ["now"], "date": ["now"]}) == ""
