@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -35,6 +36,8 @@ from cedos.config.toml_file import parse as parse_toml
 from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, FeedError, ProtocolError, TransferError
 from cedos.files import messages as files
+from cedos.files.objects.http_rules import CacheLookup
+from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 from cedos.files.podcasts import feed
 from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.dhcp_leases import announced_metered
@@ -81,6 +84,10 @@ DNS = bytes.fromhex(
     "abcd818000010001000000000161047465737400000100010161047465737400000100010000003c0004c0000201"
 )
 QUESTION = bytes.fromhex("abcd0100000100000000000101610474657374000001000100002904d0000000000000")
+CACHED = (
+    b'cache-control: max-age=600, private="a", no-cache\r\nage: 7\r\netag: W/"a"\r\nvary: accept, *',
+    b"date: Tue, 24 Nov 2026 10:00:00 GMT\r\nexpires: 0\r\nlast-modified: Tue, 24 Nov 2026 09:00:00 GMT",
+)
 HELLO = bytes.fromhex(
     "160301003a0100003603030000000000000000000000000000000000000000000000000000000000000000"
     "000002130101000b00000007000500000261620000"
@@ -111,6 +118,20 @@ def attributes(chance: random.Random, depth: int = 2) -> bytes:
             inside = attributes(chance, depth - 1)
         parts.append(attribute(chance.randrange(48), inside))
     return b"".join(parts)
+
+
+def cached(data: bytes) -> None:
+    """An origin's headers: of an answer, of what is kept, and of the word that it is still good."""
+    headers: HeaderLists = {"date": ["Tue, 24 Nov 2026 10:00:00 GMT"]}
+    for line in data.decode("latin-1").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name:
+            headers.setdefault(name.lower(), []).append(value.strip())
+    CacheLookup("http://a.test/", {"accept": "*/*"}, []).answered(200, headers)
+    kept = ObjectRecord(str(UUID(int=1)), "http://a.test/", "v", {}, headers, True, 1e9, 3)
+    lookup = CacheLookup("http://a.test/", {"accept": "*/*"}, [kept])
+    if lookup.fresh is None:
+        lookup.answered(304, headers)
 
 
 def packet(protocol: int, payload: bytes) -> bytes:
@@ -216,6 +237,7 @@ PARSERS: dict[str, Parser] = {
     "routes": Parser(of_message(policy_routing.parse_route, 24, 25), NETLINK),
     "default routes": Parser(of_message(policy_routing.parse_default_routes, 24, 25), NETLINK),
     "rules": Parser(of_message(parse_rule, 32), NETLINK),
+    "an origin's headers": Parser(cached, CACHED),
     "connection tracking": Parser(of_message(conntrack.parse, 256, 258), NETLINK),
     "sockets": Parser(of_message(sock_diag.parse, 20), NETLINK),
     "TCP sockets": Parser(of_message(sock_diag.parse_tcp_socket, 20), NETLINK),
