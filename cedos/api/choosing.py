@@ -10,12 +10,20 @@ from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
 _SMALL_BYTES = 100_000
 
 
+class DetourRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A gateway by which the transfer could go: its round trip, and the port that it connects to."""
+
+    rtt_s: Annotated[float, Meta(ge=0, le=1e6)]
+    port: Annotated[int, Meta(ge=1, le=65_535)]
+
+
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transfer that is about to begin.
 
     `redundant` says that the program can send the same over several networks and take what comes first,
     `multipath` that it can spread one transfer over several, as MPTCP and sessions do. With
     `sent_over`, a network or its interface, it was sent there `waited_s` ago, without an answer so far.
+    With a `detour` all of that is only by the gateway, and it is judged whether to go there.
     """
 
     size_bytes: Annotated[int, Meta(ge=1, le=10**15)]
@@ -27,6 +35,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     multipath: bool = False
     sent_over: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     waited_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    detour: DetourRequest | None = None
 
     @property
     def transfer(self) -> Transfer:

@@ -212,7 +212,10 @@ class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
-    """One decision; `context` is by network and indicator, with ages at the time of the decision."""
+    """One decision; `context` is by network and indicator, with ages at the time of the decision.
+
+    `direct`: where it was asked, whether the connection goes around the gateway.
+    """
 
     number: int
     made_unix_s: float
@@ -222,9 +225,10 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
     choice: Strategy
     objective: str
     reason: str
+    direct: bool | None = None
 
     @classmethod
-    def of(cls, decision: Decision) -> "DecisionMessage":
+    def of(cls, decision: Decision, *, direct: bool | None = None) -> "DecisionMessage":
         at_s = decision.context.at_s
         return cls(
             number=decision.number,
@@ -238,6 +242,7 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
             choice=decision.choice,
             objective=decision.objective,
             reason=decision.reason,
+            direct=direct,
         )
 
 

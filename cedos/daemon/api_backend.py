@@ -40,6 +40,7 @@ from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget
 from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
+from cedos.selector.decision.detour import Detour
 from cedos.selector.decision.sent import Sent
 
 _RECENT = 1000
@@ -182,14 +183,16 @@ class ApiBackend:
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         async with self._director.turn:
-            decision = self._director.decider.choose(
+            detour = request.detour
+            decision, route = self._director.decider.choose_route(
                 request.transfer,
                 self._observer.context(),
                 redundant=request.redundant,
                 multipath=request.multipath,
                 sent=self._sent(request),
+                detour=None if detour is None else Detour(detour.rtt_s, detour.port),
             )
-        return DecisionMessage.of(decision)
+        return DecisionMessage.of(decision, direct=None if route is None else route.direct)
 
     def _sent(self, request: ChoiceRequest) -> Sent | None:
         name = request.sent_over

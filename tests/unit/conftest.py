@@ -90,6 +90,7 @@ class FakeDaemon:
         self.budgets: dict[str, BudgetMessage] = {}
         self.budget_problems: list[str] = []
         self.choices: list[ChoiceRequest] = []
+        self.direct = False
         self.prefetching_said: list[PrefetchingRequest] = []
         self.programs: list[ProgramMessage] = []
         self.probed: list[ProbingMessage] = []
@@ -134,7 +135,8 @@ class FakeDaemon:
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         await self._before()
         self.choices.append(request)
-        return DecisionMessage.of(replace(decision(8), transfer=request.transfer))
+        direct = None if request.detour is None else self.direct
+        return DecisionMessage.of(replace(decision(8), transfer=request.transfer), direct=direct)
 
     async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
         self.prefetching_said.append(request)

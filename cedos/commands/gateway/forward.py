@@ -15,6 +15,7 @@ import click
 import structlog
 
 from cedos import logs
+from cedos.api.daemon_routes import DaemonRoutes
 from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
@@ -189,6 +190,12 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
     help="While the gateway is out of reach: open, connections go direct; closed, they are refused.",
 )  # fmt: skip
 @click.option(
+    "--detour", type=click.Choice(["worth", "always"]), default="worth", show_default=True,
+    help="worth: a connection for which the gateway would cost more time than it is worth goes direct, as"
+    " a daemon says (`cedos explain` says why); always: none does. It is always without a daemon, with"
+    " --fail closed and with -n.",
+)  # fmt: skip
+@click.option(
     "--udp", type=click.Choice(["hedged", "doubled"]), default="hedged", show_default=True,
     help="Datagrams (SOCKS 5, UDP ASSOCIATE): hedged, over one network, and over another as well while"
     " that one does not answer in time; doubled, over all of them at once, so that a call loses only what"
@@ -216,6 +223,7 @@ def command(
     domains: tuple[str, ...],
     file: Path | None,
     fail: str,
+    detour: str,
     udp: str,
     networks: tuple[str, ...],
     log_level: logs.Level,
@@ -270,6 +278,7 @@ def command(
                 [(address or _LOOPBACK[0], port) for address, port in dns],
                 domains,
                 everywhere=udp == "doubled",
+                priced=detour == "worth" and not networks,
             )
         )
     finally:
@@ -296,13 +305,19 @@ async def _run(
     domains: tuple[str, ...],
     *,
     everywhere: bool,
+    priced: bool,
 ) -> None:
+    told = DaemonRoutes(directories().socket)
     link = GatewayLink(
         joined,
         DaemonChooser(directories().socket),
         networks.__contains__ if networks else None,
     )
-    proxy = LocalProxy(link, fail, everywhere=everywhere)
+    proxy = (
+        LocalProxy(link, fail, everywhere=everywhere, direct=told.direct)
+        if priced
+        else LocalProxy(link, fail, everywhere=everywhere)
+    )
     routes = EgressReader()
     names = NameStub(link, fails_open=fail is Fail.OPEN, near=domains, tunnelled=routes.has_tunnel)
     loop = asyncio.get_running_loop()
@@ -323,6 +338,7 @@ async def _run(
         await names.close()
         await proxy.close()
         await link.close()
+        await told.close()
         routes.close()
 
 

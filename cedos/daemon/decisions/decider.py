@@ -22,6 +22,7 @@ from cedos.model import (
 from cedos.selector.decision.barred import usable
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.detour import Detour, DetourVerdict, weigh
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sent import Sent
@@ -119,6 +120,21 @@ class Decider:
         they can spread it over several networks, as MPTCP does. `sent`: it is under way already, and
         has no answer; then it is only sent again or waited for.
         """
+        return self.choose_route(
+            transfer, context, redundant=redundant, multipath=multipath, sent=sent
+        )[0]
+
+    def choose_route(
+        self,
+        transfer: Transfer,
+        context: Context,
+        *,
+        redundant: bool,
+        multipath: bool,
+        sent: Sent | None = None,
+        detour: Detour | None = None,
+    ) -> tuple[Decision, DetourVerdict | None]:
+        """As `choose`; and with a `detour` by which that could be done, whether it is worth taking."""
         kinds = set(_SINGLE)
         twice = redundant and transfer.label == _SHORT_AND_URGENT
         if twice and self.choices.redundant:
@@ -128,7 +144,11 @@ class Decider:
         decision = self._decide(transfer, context, kinds, sent)
         if twice and not self.choices.redundant:
             decision = replace(decision, reason=sentences(decision.reason, _NEVER_TWICE))
-        return self.record(decision)
+        if detour is None:
+            return self.record(decision), None
+        route = weigh(decision, self.usable, detour)
+        told = replace(decision, reason=sentences(route.reason, decision.reason))
+        return self.record(told), route
 
     def not_worth_a_spare(self, now_s: float) -> frozenset[str]:
         """Over which networks spare subflows would cost more than they are worth now."""

@@ -180,7 +180,8 @@ class GatewaySession:
         try:
             await self._service.run()
         except SessionError as error:
-            _log.debug("serves no more", client=self._name, why=str(error))
+            if not self._kept:  # else another process goes on
+                _log.debug("serves no more", client=self._name, why=str(error))
         except Exception as error:
             _log.error("serving a client failed", exc_info=error)
             self.connection.abort("the gateway failed")

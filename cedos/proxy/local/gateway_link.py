@@ -88,6 +88,14 @@ class GatewayLink:
         paths = self._streams.connection.paths() if self._streams is not None else ()
         return host in {self.joined.host, *(path.peer for path in paths)}
 
+    @property
+    def rtt_s(self) -> float | None:
+        """The shortest way to the gateway, there and back; None: it is not measured."""
+        if self._streams is None:
+            return None
+        known = [each.rtt_s for each in self._streams.connection.paths() if not each.stalled]
+        return min((each for each in known if each is not None), default=None)
+
     async def open(self, host: str, port: int) -> ProxiedStream:
         """A stream to the origin, which stands.
 

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -99,15 +99,22 @@ class _Asked:
 class LocalProxy:
     """`open` (HostError: it cannot listen), then it serves until `close`.
 
-    `everywhere`: programs' datagrams go over all networks at once.
+    `everywhere`: programs' datagrams go over all networks at once. `direct`: whether a connection to a
+    port goes direct, which may be right where the gateway is so far.
     """
 
     def __init__(
-        self, link: GatewayLink, fail: Fail = Fail.OPEN, *, everywhere: bool = False
+        self,
+        link: GatewayLink,
+        fail: Fail = Fail.OPEN,
+        *,
+        everywhere: bool = False,
+        direct: Callable[[int, float | None], bool] = lambda _port, _gateway_rtt_s: False,
     ) -> None:
         self._link = link
         self._fail = fail
         self._everywhere = everywhere
+        self._not_worth_it = direct
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
@@ -161,7 +168,7 @@ class LocalProxy:
 
         Raises: RefusedError.
         """
-        if far or not self.goes_direct(host):
+        if far or not (self.goes_direct(host) or self._may_go_direct(port)):
             try:
                 stream = await self._link.open(host, port)
             except RefusedError as error:
@@ -201,6 +208,9 @@ class LocalProxy:
             return await tunnel.run()
         finally:
             self._direct.close(upstream)
+
+    def _may_go_direct(self, port: int) -> bool:
+        return self._fail is Fail.OPEN and self._not_worth_it(port, self._link.rtt_s)
 
     def goes_direct(self, host: str) -> bool:
         """Whether it is of this place, the gateway itself, or this host has a route of its own there.

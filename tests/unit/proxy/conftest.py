@@ -31,6 +31,7 @@ class Ends:
         fail: Fail = Fail.CLOSED,
         local: bool = True,
         patience_s: float = 3.0,
+        direct: Callable[[int, float | None], bool] | None = None,
         **settings: int,
     ) -> None:
         self.gateway = Gateway(
@@ -40,7 +41,11 @@ class Ends:
         self.running = asyncio.create_task(self.gateway.run())
         joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
         self.link = GatewayLink(joined, patience_s=patience_s)
-        self.proxy = LocalProxy(self.link, fail)
+        self.proxy = (
+            LocalProxy(self.link, fail)
+            if direct is None
+            else LocalProxy(self.link, fail, direct=direct)
+        )
         self.proxy.open([Listening("127.0.0.1", 0)])
 
     async def origin(self, handler: Handler) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import resource
+import socket
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -17,7 +18,7 @@ from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near
 from cedos.proxy.splice import reset_on_close
-from cedos.proxy.streams.stream import WINDOW_BYTES
+from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
 
 pytestmark = pytest.mark.anyio
@@ -399,3 +400,30 @@ async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(
     writer.close()
     for each in ends.gateway._left:
         each.close()
+
+
+@pytest.mark.parametrize(("fail", "there"), [(Fail.OPEN, False), (Fail.CLOSED, True)])
+async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
+    ends: Ends, fail: Fail, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def direct(port: int, _gateway_rtt_s: float | None) -> bool:
+        asked.append(port)
+        return True
+
+    # (Loopback stands for the world.)
+    monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda _proxy, _host: False)
+    await ends.start(fail=fail, direct=direct)
+    port = await ends.origin(echo)
+    for far in (False, True):
+        upstream = await ends.proxy.connect("127.0.0.1", port, far=far)
+        through = isinstance(upstream, ProxiedStream)
+        assert through is (there or far), "what is meant as the gateway's goes there"
+        one, other = socket.socketpair()
+        with one as program, other:
+            program.setblocking(False)
+            other.shutdown(socket.SHUT_WR)
+            carried = await asyncio.wait_for(ends.proxy.carry(program, upstream, b"word"), 5)
+        assert carried.up_bytes == 4
+    assert asked == ([] if there else [port])

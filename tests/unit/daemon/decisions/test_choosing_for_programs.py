@@ -16,6 +16,7 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
+from cedos.selector.decision.detour import Detour
 from cedos.selector.decision.sent import Sent
 from cedos.selector.objective import WeightedCost
 from predictors.base import Distribution
@@ -116,3 +117,22 @@ async def test_what_was_sent_over_a_metered_network_is_paid(stage: Stage) -> Non
     for sent, metered in (None, [0, 4000, 4000]), (Sent("lte0", 0.1), [0, 0, 0]):
         decision = decider.choose(transfer, Context(10.0, {}), redundant=True, sent=sent)
         assert [each.metered_bytes for each in decision.evaluations] == metered
+
+
+async def test_a_route_is_recorded_with_its_reason(stage: Stage) -> None:
+    same = Distribution((0.2,) * 10)
+    decisions: list[Decision] = []
+    choices = Choices(
+        WeightedCost(), Fixed(wifi=same, cellular=same), 3000, margin=0.1, switch_cost_s=0.1
+    )
+    decider = Decider(choices, stage.flows.idle_s, decisions.append)
+    decider.networks_changed([stage.wlan, stage.lte])
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
+    for rtt_s, direct in ((0.01, False), (2.0, True)):
+        decision, route = decider.choose_route(
+            transfer, Context(10.0, {}), redundant=True, multipath=True, detour=Detour(rtt_s, 443)
+        )
+        assert route is not None
+        assert route.direct is direct
+        assert decision.reason.startswith("direct: " if direct else "by the gateway")
+        assert decisions[-1] == decision
