@@ -104,39 +104,56 @@ class ObjectFetcher:
             done.exception()  # who asked may have gone
 
     async def _asked(self, client: str, url: URL) -> _Ways:
-        for each in self._store.of(client):
-            if each.record.url == str(url) and not (each.whole or each.failed):
+        same = [each for each in self._store.of(client) if each.record.url == str(url)]
+        for each in same:
+            if not (each.whole or each.failed):
                 return each
-        kept = {each.record.id: each for each in self._store.of(client) if each.whole}
-        lookup = CacheLookup(str(url), _ASKED, [each.record for each in kept.values()])
-        if lookup.fresh is not None:
-            return kept[lookup.fresh]
         slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
         self._fetching[client] += 1
+        kept: dict[str, StoredObject] = {}
+        bringing = False
         await slot.acquire()
-
-        def over() -> None:
-            self._fetching[client] -= 1
-            slot.release()
-
-        answer: aiohttp.ClientResponse | None = None
         try:
+            kept = {each.record.id: each for each in self._store.of(client) if _is_kept(each, url)}
+            for each in kept.values():
+                each.users += 1  # what is asked about does not go meanwhile
+            lookup = CacheLookup(str(url), _ASKED, [each.record for each in kept.values()])
+            if lookup.fresh is not None:
+                return kept[lookup.fresh]
             answer = await self._request(url, lookup.headers)
-            way = self._answered(client, url, lookup, kept, answer)
-        except BaseException:
-            over()
-            if answer is not None:
+            try:
+                way = self._answered(client, url, lookup, kept, answer)
+            except BaseException:
                 answer.close()
-            raise
-        if isinstance(way, StoredObject) and not way.whole:
-            task = asyncio.get_running_loop().create_task(self._bring(client, url, way, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _done: over())
-        else:
-            answer.release()
-            over()
-        return way
+                raise
+            if isinstance(way, StoredObject) and not way.whole:
+                bringing = True
+                self._bring_later(client, url, way, answer, slot)
+            else:
+                answer.release()
+            return way
+        finally:
+            for each in kept.values():
+                each.users -= 1
+            if not bringing:
+                self._over(client, slot)
+
+    def _bring_later(
+        self,
+        client: str,
+        url: URL,
+        found: StoredObject,
+        answer: aiohttp.ClientResponse,
+        slot: asyncio.Semaphore,
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(self._bring(client, url, found, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _done: self._over(client, slot))
+
+    def _over(self, client: str, slot: asyncio.Semaphore) -> None:
+        self._fetching[client] -= 1
+        slot.release()
 
     async def _request(self, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
         if self._client is None:
@@ -257,6 +274,10 @@ class ObjectFetcher:
             found.write(block)
         if size is not None and found.have < size:
             raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")
+
+
+def _is_kept(each: StoredObject, url: URL) -> bool:
+    return each.whole and each.record.url == str(url)
 
 
 def _url(text: str) -> URL:

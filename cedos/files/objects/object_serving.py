@@ -91,6 +91,9 @@ class ObjectServing:
         if not isinstance(request, FileRequest):
             raise TransferError("a gateway has neither folders nor room for uploads")
         found = await self._fetcher.find(self._client, request.path, request.version)
+        if found.whole and not found.path.exists():  # somebody tidied up
+            self._fetcher.store.remove(self._client, found)
+            found = await self._fetcher.find(self._client, request.path, request.version)
         found.users += 1
         try:
             size = await found.known_size()

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cedos.errors import TransferError
+from cedos.errors import SessionError, TransferError
 from cedos.files.getting import Getting
+from cedos.files.messages import Answer, FileRequest, pack, read
 from cedos.files.partial import Partial
 from cedos.files.server_link import ServerLink
 from cedos.session.protocol.crypto import KeyPair
@@ -37,6 +38,41 @@ async def test_what_is_fresh_is_fetched_once(fetching: Fetching) -> None:
     for _ in range(2):
         assert await fetching.get(fetching.url("/fresh/file")) == data
     assert fetching.requests == ["200 /fresh/file -"]
+
+
+async def test_what_somebody_deleted_is_fetched_again(fetching: Fetching) -> None:
+    await fetching.start()
+    fetching.publish(b"here")
+    assert await fetching.get(fetching.url("/fresh/file")) == b"here"
+    (kept,) = fetching.fetcher.store.of(client_of(fetching))
+    kept.path.unlink()
+    assert await fetching.get(fetching.url("/fresh/file")) == b"here"
+    assert len(fetching.requests) == 2
+
+
+async def test_many_who_want_one_object_at_once_have_it_fetched_once(fetching: Fetching) -> None:
+    await fetching.start()
+    data = os.urandom(2_000_000)
+    fetching.publish(data)
+    got = await asyncio.gather(
+        *(fetching.get(fetching.url("/slow/file"), f"got{number}") for number in range(5))
+    )
+    assert got == [data] * 5
+    assert fetching.requests == ["200 /slow/file -"]
+
+
+async def test_a_gateway_that_begins_anew_lets_the_client_ask_again(fetching: Fetching) -> None:
+    """What was asked for on a session's stream no other process could go on with."""
+    await fetching.start()
+    fetching.publish(b"x")
+    used, unused = await fetching.connect(), await fetching.connect()
+    await used.write(pack(FileRequest(fetching.url("/file"))))
+    assert (await read(Answer, used.read_exactly)).size == 1
+    kept = await fetching.gateway.hand_over()
+    assert len(kept.sessions) == 1
+    with pytest.raises(SessionError):
+        await asyncio.wait_for(used.close(), 5)
+    unused.abort()
 
 
 async def test_what_may_have_changed_is_asked_about(fetching: Fetching) -> None:
