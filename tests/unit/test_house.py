@@ -90,7 +90,7 @@ def test_each_promise_names_tests_that_exist(name: str) -> None:
         re.findall(r"`(?:[a-z_/]+/)?(test_\w+)(?:\.py)?`", (ROOT / "docs" / name).read_text())
     )
     there = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
-    assert len(named) > 10
+    assert len(named) >= 10
     assert named <= there, named - there
 
 
