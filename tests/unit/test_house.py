@@ -84,6 +84,16 @@ def test_files_that_documents_name_exist(document: Path) -> None:
     assert named
 
 
+@pytest.mark.parametrize("name", ["security.md", "session-security.md"])
+def test_each_promise_names_tests_that_exist(name: str) -> None:
+    named = set(
+        re.findall(r"`(?:[a-z_/]+/)?(test_\w+)(?:\.py)?`", (ROOT / "docs" / name).read_text())
+    )
+    there = {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
+    assert len(named) >= 10
+    assert named <= there, named - there
+
+
 def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     text = (folder / "README.md").read_text()
