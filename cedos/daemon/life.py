@@ -13,7 +13,7 @@ from cedos import logs
 from cedos.config import Config, found, load
 from cedos.daemon import descriptors
 from cedos.errors import CedosError, ConfigError
-from cedos.kernel import open_files
+from cedos.kernel.process import open_files
 from cedos.kernel.service_manager import Notifier
 
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]

@@ -19,7 +19,7 @@ from cedos.commands.exec import Size
 from cedos.files.serving import Serving, client_names, log
 from cedos.files.tree import Tree
 from cedos.files.uploads import UploadLimits, Uploads
-from cedos.kernel import open_files
+from cedos.kernel.process import open_files
 from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair

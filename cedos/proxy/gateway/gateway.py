@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import CedosError, SessionError
-from cedos.kernel import open_files
+from cedos.kernel.process import open_files
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
 from cedos.proxy.gateway.associations import Associations

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
-from cedos.kernel import open_files
+from cedos.kernel.process import open_files
 from cedos.model import Address
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import PRIVATE, ClientRules, DestinationRules, IPNetwork, plain

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
-from cedos.kernel import open_files
+from cedos.kernel.process import open_files
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, DestinationRules
 from cedos.proxy.gateway.origin import Origins

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
-from cedos.kernel.open_files import OUT_OF_FILES
+from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import is_near
 from cedos.proxy.names import resolver

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from cedos.kernel import open_files
+from cedos.kernel.process import open_files
 
 
 @pytest.mark.parametrize(
