@@ -1,1 +1,1 @@
-"""What a process asks of the kernel and of the C library for itself."""
+"""What a process asks of the kernel and of the C library for itself: memory, open files."""

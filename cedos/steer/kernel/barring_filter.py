@@ -5,6 +5,10 @@ at once; one in the middle of it is reset by its next packet, and then the kerne
 the other end still sends, so that this stops too. Datagrams are refused to their sender on either side.
 The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
 addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
+
+Behind these stands a second wall, in the table `security`, which comes after `filter` and is flushed by
+hardly anybody: what the first one lets through as somebody has flushed it (`iptables -F`) is dropped
+there until it is repaired. Only nf_tables has that table everywhere.
 """
 
 from collections.abc import Collection, Iterator
@@ -33,6 +37,9 @@ _OUT: Final = (
     "{where} -p tcp -j REJECT --reject-with tcp-reset",
     "{where} -j REJECT",
 )
+# The second wall's, where nobody can be told why.
+_DROP_OUT: Final = ("{where} -p tcp --tcp-flags RST RST -j RETURN", "{where} -j DROP")
+_DROP_IN: Final = ("{where} -p tcp --syn -j DROP", "{where} -p udp -j DROP")
 # What comes for a living connection must reach it, or it would never learn that it is to end.
 _IN: Final = (
     "{where} -p tcp --syn -j REJECT --reject-with tcp-reset",
@@ -46,7 +53,7 @@ def put_in(interfaces: Collection[str]) -> None:
 
 
 def chains(interfaces: Collection[str]) -> list[Chain]:
-    """What bars these interfaces."""
+    """What bars these interfaces, on this host."""
 
     def rules(*of: tuple[str, tuple[str, ...]]) -> Iterator[str]:
         for interface in interfaces:
@@ -56,8 +63,14 @@ def chains(interfaces: Collection[str]) -> list[Chain]:
                     name = interface.replace("{", "{{").replace("}", "}}")
                     yield line.format(where=f"{side} {name}")
 
-    return [
-        Chain("filter", "CEDOS_BAR_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", _OUT)))),
-        Chain("filter", "CEDOS_BAR_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", _IN)))),
-        Chain("filter", "CEDOS_BAR_FWD", "FORWARD", tuple(rules(("-o", _OUT), ("-i", _IN)))),
-    ]
+    def wall(table: str, name: str, out: tuple[str, ...], in_: tuple[str, ...]) -> list[Chain]:
+        return [
+            Chain(table, f"{name}_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", out)))),
+            Chain(table, f"{name}_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", in_)))),
+            Chain(table, f"{name}_FWD", "FORWARD", tuple(rules(("-o", out), ("-i", in_)))),
+        ]
+
+    first = wall("filter", "CEDOS_BAR", _OUT, _IN)
+    if not iptables.on_nf_tables():
+        return first
+    return [*first, *wall("security", "CEDOS_WALL", _DROP_OUT, _DROP_IN)]

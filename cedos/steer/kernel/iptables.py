@@ -15,10 +15,12 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 _NEW_TABLE: Final = "CEDOS_TABLE"
+_TABLES: Final = ("filter", "security")
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 # A table in which nobody has put anything.
@@ -107,29 +109,32 @@ def stands(chains: Sequence[Chain]) -> bool:
 
 def on_nf_tables() -> bool:
     """Whether iptables runs on nf_tables, whose changes the kernel tells of; OSError as above."""
-    return all(
-        "nf_tables" in _run([program, "--version"]).stdout for program in programs().values()
-    )
+    return all(map(_is_on_nf_tables, programs().values()))
+
+
+@cache
+def _is_on_nf_tables(program: str) -> bool:
+    return "nf_tables" in _run([program, "--version"]).stdout
 
 
 def present(*tables: str) -> bool:
-    """Whether something of ours is in tables (in `filter`); False too where nobody can tell."""
+    """Whether something of ours is in tables (in `_TABLES`); False too where nobody can tell."""
     return any(
         _ours(_table(program, table))
         for program in programs().values()
-        for table in tables or ("filter",)
+        for table in tables or _TABLES
     )
 
 
 def remove(*tables: str) -> bool:
-    """Takes everything of ours out of tables (out of `filter`); whether there was something.
+    """Takes everything of ours out of tables (out of `_TABLES`); whether there was something.
 
     Raises:
         OSError: iptables refuses.
     """
     done = False
     for program in programs().values():
-        for table in tables or ("filter",):
+        for table in tables or _TABLES:
             done = _remove(program, table) or done
     return done
 

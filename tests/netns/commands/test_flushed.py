@@ -17,8 +17,11 @@ PORT = 8000
 SEED = 4
 ROUNDS = 50
 WITHIN_S = 1.0
-THROUGH_BYTES = 500_000  # 50,000 to 100,000 usually, and twice that where all goes at once
+# The second wall stands in a table that is flushed by hardly anybody; where that goes, too, it is the
+# time to repair that counts.
+THROUGH_BYTES, THROUGH_BOTH_BYTES = 100_000, 500_000
 HELD = "^net.mptcp.(pm_type|path_manager|close_timeout)"
+METERED = "192.168.44."
 RATE = "20mbit"  # of the metered network
 
 
@@ -61,6 +64,8 @@ class Host:
                 with socket.socket() as connecting, suppress(OSError):
                     connecting.settimeout(0.2)
                     connecting.connect((self._far, PORT))
+                    if not connecting.getsockname()[0].startswith(METERED):
+                        continue  # without the rules there is a way round, over the other network
                     while data := connecting.recv(1 << 14):
                         self.through_bytes += len(data)
                 time.sleep(0.003)
@@ -88,9 +93,14 @@ def host(tethered: Any) -> Iterator[Host]:
     made.close()
 
 
-EMPTY = "".join(f"*{table}\\nCOMMIT\\n" for table in ("filter", "raw", "nat"))
+def emptied(*tables: str) -> dict[str, str]:
+    text = "".join(f"*{table}\\nCOMMIT\\n" for table in tables)
+    return {name: f"printf '{text}' | {name}-restore" for name in ("iptables", "ip6tables")}
+
+
 # iptables-nft calls its own what nft shows in other words; both commands are one transaction a table.
-IPTABLES = {name: f"printf '{EMPTY}' | {name}-restore" for name in ("iptables", "ip6tables")}
+IPTABLES = emptied("filter", "raw", "nat")
+BOTH = "both walls"
 RULES = (
     "ip rule flush; ip rule add from all lookup main pref 32766;"
     " ip rule add from all lookup default pref 32767"
@@ -110,6 +120,7 @@ FLUSHES = {
     "rules": RULES,
     "routes": ROUTES,
     "sysctls": SYSCTLS,
+    BOTH: "; ".join(emptied("filter", "security").values()),
     "all together": "; ".join((*IPTABLES.values(), RULES, ROUTES, SYSCTLS)),
 }
 
@@ -146,4 +157,5 @@ def test_whatever_is_flushed_is_back_within_a_second(host: Host, install: Any) -
     print({kind: round(max(times), 2) for kind, times in took.items()})
     print({kind: max(bytes_) for kind, bytes_ in through.items()})
     assert max(max(times) for times in took.values()) < WITHIN_S + 0.5  # looking takes time, too
+    assert max(through.pop(BOTH)) <= THROUGH_BOTH_BYTES
     assert max(max(bytes_) for bytes_ in through.values()) <= THROUGH_BYTES
