@@ -206,7 +206,7 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
         *("PRICE NOW", "SAVED"),
     )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
-    yield "USED AT THE END: if it goes on as lately, in nine of ten cases."
+    yield 'USED AT THE END: if it goes on as lately, in nine of ten cases; "-": too early to say.'
     yield "PRICE NOW: the waiting that must be saved for each unit. SAVED: the waiting saved so far."
 
 

@@ -1,12 +1,17 @@
 """What is chosen for a program that carries its transfer out itself."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cedos.api.choosing import ChoiceRequest
+from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.decisions.choices import Choices
 from cedos.daemon.decisions.decider import Decider
+from cedos.errors import ConfigError
 from cedos.model import (
     Bulk,
     Context,
@@ -136,3 +141,18 @@ async def test_a_route_is_recorded_with_its_reason(stage: Stage) -> None:
         assert route.direct is direct
         assert decision.reason.startswith("direct: " if direct else "by the gateway")
         assert decisions[-1] == decision
+
+
+async def test_the_control_socket_knows_networks_by_name_and_interface(stage: Stage) -> None:
+    others = (
+        "flows reliability hints log budgets hard_budgets prefetching transfers probing problems"
+    )
+    parts: Any = dict.fromkeys([*others.split(), "open_sockets", "config_file"])
+    observer: Any = SimpleNamespace(context=lambda: Context(10.0, {}))
+    backend = ApiBackend(director=stage.director, observer=observer, dry_run=False, **parts)
+    stage.director.decider.networks_changed([replace(stage.wlan, name="home"), stage.lte])
+    for name in ("home", "wlan0"):
+        request = ChoiceRequest(size_bytes=4000, redundant=True, sent_over=name, waited_s=0.25)
+        assert "No answer over home for 0.25 s so far" in (await backend.choose(request)).reason
+    with pytest.raises(ConfigError, match=r"no network eth7. The networks are: home, lte0"):
+        await backend.choose(ChoiceRequest(size_bytes=4000, sent_over="eth7"))
