@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from cedos.selector.deadlines.chance import ChanceScheduler
 from cedos.selector.deadlines.d2sched import D2Sched
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.latest import next_begin_s
 from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
 
@@ -241,9 +240,8 @@ def test_many_deadlines_are_looked_at_in_groups_without_missing_a_bottleneck() -
 
 @pytest.mark.parametrize("rate_bps", [1e6, 5e6])
 def test_it_begins_when_the_latest_begin_comes(rate_bps: float) -> None:
-
     flows = [flow("a", 50, 400.0), flow("b", 70, 500.0)]
-    begin_s = next_begin_s(flows, rate_bps)
+    begin_s = min(400.0, 500.0 - 70e6 / rate_bps) - 50e6 / rate_bps
     lte = NetworkState("lte0", True, 2e-7, rate_bps, Known([rate_bps] * 1000))
     for at_s, paid in ((begin_s - 2.5, ()), (begin_s - 1.5, ("lte0",))):
         known = lte._replace(supply=Known([rate_bps] * 1000, at_s))
