@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Final
 
 from cedos.proxy.splice import TunnelBytes, reset_on_close
-from cedos.proxy.streams.stream import Chunk, ProxiedStream
+from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
-_BLOCK: Final = 1 << 17
+_BLOCK: Final = MOST_CHUNK_BYTES
 _READS: Final = 4
 """At most so many blocks of one program, then others have their turn."""
 

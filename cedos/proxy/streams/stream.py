@@ -19,15 +19,19 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.kept import KeptStream
 
+INITIAL_WINDOW_BYTES: Final = 1 << 20
+"""What each end may send before the other one has said anything of it (docs/stream-protocol.md)."""
+
 WINDOW_BYTES: Final = 1 << 21
-"""So much may wait at one end for a program that does not read: 10 ms of 1.6 Gbit/s."""
+"""So much may wait at one end for a program that does not read."""
+
+_FIRST_GRANT_BYTES: Final = 1 << 18
+"""Less than this costs no frame for a window."""
 
 LEAST_CHUNK_BYTES: Final = 16_384
-MOST_CHUNK_BYTES: Final = 260_000  # in four records
+MOST_CHUNK_BYTES: Final = 260_000  # in one record
 _CHUNK_S: Final = 0.010
 """Of a message nothing is handed on before all of it is there: it is what goes out in so long."""
-
-_RATE_S: Final = 0.2
 
 SMALL_BYTES: Final = 65_536
 _PAUSE_S: Final = 1.0
@@ -77,7 +81,7 @@ class ProxiedStream:
         self._loop = asyncio.get_running_loop()
         self.sent_bytes = self.received_bytes = 0
         self.after: tuple[int, ...] = ()
-        self._limit = self._granted = WINDOW_BYTES
+        self._limit = self._granted = INITIAL_WINDOW_BYTES
         self._waiting: deque[Chunk] = deque()
         self._waiting_bytes = 0
         self._peer_ended = self._ended = self._accepted = False
@@ -85,7 +89,7 @@ class ProxiedStream:
         self._answer: asyncio.Future[None] | None = None
         self._watcher: Callable[[], None] = lambda: None
         self._burst_bytes, self._sent_at_s = 0, 0.0
-        self._chunk_bytes, self._rate_bytes, self._rate_at_s = LEAST_CHUNK_BYTES, 0, 0.0
+        self._chunk_bytes, self._widened_at_s = LEAST_CHUNK_BYTES, 0.0
         if kept is not None:
             self._take_up(kept)
 
@@ -149,8 +153,10 @@ class ProxiedStream:
                 break
             count -= len(first)
             waiting.popleft()
-        limit = self.received_bytes - self._waiting_bytes + WINDOW_BYTES
-        if limit - self._granted >= WINDOW_BYTES // 2 and not self._peer_ended:
+        read = self.received_bytes - self._waiting_bytes
+        limit = read + WINDOW_BYTES
+        wide = limit - self._granted >= WINDOW_BYTES // 2 and read >= _FIRST_GRANT_BYTES
+        if wide and not self._peer_ended:
             self._granted = limit
             self._say(StreamWindow(self.number, limit), ordered=False)
 
@@ -162,8 +168,9 @@ class ProxiedStream:
     def write(self, data: Chunk) -> int:
         """How many bytes of it were taken; of the rest, `changed` says when to try again."""
         begin = 0
+        view = memoryview(data)
         while begin < len(data) and (room := self.room_bytes) > 0:
-            chunk = data[begin : begin + min(room, self._chunk_bytes)]
+            chunk = view[begin : begin + min(room, self._chunk_bytes)]
             frame = StreamBytes(self.number, self.sent_bytes, chunk)
             if not self._session.try_put(self, frame.pack(), self._label(len(chunk))):
                 break
@@ -202,7 +209,7 @@ class ProxiedStream:
                 if self._ended:
                     self._session.forget(self.number)
             case StreamWindow():
-                self._limit = max(self._limit, frame.limit)
+                self._widen(frame.limit)
             case StreamAccepted():
                 self._accepted = True
                 self._tell()
@@ -247,6 +254,16 @@ class ProxiedStream:
             self._waiting.append(frame.data)
             self._waiting_bytes += len(frame.data)
 
+    def _widen(self, limit: int) -> None:
+        """The other end's program has read, and so fast: what was only handed in says nothing of that."""
+        now_s, more = self._loop.time(), limit - self._limit
+        if more <= 0:
+            return
+        if self._widened_at_s:
+            wanted = int(more / max(now_s - self._widened_at_s, 1e-6) * _CHUNK_S)
+            self._chunk_bytes = max(LEAST_CHUNK_BYTES, min(MOST_CHUNK_BYTES, wanted))
+        self._limit, self._widened_at_s = limit, now_s
+
     def _tell(self) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(None)
@@ -261,9 +278,4 @@ class ProxiedStream:
             self._burst_bytes = 0
         self._sent_at_s = now_s
         self._burst_bytes += count
-        self._rate_bytes += count
-        if (took_s := now_s - self._rate_at_s) >= _RATE_S:
-            wanted = int(self._rate_bytes / took_s * _CHUNK_S)
-            self._chunk_bytes = max(LEAST_CHUNK_BYTES, min(MOST_CHUNK_BYTES, wanted))
-            self._rate_bytes, self._rate_at_s = 0, now_s
         return LARGE if self._burst_bytes > SMALL_BYTES else SMALL

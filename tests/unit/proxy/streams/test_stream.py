@@ -1,0 +1,87 @@
+"""A stream's window, and how many frames its bytes are."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from cedos.model import Label
+from cedos.proxy.streams.frames import StreamBytes, StreamWindow, parse
+from cedos.proxy.streams.stream import (
+    INITIAL_WINDOW_BYTES,
+    LEAST_CHUNK_BYTES,
+    MOST_CHUNK_BYTES,
+    WINDOW_BYTES,
+    Numbered,
+    ProxiedStream,
+)
+from cedos.session.protocol.frames.packing import RECORD_BYTES
+
+pytestmark = pytest.mark.anyio
+
+
+class Sent:
+    """A session with room for everything."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
+        self.frames.append(data)
+
+    def try_put(self, stream: ProxiedStream, data: bytes, label: Label) -> bool:
+        self.frames.append(data)
+        return True
+
+    def forget(self, number: int) -> None:
+        raise AssertionError("it is not over")
+
+    def windows(self) -> list[int]:
+        return [each.limit for each in map(parse, self.frames) if isinstance(each, StreamWindow)]
+
+
+async def test_what_is_read_at_once_is_one_frame_where_much_is_read_there() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent)
+    block = bytes(MOST_CHUNK_BYTES)
+    assert stream.write(block) == len(block)
+    assert max(map(len, sent.frames)) < 2 * LEAST_CHUNK_BYTES  # nothing is known of the rate yet
+    stream.took(StreamWindow(1, 2 * WINDOW_BYTES))
+    stream.took(StreamWindow(1, 3 * WINDOW_BYTES))
+    sent.frames.clear()
+    assert stream.write(block) == len(block)
+    (frame,) = sent.frames
+    assert len(frame) + 1_024 < RECORD_BYTES  # with a record's other frames
+
+
+async def test_frames_are_small_again_where_little_is_read() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent)
+    for windows in (2, 3):
+        stream.took(StreamWindow(1, windows * WINDOW_BYTES))
+    await asyncio.sleep(0.02)
+    stream.took(StreamWindow(1, 3 * WINDOW_BYTES + 1_000))
+    stream.write(bytes(MOST_CHUNK_BYTES))
+    assert max(map(len, sent.frames)) < 2 * LEAST_CHUNK_BYTES
+
+
+async def test_only_who_brings_much_costs_a_window() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent)
+    step = 1 << 16
+    for offset in range(0, 4 * WINDOW_BYTES, step):
+        stream.took(StreamBytes(1, offset, bytes(step)))
+        stream.taken(step)
+        if offset + step < INITIAL_WINDOW_BYTES // 4:
+            assert not sent.frames
+    windows = sent.windows()
+    # At first at a quarter of what everybody may send, then whenever half of the window was read.
+    assert windows[0] == INITIAL_WINDOW_BYTES // 4 + WINDOW_BYTES
+    assert {b - a for a, b in itertools.pairwise(windows)} == {WINDOW_BYTES // 2}
+
+
+async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
+    stream = ProxiedStream(1, Sent())
+    stream.took(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
+    with pytest.raises(ValueError, match="more than its window"):
+        stream.took(StreamBytes(1, INITIAL_WINDOW_BYTES, b"x"))
