@@ -19,14 +19,12 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.kept import KeptStream
 
-INITIAL_WINDOW_BYTES: Final = 1 << 20
-"""What each end may send before the other one has said anything of it (docs/stream-protocol.md)."""
+INITIAL_WINDOW_BYTES: Final = 1 << 18
+"""What each end may send before the other one has said anything of it (docs/stream-protocol.md): so
+much may wait for a program that never reads. The window doubles whenever all of one was read."""
 
 WINDOW_BYTES: Final = 1 << 21
-"""So much may wait at one end for a program that does not read."""
-
-_FIRST_GRANT_BYTES: Final = 1 << 18
-"""Less than this costs no frame for a window."""
+"""The largest window."""
 
 LEAST_CHUNK_BYTES: Final = 16_384
 MOST_CHUNK_BYTES: Final = 260_000  # in one record
@@ -81,7 +79,8 @@ class ProxiedStream:
         self._loop = asyncio.get_running_loop()
         self.sent_bytes = self.received_bytes = 0
         self.after: tuple[int, ...] = ()
-        self._limit = self._granted = INITIAL_WINDOW_BYTES
+        self._limit = self._granted = self._window_bytes = INITIAL_WINDOW_BYTES
+        self._window_from = 0  # what had been read when the window was last made larger
         self._waiting: deque[Chunk] = deque()
         self._waiting_bytes = 0
         self._peer_ended = self._ended = self._accepted = False
@@ -154,9 +153,10 @@ class ProxiedStream:
             count -= len(first)
             waiting.popleft()
         read = self.received_bytes - self._waiting_bytes
-        limit = read + WINDOW_BYTES
-        wide = limit - self._granted >= WINDOW_BYTES // 2 and read >= _FIRST_GRANT_BYTES
-        if wide and not self._peer_ended:
+        if read - self._window_from >= self._window_bytes < WINDOW_BYTES:
+            self._window_bytes, self._window_from = 2 * self._window_bytes, read
+        limit = read + self._window_bytes
+        if limit - self._granted >= self._window_bytes // 2 and not self._peer_ended:
             self._granted = limit
             self._say(StreamWindow(self.number, limit), ordered=False)
 

@@ -65,19 +65,27 @@ async def test_frames_are_small_again_where_little_is_read() -> None:
     assert max(map(len, sent.frames)) < 2 * LEAST_CHUNK_BYTES
 
 
-async def test_only_who_brings_much_costs_a_window() -> None:
+async def test_the_window_grows_with_what_is_read() -> None:
     sent = Sent()
     stream = ProxiedStream(1, sent)
-    step = 1 << 16
-    for offset in range(0, 4 * WINDOW_BYTES, step):
+    step = 1 << 15
+    for offset in range(0, 8 * WINDOW_BYTES, step):
         stream.took(StreamBytes(1, offset, bytes(step)))
         stream.taken(step)
-        if offset + step < INITIAL_WINDOW_BYTES // 4:
-            assert not sent.frames
+        if offset + step < INITIAL_WINDOW_BYTES // 2:
+            assert not sent.frames, "only who brings much costs a window"
     windows = sent.windows()
-    # At first at a quarter of what everybody may send, then whenever half of the window was read.
-    assert windows[0] == INITIAL_WINDOW_BYTES // 4 + WINDOW_BYTES
-    assert {b - a for a, b in itertools.pairwise(windows)} == {WINDOW_BYTES // 2}
+    assert windows[0] == INITIAL_WINDOW_BYTES * 3 // 2
+    assert {b - a for a, b in itertools.pairwise(windows[-8:])} == {WINDOW_BYTES // 2}
+    assert len(windows) < 30
+
+
+async def test_what_is_not_read_widens_nothing() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent)
+    stream.took(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
+    stream.taken(INITIAL_WINDOW_BYTES // 4)
+    assert sent.windows() == []
 
 
 async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
