@@ -49,13 +49,12 @@ class ObjectFetcher:
     """
 
     def __init__(self, store: ObjectStore, refused: Callable[[str, int], str]) -> None:
-        self._store, self._refused = store, refused
+        self.store, self._refused = store, refused
         self._client: aiohttp.ClientSession | None = None
         self._under_way: dict[tuple[str, str], asyncio.Task[_Ways]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._fetching: Counter[str] = Counter()
-        self.store = store
 
     async def find(self, client: str, url: str, version: str) -> StoredObject:
         """The object, which may be on its way yet; `version`: the state that was begun with.
@@ -63,8 +62,8 @@ class ObjectFetcher:
         Raises:
             TransferError: there is none, in words for who asked.
         """
-        self._store.open()
-        if version and (found := self._store.find(client, version)) is not None:
+        self.store.open()
+        if version and (found := self.store.find(client, version)) is not None:
             return found
         there = _url(url)
         for _ in range(_MOST_REDIRECTS):
@@ -84,7 +83,7 @@ class ObjectFetcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
-        self._store.close()
+        self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
         """Asks once for all who want it now."""
@@ -104,7 +103,7 @@ class ObjectFetcher:
             done.exception()  # who asked may have gone
 
     async def _asked(self, client: str, url: URL) -> _Ways:
-        same = [each for each in self._store.of(client) if each.record.url == str(url)]
+        same = [each for each in self.store.of(client) if each.record.url == str(url)]
         for each in same:
             if not (each.whole or each.failed):
                 return each
@@ -114,7 +113,7 @@ class ObjectFetcher:
         bringing = False
         await slot.acquire()
         try:
-            kept = {each.record.id: each for each in self._store.of(client) if _is_kept(each, url)}
+            kept = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
             for each in kept.values():
                 each.users += 1  # what is asked about does not go meanwhile
             lookup = CacheLookup(str(url), _ASKED, [each.record for each in kept.values()])
@@ -198,10 +197,10 @@ class ObjectFetcher:
         for name, newer in verdict.updated.items():
             kept[name].record.headers = newer
             kept[name].record.received_unix_s = time.time()
-            self._store.keep(client, kept[name])
+            self.store.keep(client, kept[name])
         for name in verdict.replaced:
             if name != verdict.fresh and name in kept:
-                self._store.remove(client, kept[name])
+                self.store.remove(client, kept[name])
         if status == 304:
             if verdict.fresh is None:
                 raise TransferError(f"{url.host} answers 304, for what it was not asked")
@@ -210,7 +209,7 @@ class ObjectFetcher:
         version = (
             hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
         )
-        found = self._store.create(
+        found = self.store.create(
             client, str(url), version, {name: [value] for name, value in _ASKED.items()}, headers,
             reusable=verdict.store, size=answer.content_length,
         )  # fmt: skip
@@ -238,16 +237,16 @@ class ObjectFetcher:
                         raise TransferError(f"{url.host} broke off: {_words(error)}") from None
                     await asyncio.sleep(_AGAIN_S[failures])
             await found.finish()
-            self._store.keep(client, found)
+            self.store.keep(client, found)
             _log.debug("fetched", bytes=found.have)
         except (TransferError, OSError) as error:
             why = str(error) if isinstance(error, TransferError) else f"the disk: {error.strerror}"
             _log.debug("not fetched", bytes=found.have, why=why)
             found.fail(why)
-            self._store.remove(client, found)
+            self.store.remove(client, found)
         except BaseException:
             found.fail("the gateway ends")
-            self._store.remove(client, found)
+            self.store.remove(client, found)
             raise
 
     async def _rest(self, url: URL, found: StoredObject) -> aiohttp.ClientResponse:
@@ -268,7 +267,7 @@ class ObjectFetcher:
         size = found.record.size
         async for block in answer.content.iter_chunked(_BLOCK):
             if size is None:
-                self._store.room(client, len(block))
+                self.store.room(client, len(block))
             elif found.have + len(block) > size:
                 raise TransferError("more came than the origin had said")
             found.write(block)
