@@ -22,6 +22,7 @@ from cedos.config.sections import (
     ProfilerConfig,
     ProvidersConfig,
     SteeringConfig,
+    TransfersConfig,
 )
 from cedos.model import NetworkOverride
 
@@ -42,6 +43,7 @@ __all__ = [
     "ProvidersConfig",
     "Section",
     "SteeringConfig",
+    "TransfersConfig",
     "found",
     "load",
 ]
@@ -63,6 +65,7 @@ class Config(Section, frozen=True, kw_only=True):
     probes: ProbesConfig = ProbesConfig()
     profiler: ProfilerConfig = ProfilerConfig()
     steering: SteeringConfig = SteeringConfig()
+    transfers: TransfersConfig = TransfersConfig()
     predictors: PredictorsConfig = PredictorsConfig()
     history: HistoryConfig = HistoryConfig()
     providers: ProvidersConfig = ProvidersConfig()

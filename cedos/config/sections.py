@@ -45,6 +45,12 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     short_queues: bool = False
 
 
+class TransfersConfig(Section, frozen=True, kw_only=True):
+    """Transfers with deadlines (`cedos transfers`)."""
+
+    stay_awake: bool = True
+
+
 class PredictorsConfig(Section, frozen=True, kw_only=True):
     """Which trained model predicts completion times: `shipped`, or the path of a file."""
 

@@ -22,6 +22,7 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.deadlines.deadline_decisions import DeadlineDecisions
+from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.choices import choices, curves
 from cedos.daemon.decisions.decider import Decider
@@ -284,6 +285,7 @@ class Daemon:
             context=self._observer.context,
             objective=lambda: self._decider.objective,
             decided=DeadlineDecisions(self._decider, self._observer.context),
+            inhibitor=IdleInhibitor(bus if config.transfers.stay_awake else None),
         )
         self._sampler = FlowSampler(
             flow_monitor,

@@ -1,6 +1,7 @@
 """The system's message bus: calls with a time limit, to services that may not be there."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,6 +47,39 @@ class SystemBus:
         body: Sequence[object] = (),
     ) -> list[Any]:
         """Calls a method; its results without variants. BusError: no bus, service, or answer in time."""
+        reply = await self._reply(service, path, interface, member, signature, body)
+        unpacked = unpack_variants(reply.body)
+        return list(unpacked)
+
+    async def descriptor(
+        self,
+        service: str,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        body: Sequence[object] = (),
+    ) -> int:
+        """The file that a method gives, which is the caller's to close. Errors: as of `call`."""
+        reply = await self._reply(service, path, interface, member, signature, body)
+        if len(reply.unix_fds) != 1:
+            for each in reply.unix_fds:
+                os.close(each)
+            raise BusError(
+                f"{service} {member}: {len(reply.unix_fds)} files where one was expected"
+            )
+        descriptor: int = reply.unix_fds[0]
+        return descriptor
+
+    async def _reply(
+        self,
+        service: str,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str,
+        body: Sequence[object],
+    ) -> Message:
         request = Message(
             destination=service,
             path=path,
@@ -66,8 +100,7 @@ class SystemBus:
             raise BusError(f"{what}: {error or type(error).__name__}") from error
         if reply is None or reply.message_type is not MessageType.METHOD_RETURN:
             raise BusError(f"{what}: {reply.error_name if reply else 'no reply'}")
-        unpacked = unpack_variants(reply.body)
-        return list(unpacked)
+        return reply
 
     async def properties(self, service: str, path: str, interface: str) -> dict[str, Any]:
         """All properties of an object's interface; raises BusError as `call` does."""
@@ -98,7 +131,8 @@ class SystemBus:
                 raise BusError(self._absence)
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    bus = await MessageBus(self._address, BusType.SYSTEM).connect()
+                    bus = MessageBus(self._address, BusType.SYSTEM, negotiate_unix_fd=True)
+                    await bus.connect()
             except Exception as error:
                 self._not_before_s = time.monotonic() + self._retry_s
                 why = getattr(error, "strerror", None) or error or type(error).__name__

@@ -13,6 +13,7 @@ from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.api.turns import seen_turn
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
+from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
 from cedos.errors import ConfigError
 from cedos.model import Context, Direction, Network
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
@@ -61,11 +62,12 @@ class Transfers:
         context: Callable[[], Context],
         objective: Callable[[], Objective],
         decided: Decided,
+        inhibitor: IdleInhibitor,
     ) -> None:
         self._file = state / FILE
         self._networks, self._barred = networks, barred
         self._context, self._objective = context, objective
-        self._decided = decided
+        self._decided, self._inhibitor = decided, inhibitor
         self._table = TransferTable()
         self._changed = asyncio.Event()
         self._kept_s = 0.0
@@ -143,12 +145,21 @@ class Transfers:
 
     async def run(self) -> None:
         """Until it is cancelled: plans each second while there is anything to plan."""
-        while True:
-            await aligned_sleep(EPOCH_S)
-            self._plan()
-            carrying = any(self._table.flows(way, time.monotonic()) for way in Direction)
-            if time.monotonic() - self._kept_s > (_KEEP_CARRYING_S if carrying else _KEEP_S):
-                self.keep()
+        try:
+            while True:
+                await aligned_sleep(EPOCH_S)
+                self._plan()
+                await self._inhibitor.hold(self._moving())
+                carrying = any(self._table.flows(way, time.monotonic()) for way in Direction)
+                if time.monotonic() - self._kept_s > (_KEEP_CARRYING_S if carrying else _KEEP_S):
+                    self.keep()
+        finally:
+            self._inhibitor.release()
+
+    def _moving(self) -> int:
+        """How many transfers may use a network now, and run."""
+        rows = self._table.rows(time.monotonic())
+        return sum(bool(self._turn(each.key).networks) for each, _, runs in rows if runs)
 
     def keep(self) -> None:
         """Writes the table, and what was learned of networks, for the next start."""

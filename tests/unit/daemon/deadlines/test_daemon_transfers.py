@@ -3,11 +3,12 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cedos.api.transfers import TransferReport
+from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
 from cedos.daemon.deadlines.transfers import FILE, Transfers
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind
@@ -24,6 +25,7 @@ class Host:
         self.wifi_up = False
         self.decided: list[str] = []
         self.barred: dict[str, str] = {}
+        self.moving: list[int] = []
 
     def transfers(self) -> Transfers:
         def decided(*arguments: Any) -> None:
@@ -36,7 +38,14 @@ class Host:
             context=lambda: Context(time.monotonic(), {}),
             objective=lambda: WeightedCost(0.01, 2e-7),
             decided=decided,
+            inhibitor=cast(IdleInhibitor, self),
         )
+
+    async def hold(self, moving: int) -> None:
+        self.moving.append(moving)
+
+    def release(self) -> None:
+        self.moving.append(0)
 
     def _networks(self) -> list[Network]:
         return [
@@ -100,3 +109,21 @@ async def test_only_its_user_ends_a_transfer(host: Host) -> None:
         await transfers.report(report(), 0)
     await transfers.report(report(ended=True), 1000)
     assert transfers.listed() == []
+
+
+async def test_the_host_stays_awake_only_while_a_transfer_can_move(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedos.daemon.deadlines.transfers.EPOCH_S", 0.02)
+    transfers = host.transfers()
+    running = asyncio.ensure_future(transfers.run())
+    await transfers.report(report(), 0)
+    await asyncio.sleep(0.1)
+    assert set(host.moving) == {0}, "it waits for Wi-Fi, which may come while the host sleeps"
+    host.wifi_up = True
+    await asyncio.sleep(0.1)
+    assert host.moving[-1] == 1
+    await transfers.report(report(ended=True), 0)
+    await asyncio.sleep(0.1)
+    assert host.moving[-1] == 0
+    running.cancel()

@@ -1,0 +1,59 @@
+"""Keeps the host awake while a transfer with a deadline can move (D-Lock: Cedos, III-E)."""
+
+import os
+import time
+from typing import Final
+
+import structlog
+
+from cedos.monitor.bus import BusError, SystemBus
+
+_LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1")
+_MANAGER: Final = "org.freedesktop.login1.Manager"
+_AGAIN_S: Final = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class IdleInhibitor:
+    """Takes logind's inhibitor lock, and gives it back.
+
+    Only "idle" is inhibited: that the host falls asleep by itself. A lid that is closed, and a person's
+    own suspend, do what they always did. Where logind is not there or refuses, that is said once.
+    """
+
+    def __init__(self, bus: SystemBus | None) -> None:
+        self._bus = bus
+        self._lock: int | None = None
+        self._not_before_s = 0.0
+        self._told = False
+
+    @property
+    def held(self) -> bool:
+        return self._lock is not None
+
+    async def hold(self, moving: int) -> None:
+        """`moving`: how many transfers can move now; 0: it is given back."""
+        if not moving:
+            self.release()
+        elif self._bus is not None and not self.held and time.monotonic() >= self._not_before_s:
+            await self._take(self._bus)
+
+    def release(self) -> None:
+        """Gives it back; nothing happens where it is not held."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def _take(self, bus: SystemBus) -> None:
+        # (All users see why: no names of files.)
+        why = "transfers with deadlines are on their way"
+        try:
+            self._lock = await bus.descriptor(
+                *_LOGIND, _MANAGER, "Inhibit", "ssss", ["idle", "cedos", why, "block"]
+            )
+        except BusError as error:
+            self._not_before_s = time.monotonic() + _AGAIN_S
+            if not self._told:
+                self._told = True
+                _log.info("the host may fall asleep while transfers move", why=str(error))

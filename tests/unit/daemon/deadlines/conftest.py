@@ -1,0 +1,5 @@
+"""The private message bus of the monitor's tests."""
+
+from tests.unit.monitor.conftest import address
+
+__all__ = ["address"]

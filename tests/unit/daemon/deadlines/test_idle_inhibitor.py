@@ -1,0 +1,114 @@
+"""The host stays awake while a transfer can move: against a private bus with a played logind."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from dbus_fast import ErrorType, Message, MessageType
+from dbus_fast.aio import MessageBus
+
+from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
+from cedos.monitor.bus import SystemBus
+
+pytestmark = pytest.mark.anyio
+
+
+class Logind:
+    """Gives locks as logind does: a pipe, whose end of ours tells when the lock is given back."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.asked: list[list[str]] = []
+        self.locks: list[int] = []
+
+    def answer(self, message: Message) -> Message | None:
+        if message.message_type is not MessageType.METHOD_CALL or message.member != "Inhibit":
+            return None
+        self.asked.append(message.body)
+        if self.refuses:
+            return Message.new_error(message, ErrorType.ACCESS_DENIED.value, "no")
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        self.locks.append(ours)
+        self._given = theirs
+        return Message.new_method_return(message, "h", [0], unix_fds=[theirs])
+
+    def held(self) -> int:
+        """How many of the locks that were given are held still."""
+        with suppress(AttributeError, OSError):
+            os.close(self._given)  # it has been sent
+            del self._given
+        held = 0
+        for each in self.locks:
+            try:
+                held += os.read(each, 1) != b""
+            except BlockingIOError:
+                held += 1
+        return held
+
+
+@pytest.fixture
+async def logind(address: str) -> AsyncIterator[Logind]:
+    played = Logind()
+    bus = await MessageBus(address, negotiate_unix_fd=True).connect()
+    bus.add_message_handler(played.answer)
+    await bus.request_name("org.freedesktop.login1")
+    yield played
+    bus.disconnect()
+    await bus.wait_for_disconnect()
+    for each in played.locks:
+        os.close(each)
+
+
+async def test_the_lock_is_held_while_something_moves(address: str, logind: Logind) -> None:
+    bus = SystemBus(address)
+    inhibitor = IdleInhibitor(bus)
+    try:
+        await inhibitor.hold(0)
+        assert not logind.asked
+        for _ in range(3):
+            await inhibitor.hold(2)
+        assert inhibitor.held
+        ((what, who, why, mode),) = logind.asked
+        assert (what, who, mode) == ("idle", "cedos", "block"), "a lid and a person may do all"
+        assert "deadlines" in why
+        assert logind.held() == 1
+        await inhibitor.hold(0)
+        assert logind.held() == 0
+        await inhibitor.hold(1)
+        assert logind.held() == 1
+        inhibitor.release()
+        inhibitor.release()
+        assert logind.held() == 0
+    finally:
+        await bus.close()
+
+
+async def test_who_is_refused_says_so_once_and_asks_again_later(
+    address: str, logind: Logind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logind.refuses = True
+    bus = SystemBus(address)
+    inhibitor = IdleInhibitor(bus)
+    try:
+        for _ in range(3):
+            await inhibitor.hold(1)
+        assert len(logind.asked) == 1
+        assert not inhibitor.held
+        monkeypatch.setattr("cedos.daemon.deadlines.idle_inhibitor._AGAIN_S", 0.0)
+        inhibitor._not_before_s = 0.0
+        logind.refuses = False
+        await inhibitor.hold(1)
+        assert inhibitor.held
+        inhibitor.release()
+    finally:
+        await bus.close()
+
+
+async def test_without_a_bus_nothing_is_asked() -> None:
+    await IdleInhibitor(None).hold(1)
+    absent = SystemBus("unix:path=/nowhere")
+    inhibitor = IdleInhibitor(absent)
+    await inhibitor.hold(1)
+    assert not inhibitor.held
