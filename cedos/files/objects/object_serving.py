@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
@@ -26,9 +26,7 @@ from cedos.files.objects.object_fetcher import ObjectFetcher
 from cedos.files.objects.stored_object import StoredObject
 from cedos.files.tree import reader
 from cedos.session.protocol.crypto import host_id
-
-if TYPE_CHECKING:
-    from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.connection import Connection
 
 _GOODBYE_S: Final = 3.0
 _AHEAD_BYTES: Final = 32 << 20
@@ -52,7 +50,7 @@ class ObjectServing:
     """
 
     def __init__(
-        self, connection: "Connection", fetcher: ObjectFetcher, admitted: Callable[[], bool]
+        self, connection: Connection, fetcher: ObjectFetcher, admitted: Callable[[], bool]
     ) -> None:
         self._connection, self._fetcher, self._admitted = connection, fetcher, admitted
         self._client = host_id(connection.peer_key).hex()[:32]

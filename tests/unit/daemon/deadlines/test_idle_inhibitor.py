@@ -1,8 +1,10 @@
 """The host stays awake while a transfer can move: against a private bus with a played logind."""
 
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from dbus_fast import ErrorType, Message, MessageType
@@ -96,8 +98,10 @@ async def test_who_is_refused_says_so_once_and_asks_again_later(
             await inhibitor.hold(1)
         assert len(logind.asked) == 1
         assert not inhibitor.held
-        monkeypatch.setattr("cedos.daemon.deadlines.idle_inhibitor._AGAIN_S", 0.0)
-        inhibitor._not_before_s = 0.0
+        later_s = time.monotonic() + 31.0
+        monkeypatch.setattr(
+            "cedos.daemon.deadlines.idle_inhibitor.time", SimpleNamespace(monotonic=lambda: later_s)
+        )
         logind.refuses = False
         await inhibitor.hold(1)
         assert inhibitor.held
