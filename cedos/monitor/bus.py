@@ -145,6 +145,9 @@ class SystemBus:
         return bus
 
     def _signalled(self, message: Message) -> None:
+        if message.message_type in (MessageType.SIGNAL, MessageType.METHOD_CALL):
+            for each in message.unix_fds:  # nobody is to fill our table of files
+                os.close(each)
         if message.message_type is MessageType.SIGNAL and message.member == "PropertiesChanged":
             for path, interface, changed in self._watches:
                 if message.path == path and message.body[:1] == [interface]:

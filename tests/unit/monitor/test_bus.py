@@ -1,6 +1,7 @@
 """The system bus, against a private bus daemon where one is installed."""
 
 import asyncio
+import os
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -88,3 +89,32 @@ async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(
         assert "Features" in found
     finally:
         await bus.close()
+
+
+async def test_files_that_a_stranger_sends_along_with_a_signal_are_closed(address: str) -> None:
+    stranger = await MessageBus(address, negotiate_unix_fd=True).connect()
+    bus, changed, ours = SystemBus(address), asyncio.Event(), os.dup(1)
+    try:
+        await bus.watch("/x", "org.x", changed.set)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            changed.clear()
+            await stranger.send(
+                Message(
+                    message_type=MessageType.SIGNAL,
+                    path="/x",
+                    interface=f"{_BUS}.Properties",
+                    member="PropertiesChanged",
+                    signature="sa{sv}ash",
+                    body=["org.x", {}, [], 0],
+                    unix_fds=[ours],
+                )
+            )
+            async with asyncio.timeout(5):
+                await changed.wait()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        os.close(ours)
+        await bus.close()
+        stranger.disconnect()
+        await stranger.wait_for_disconnect()
