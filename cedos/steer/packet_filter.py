@@ -30,7 +30,6 @@ class PacketFilter:
         self._kernel = kernel
         self._worker = ThreadPoolExecutor(1, "iptables")
         self._plan = FilterPlan()
-        self._barring = 0
         self.told = False
 
     @property
@@ -54,15 +53,11 @@ class PacketFilter:
         """Bars these interfaces and no others. OSError: refused; it is tried again by `repaired`."""
         wanted = tuple(interfaces)
         self._plan = replace(self._plan, barred=wanted)
-        self._barring += 1
-        try:
-            await self.do(lambda: self._kernel.bar(wanted))
-        finally:
-            self._barring -= 1
+        await self.do(lambda: self._kernel.bar(wanted))
 
     async def repaired(self) -> bool:
         """Puts back what others took out; whether there was something. Errors: OSError."""
-        if not self._plan or self._barring:  # what is being put in is no loss
+        if not self._plan:
             return False
         plan = self._plan
         return await self.do(lambda: self._repair(plan))

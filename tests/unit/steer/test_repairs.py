@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -92,10 +93,23 @@ async def test_what_is_asked_for_last_is_what_stands(repaired: Repaired) -> None
     assert (repaired.kernel.barred, repaired.filter.plan.barred) == ((), ())
 
 
-async def test_what_is_being_put_in_is_not_repaired(repaired: Repaired) -> None:
-    repaired.kernel.filter = False
+async def test_what_goes_while_a_network_is_being_barred_is_back(
+    repaired: Repaired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, put_in = repaired.kernel, repaired.kernel.bar
+    done, goes_on = threading.Event(), threading.Event()
+
+    def bar(interfaces: Any) -> None:
+        put_in(interfaces)
+        done.set()
+        assert goes_on.wait(3.0)
+
+    monkeypatch.setattr(kernel, "bar", bar)
     barring = asyncio.create_task(repaired.filter.bar(["lte0"]))
-    await asyncio.sleep(0)
-    assert not await repaired.filter.repaired()
+    await until(done.is_set)
+    kernel.filter, kernel.barred = False, ()
+    kernel.tell_filter()
+    await asyncio.sleep(0.05)
+    goes_on.set()
     await barring
-    assert not await repaired.filter.repaired()
+    await until(lambda: kernel.barred == ("lte0",) and kernel.filter)
