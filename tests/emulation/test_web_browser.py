@@ -53,9 +53,10 @@ def subflows(laptop: Laptop) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def browsed(laptop: Laptop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsed]:
     cache = tmp_path_factory.mktemp("media")
-    # nginx's worker is nobody.
-    for directory in (cache, *cache.parents[:2]):
-        directory.chmod(0o755)
+    # nginx's worker is nobody; what pytest makes is its user's alone.
+    for directory in (cache, *cache.parents):
+        if directory.stat().st_mode & 0o777 == 0o700:
+            directory.chmod(0o755)
     os.environ["CEDOS_EMU_CACHE_DIR"] = str(cache)
     try:
         wanted = plan(SCENARIO, SCENARIO.seed)
