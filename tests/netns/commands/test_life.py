@@ -82,8 +82,9 @@ def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Host:
         laptop.ip("route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number))
     os.chown(tmp_path, UID, UID)
     # pytest's own folders are for root alone.
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_mode & 0o777 == 0o700:
+            folder.chmod(0o755)
     return Host(laptop, tmp_path)
 
 
