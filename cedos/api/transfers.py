@@ -74,7 +74,10 @@ class TurnMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class TransferInTable(ControlMessage, frozen=True, kw_only=True):
-    """A transfer as people want to see it. `running`: its program is; else it must be started again."""
+    """A transfer as people want to see it. `running`: its program is; else it must be started again.
+
+    `wakes_unix_s`: this host, should it sleep, is woken then, for this transfer first.
+    """
 
     key: str
     uid: int
@@ -87,3 +90,4 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     deadline_unix_s: float
     running: bool
     turn: TurnMessage
+    wakes_unix_s: float | None = None

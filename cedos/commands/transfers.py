@@ -83,6 +83,8 @@ def _why(each: TransferInTable, now: datetime) -> str:
     text = sentence(each.turn, each.deadline_unix_s, now, done=False)
     if end := expected(each.turn, now):
         text += f"; {end}"
+    if each.wakes_unix_s is not None:
+        text += f"; this host, if it sleeps, wakes for it at {instant(each.wakes_unix_s, now)}"
     if each.turn.metered_bytes >= 1e5:
         text += f"; about {render.size(each.turn.metered_bytes)} of it metered"
     return text

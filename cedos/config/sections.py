@@ -49,6 +49,8 @@ class TransfersConfig(Section, frozen=True, kw_only=True):
     """Transfers with deadlines (`cedos transfers`)."""
 
     stay_awake: bool = True
+    wake: bool = False
+    wake_battery_percent: Annotated[int, Meta(ge=0, le=100)] = 40
 
 
 class PredictorsConfig(Section, frozen=True, kw_only=True):

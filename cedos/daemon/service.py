@@ -21,9 +21,11 @@ from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.deadlines.d_lock import DLock
 from cedos.daemon.deadlines.deadline_decisions import DeadlineDecisions
-from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
+from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor
 from cedos.daemon.deadlines.transfers import Transfers
+from cedos.daemon.deadlines.wake_alarm import WakeAlarm
 from cedos.daemon.decisions.choices import choices, curves
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.decision_log import DecisionLog
@@ -278,6 +280,18 @@ class Daemon:
             unable="" if config.steering.iptables else "[steering] iptables = true would be needed",
         )
         self._prefetching = Prefetching(self._budgets, metering, radios)
+        alarm = None
+        if config.transfers.wake and privileged is not None:
+            alarm = WakeAlarm(
+                partial(privileged.call, "set_alarm"),
+                BatteryReader(bus) if bus is not None else None,
+                config.transfers.wake_battery_percent,
+            )
+        self._d_lock = DLock(
+            SleepInhibitor(bus if config.transfers.stay_awake else None),
+            SleepInhibitor(bus, LID),
+            alarm,
+        )
         self._transfers = Transfers(
             state,
             networks=lambda: self._decider.networks,
@@ -285,7 +299,7 @@ class Daemon:
             context=self._observer.context,
             objective=lambda: self._decider.objective,
             decided=DeadlineDecisions(self._decider, self._observer.context),
-            inhibitor=IdleInhibitor(bus if config.transfers.stay_awake else None),
+            d_lock=self._d_lock,
         )
         self._sampler = FlowSampler(
             flow_monitor,
@@ -342,7 +356,11 @@ class Daemon:
         )
 
     def problems(self) -> list[str]:
-        optional = (self._flow_monitor.problem, self._history.problem if self._history else None)
+        optional = (
+            self._flow_monitor.problem,
+            self._history.problem if self._history else None,
+            self._d_lock.problem,
+        )
         return [
             *self._own_problems,
             *self._observer.problems,

@@ -13,7 +13,7 @@ from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.api.turns import seen_turn
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
-from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
+from cedos.daemon.deadlines.d_lock import DLock
 from cedos.errors import ConfigError
 from cedos.model import Context, Direction, Network
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
@@ -62,12 +62,12 @@ class Transfers:
         context: Callable[[], Context],
         objective: Callable[[], Objective],
         decided: Decided,
-        inhibitor: IdleInhibitor,
+        d_lock: DLock,
     ) -> None:
         self._file = state / FILE
         self._networks, self._barred = networks, barred
         self._context, self._objective = context, objective
-        self._decided, self._inhibitor = decided, inhibitor
+        self._decided, self._d_lock = decided, d_lock
         self._table = TransferTable()
         self._changed = asyncio.Event()
         self._kept_s = 0.0
@@ -122,6 +122,7 @@ class Transfers:
         now = time.monotonic()
         self._plan()
         flows = {way: self._table.flows(way, now) for way in Direction}
+        wake = self._d_lock.set_for
         return [
             TransferInTable(
                 key=each.key,
@@ -135,6 +136,7 @@ class Transfers:
                 deadline_unix_s=each.deadline_unix_s,
                 running=runs,
                 turn=self._turn(each.key, flows[each.direction]),
+                wakes_unix_s=wake.at_unix_s if wake is not None and wake.key == each.key else None,
             )
             for each, by, runs in self._table.rows(now)
         ]
@@ -149,17 +151,15 @@ class Transfers:
             while True:
                 await aligned_sleep(EPOCH_S)
                 self._plan()
-                await self._inhibitor.hold(self._moving())
+                now = time.monotonic()
+                await self._d_lock.update(
+                    self._table.moving(now), self._table.wake(now) if self._d_lock.wakes else None
+                )
                 carrying = any(self._table.flows(way, time.monotonic()) for way in Direction)
                 if time.monotonic() - self._kept_s > (_KEEP_CARRYING_S if carrying else _KEEP_S):
                     self.keep()
         finally:
-            self._inhibitor.release()
-
-    def _moving(self) -> int:
-        """How many transfers may use a network now, and run."""
-        rows = self._table.rows(time.monotonic())
-        return sum(bool(self._turn(each.key).networks) for each, _, runs in rows if runs)
+            self._d_lock.release()
 
     def keep(self) -> None:
         """Writes the table, and what was learned of networks, for the next start."""

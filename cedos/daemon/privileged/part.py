@@ -8,6 +8,7 @@ of ours with names of interfaces, subflows of connections, sockets for what cedo
 import errno
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from cedos.kernel.netlink import (
     Requester,
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.process.wake_timer import WakeTimer
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.kernel.sockets.privileged_sockets import EchoSocket, EventSocket, PacketSocket
 from cedos.model import Address, FlowKey
@@ -49,6 +51,7 @@ _MOST_AT_ONCE: Final = 256
 _LARGEST_ANSWER: Final = 4096
 _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
+_SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
 # What the packet filter's program takes for one word, and for no option.
 _INTERFACE: Final = re.compile(r"[0-9A-Za-z_.@:+][0-9A-Za-z_.@:+{}-]{0,14}")
@@ -68,6 +71,7 @@ class PrivilegedPart:
         self._kernel = LinuxKernel()
         self._journal: Journal | None = None
         self._delivery: AnswerDelivery | None = None
+        self._wake_timer = WakeTimer()
         self._filters = (first_packets.program(), lookups.program())
 
     # -- the journal --------------------------------------------------------------------------
@@ -245,6 +249,15 @@ class PrivilegedPart:
         if self._delivery is None:
             self._delivery = AnswerDelivery()
         self._delivery(key, answer)
+
+    # -- sleep --------------------------------------------------------------------------------
+
+    def set_alarm(self, at_unix_s: float) -> None:
+        """The host is woken then, should it sleep; instead of what was set before. 0: not at all."""
+        within_s = at_unix_s - time.time()
+        if at_unix_s and not _SOONEST_ALARM_S <= within_s <= _LATEST_ALARM_S:
+            raise OSError(errno.EINVAL, f"an alarm in {within_s:.0f} s: 10 s to 31 days can be had")
+        self._wake_timer.set(at_unix_s)
 
 
 def refusal(error: OSError) -> Refusal:

@@ -45,11 +45,17 @@ def _positive(value: object, factor: float) -> float | None:
 
 
 class BatteryReader:
+    """`answered`: whether the last question was, so that without a battery there is none."""
+
     def __init__(self, bus: SystemBus) -> None:
         self._bus = bus
+        self.answered = False
 
     async def read(self) -> Battery | None:
         try:
-            return parse_battery(await self._bus.properties(_SERVICE, _DEVICE, _INTERFACE))
+            properties = await self._bus.properties(_SERVICE, _DEVICE, _INTERFACE)
         except BusError:
+            self.answered = False
             return None
+        self.answered = True
+        return parse_battery(properties)

@@ -19,9 +19,9 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
-from cedos.selector.deadlines.deadline_demand import DeadlineDemand, Waiting
+from cedos.selector.deadlines.deadline_demand import DeadlineDemand
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.missed import missed
+from cedos.selector.deadlines.missed import risky
 from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import EPOCH_S, DeadlinePlan
 
@@ -41,9 +41,6 @@ turned on every second never sleeps."""
 
 _TIME_TO_MEASURE_S: Final = 20.0
 """With more time than that a free network that was never used is measured first."""
-
-_MOST_COMPUTED: Final = 8
-"""Deadlines of one plan; a table with more of them near their limit is urgent."""
 
 _DEADLINE: Final = itemgetter(DeadlineFlow._fields.index("deadline_at_s"))
 
@@ -106,23 +103,11 @@ class ChanceScheduler:
             ]
             working = [(each, 0.0) for each in free]
             metered = [*((each, 0.0) for each in used), *waiting]
-            if not self._risky(demand, working, metered):
+            if not risky(demand, working, metered, self.target):
                 break
             if network.up:
                 used.append(network)
         return used
-
-    def _risky(
-        self, demand: DeadlineDemand, free: Sequence[Waiting], metered: Sequence[Waiting]
-    ) -> bool:
-        bound = self.target / (len(free) + len(metered))
-        for count, number in enumerate(demand.short([*free, *metered], bound)):
-            if count >= _MOST_COMPUTED:
-                return True
-            within_s, bits = demand.within_s[number], demand.bits[number]
-            if missed(free, metered, within_s, bits, self.target) > self.target:
-                return True
-        return False
 
 
 def _hopeless(

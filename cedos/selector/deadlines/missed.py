@@ -1,16 +1,33 @@
-"""The probability that networks will not have carried so much by an instant."""
+"""The probability that networks will not have carried so much by an instant, or by each of several."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 from typing import Final
 
-from cedos.selector.deadlines.deadline_demand import Waiting
+from cedos.selector.deadlines.deadline_demand import DeadlineDemand, Waiting
 
 EDGES: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.5, 0.75, 1.0)
 """Slices of a distribution, thin where deadlines are decided: each counts as its own middle."""
 
 _SLICES: Final = tuple(((low + high) / 2.0, high - low) for low, high in pairwise(EDGES))
+
+_MOST_COMPUTED: Final = 8
+"""Deadlines of one plan; a table with more of them near their limit is urgent."""
+
+
+def risky(
+    demand: DeadlineDemand, free: Sequence[Waiting], metered: Sequence[Waiting], target: float
+) -> bool:
+    """Whether any deadline is missed with a higher probability than `target`."""
+    bound = target / (len(free) + len(metered))
+    for count, number in enumerate(demand.short([*free, *metered], bound)):
+        if count >= _MOST_COMPUTED:
+            return True
+        within_s, bits = demand.within_s[number], demand.bits[number]
+        if missed(free, metered, within_s, bits, target) > target:
+            return True
+    return False
 
 
 def missed(

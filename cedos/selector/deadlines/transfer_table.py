@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from cedos.errors import NotFoundError
@@ -13,6 +15,7 @@ from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
 from cedos.selector.deadlines.prospect import Prospect, prospect
+from cedos.selector.deadlines.wake import wake_in_s
 
 MOST_OF_USER: Final = 1000
 MOST: Final = 4000
@@ -59,6 +62,14 @@ class TransferTurn:
     prospect: Prospect
 
 
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """When a host that sleeps must be awake for its transfers, and for which of them first."""
+
+    at_unix_s: float
+    key: str
+
+
 @dataclass(slots=True)
 class _Row:
     transfer: TableTransfer
@@ -83,6 +94,7 @@ class TransferTable:
         self._rows: dict[str, _Row] = {}
         self._plans = dict.fromkeys(Direction, DeadlinePlan())
         self._states: dict[Direction, list[NetworkState]] = {way: [] for way in Direction}
+        self._seen: Sequence[SeenNetwork] = ()
         self._clock_s = 0.0
 
     def __len__(self) -> int:
@@ -136,7 +148,7 @@ class TransferTable:
 
     def plan(self, seen: Sequence[SeenNetwork], unix_s: float, now: float) -> bool:
         """Decides again; whether anybody's networks are other ones than before."""
-        self._clock_s = unix_s - now
+        self._clock_s, self._seen = unix_s - now, seen
         self.networks.watched(seen, now)
         for key, row in list(self._rows.items()):
             if unix_s > row.transfer.deadline_unix_s + KEPT_S and not self._runs(row, now):
@@ -193,6 +205,28 @@ class TransferTable:
             not any(each.deadline_at_s < flow.deadline_at_s for each in others),
             found,
         )
+
+    def moving(self, now: float) -> int:
+        """How many transfers may use a network now, and run."""
+        served = {key for plan in self._plans.values() for key in plan.served}
+        return sum(key in served and self._runs(row, now) for key, row in self._rows.items())
+
+    def wake(self, now: float) -> Wake | None:
+        """For whom a host that falls asleep now must be woken; None: for nobody."""
+        found: list[Wake] = []
+        for way in Direction:
+            plan = self._plans[way]
+            flows = [flow for flow in self.flows(way, now) if flow.key not in plan.late]
+            in_s = wake_in_s(
+                flows, partial(self._states_in, way, now), now, moving=bool(plan.served)
+            )
+            if in_s is not None:
+                first = min(flows, key=attrgetter("deadline_at_s"))
+                found.append(Wake(now + in_s + self._clock_s, str(first.key)))
+        return min(found, key=attrgetter("at_unix_s"), default=None)
+
+    def _states_in(self, way: Direction, now: float, in_s: float) -> Sequence[NetworkState]:
+        return self.networks.states(self._seen, way, now + in_s)
 
     def rows(self, now: float) -> list[tuple[TableTransfer, dict[str, int], bool]]:
         """All transfers by deadline, their bytes by network, and whether their program runs."""

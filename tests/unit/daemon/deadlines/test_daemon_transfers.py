@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 
 from cedos.api.transfers import TransferReport
-from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
+from cedos.daemon.deadlines.d_lock import DLock
 from cedos.daemon.deadlines.transfers import FILE, Transfers
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind
+from cedos.selector.deadlines.transfer_table import Wake
 from cedos.selector.objective import WeightedCost
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +27,8 @@ class Host:
         self.decided: list[str] = []
         self.barred: dict[str, str] = {}
         self.moving: list[int] = []
+        self.wakes = True
+        self.set_for: Wake | None = None
 
     def transfers(self) -> Transfers:
         def decided(*arguments: Any) -> None:
@@ -38,11 +41,12 @@ class Host:
             context=lambda: Context(time.monotonic(), {}),
             objective=lambda: WeightedCost(0.01, 2e-7),
             decided=decided,
-            inhibitor=cast(IdleInhibitor, self),
+            d_lock=cast(DLock, self),
         )
 
-    async def hold(self, moving: int) -> None:
+    async def update(self, moving: int, wake: Wake | None) -> None:
         self.moving.append(moving)
+        self.set_for = wake
 
     def release(self) -> None:
         self.moving.append(0)
@@ -61,7 +65,8 @@ def host(tmp_path: Path) -> Host:
 
 def report(number: int = 1, **more: Any) -> TransferReport:
     wanted = {"name": "song", "server": "there", "size_bytes": 1_000_000} | more
-    return TransferReport(key=f"{number:032x}", deadline_unix_s=time.time() + 3600.0, **wanted)
+    wanted = {"deadline_unix_s": time.time() + 3600.0} | wanted
+    return TransferReport(key=f"{number:032x}", **wanted)
 
 
 async def test_it_waits_and_is_told_by_the_names_of_interfaces(host: Host) -> None:
@@ -126,4 +131,23 @@ async def test_the_host_stays_awake_only_while_a_transfer_can_move(
     await transfers.report(report(ended=True), 0)
     await asyncio.sleep(0.1)
     assert host.moving[-1] == 0
+    assert host.set_for is None
+    running.cancel()
+
+
+async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedos.daemon.deadlines.transfers.EPOCH_S", 0.02)
+    transfers = host.transfers()
+    running = asyncio.ensure_future(transfers.run())
+    await transfers.report(report(2, deadline_unix_s=time.time() + 7200.0), 0)
+    await transfers.report(report(1), 0)
+    await asyncio.sleep(0.1)
+    first, second = transfers.listed()
+    # 1 MB over a phone of unknown rate (1 Mbit/s is promised) needs minutes; the deadline is in an hour.
+    assert first.wakes_unix_s is not None
+    assert time.time() + 1800 < first.wakes_unix_s < first.deadline_unix_s - 8
+    assert first.turn.begin_unix_s is not None
+    assert second.wakes_unix_s is None, "one alarm, for the first"
     running.cancel()

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -16,6 +17,7 @@ from cedos.daemon.privileged.part import PrivilegedPart
 from cedos.daemon.privileged.process import answered
 from cedos.kernel.netlink import NETLINK_ROUTE
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.process.wake_timer import WakeTimer
 from cedos.kernel.sockets.privileged_sockets import EventSocket, PacketSocket
 from cedos.model import FlowKey
 from cedos.steer.journal.reading import journal_line
@@ -173,3 +175,18 @@ def test_it_goes_on_whatever_it_is_asked(asked: Asked) -> None:
         for line in asked.kernel.log
         if "delete" in line or "rescue" in line or "filter" in line
     }
+
+
+def test_an_alarm_is_neither_at_once_nor_beyond_a_month(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(WakeTimer, "set", lambda _, at_unix_s: told.append(at_unix_s))
+    now = time.time()
+    for within_s in (-3600.0, 0.0, 5.0, 40 * 86_400.0, float("nan"), float("inf")):
+        assert asked.refuses("set_alarm", now + within_s)
+    assert asked.refuses("set_alarm", "soon")
+    assert told == []
+    assert asked.ask("set_alarm", now + 60.0) == ["done", None]
+    assert asked.ask("set_alarm", 0.0) == ["done", None]
+    assert told == [now + 60.0, 0.0]

@@ -1,5 +1,6 @@
 """The host stays awake while a transfer can move: against a private bus with a played logind."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ import pytest
 from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 
-from cedos.daemon.deadlines.idle_inhibitor import IdleInhibitor
+from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor
 from cedos.monitor.bus import SystemBus
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,14 @@ class Logind:
         self.locks.append(ours)
         self._given = theirs
         return Message.new_method_return(message, "h", [0], unix_fds=[theirs])
+
+    async def given_back(self) -> bool:
+        """Whether all are, within a second: the bus has a copy of its own for a moment."""
+        for _ in range(100):
+            if not self.held():
+                return True
+            await asyncio.sleep(0.01)
+        return False
 
     def held(self) -> int:
         """How many of the locks that were given are held still."""
@@ -65,24 +74,24 @@ async def logind(address: str) -> AsyncIterator[Logind]:
 
 async def test_the_lock_is_held_while_something_moves(address: str, logind: Logind) -> None:
     bus = SystemBus(address)
-    inhibitor = IdleInhibitor(bus)
+    inhibitor = SleepInhibitor(bus)
     try:
-        await inhibitor.hold(0)
+        await inhibitor.hold(False)
         assert not logind.asked
         for _ in range(3):
-            await inhibitor.hold(2)
+            await inhibitor.hold(True)
         assert inhibitor.held
         ((what, who, why, mode),) = logind.asked
         assert (what, who, mode) == ("idle", "cedos", "block"), "a lid and a person may do all"
         assert "deadlines" in why
         assert logind.held() == 1
-        await inhibitor.hold(0)
-        assert logind.held() == 0
-        await inhibitor.hold(1)
+        await inhibitor.hold(False)
+        assert await logind.given_back()
+        await inhibitor.hold(True)
         assert logind.held() == 1
         inhibitor.release()
         inhibitor.release()
-        assert logind.held() == 0
+        assert await logind.given_back()
     finally:
         await bus.close()
 
@@ -92,27 +101,41 @@ async def test_who_is_refused_says_so_once_and_asks_again_later(
 ) -> None:
     logind.refuses = True
     bus = SystemBus(address)
-    inhibitor = IdleInhibitor(bus)
+    inhibitor = SleepInhibitor(bus)
     try:
         for _ in range(3):
-            await inhibitor.hold(1)
+            await inhibitor.hold(True)
         assert len(logind.asked) == 1
         assert not inhibitor.held
         later_s = time.monotonic() + 31.0
         monkeypatch.setattr(
-            "cedos.daemon.deadlines.idle_inhibitor.time", SimpleNamespace(monotonic=lambda: later_s)
+            "cedos.daemon.deadlines.sleep_inhibitor.time",
+            SimpleNamespace(monotonic=lambda: later_s),
         )
         logind.refuses = False
-        await inhibitor.hold(1)
+        await inhibitor.hold(True)
         assert inhibitor.held
         inhibitor.release()
     finally:
         await bus.close()
 
 
+async def test_a_lid_has_a_lock_of_its_own(address: str, logind: Logind) -> None:
+    bus = SystemBus(address)
+    lid = SleepInhibitor(bus, LID)
+    try:
+        await lid.hold(True)
+        assert [asked[0] for asked in logind.asked] == ["handle-lid-switch"]
+        assert logind.held() == 1
+        lid.release()
+        assert await logind.given_back()
+    finally:
+        await bus.close()
+
+
 async def test_without_a_bus_nothing_is_asked() -> None:
-    await IdleInhibitor(None).hold(1)
+    await SleepInhibitor(None).hold(True)
     absent = SystemBus("unix:path=/nowhere")
-    inhibitor = IdleInhibitor(absent)
-    await inhibitor.hold(1)
+    inhibitor = SleepInhibitor(absent)
+    await inhibitor.hold(True)
     assert not inhibitor.held

@@ -1,0 +1,47 @@
+"""D-Lock (Cedos, III-E): awake while a transfer can move, asleep while none can, woken when one must."""
+
+from cedos.daemon.deadlines.sleep_inhibitor import SleepInhibitor
+from cedos.daemon.deadlines.wake_alarm import WakeAlarm
+from cedos.selector.deadlines.transfer_table import Wake
+
+
+class DLock:
+    """To be told each second.
+
+    Args:
+        idle: inhibits that the host falls asleep by itself.
+        lid: that it does as its lid is closed: only after it was woken, else in half a minute it would
+            sleep again.
+        alarm: None: it is never woken.
+    """
+
+    def __init__(self, idle: SleepInhibitor, lid: SleepInhibitor, alarm: WakeAlarm | None) -> None:
+        self._idle, self._lid, self._alarm = idle, lid, alarm
+
+    @property
+    def wakes(self) -> bool:
+        return self._alarm is not None
+
+    @property
+    def set_for(self) -> Wake | None:
+        """What the alarm is set for."""
+        return self._alarm.set_for if self._alarm is not None else None
+
+    @property
+    def problem(self) -> str:
+        """Why the host is not woken though it should be; empty: it is."""
+        return self._alarm.problem if self._alarm is not None else ""
+
+    async def update(self, moving: int, wake: Wake | None) -> None:
+        """`moving`: how many transfers can move now; `wake`: when the host must be awake."""
+        await self._idle.hold(moving > 0)
+        if self._alarm is not None:
+            await self._alarm.update(wake)
+            await self._lid.hold(self._alarm.awake_for(moving))
+
+    def release(self) -> None:
+        """Nothing is held or set any more."""
+        self._idle.release()
+        self._lid.release()
+        if self._alarm is not None:
+            self._alarm.release()

@@ -1,0 +1,112 @@
+"""When a host that sleeps must be woken for its transfers."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from cedos.model import Direction
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.host_networks import SeenNetwork
+from cedos.selector.deadlines.network_state import NetworkState
+from cedos.selector.deadlines.supply import ForecastSupply
+from cedos.selector.deadlines.sustained_rate import SustainedRate
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+from cedos.selector.deadlines.wake import WAKING_S, wake_in_s
+
+
+def known(rate_bps: float, until_s: float = 1000.0) -> SustainedRate:
+    """A rate that never varied."""
+    rate = SustainedRate()
+    for at_s in range(int(until_s)):
+        rate.observe(rate_bps, 1.0, float(at_s + 1))
+    return rate
+
+
+WIFI, PHONE = known(20e6), known(8e6)
+
+
+def states(now: float, *, phone: bool = True, wifi_up: bool = True) -> Sequence[NetworkState]:
+    found = [NetworkState("wifi", wifi_up, 0.0, 20e6, ForecastSupply(WIFI, now, up=wifi_up))]
+    if phone:
+        found.append(NetworkState("lte", True, 2e-7, 8e6, ForecastSupply(PHONE, now)))
+    return found
+
+
+def asked(*flows: DeadlineFlow, moving: bool = False, **networks: bool) -> float | None:
+    return wake_in_s(flows, lambda s: states(1000.0 + s, **networks), 1000.0, moving=moving)
+
+
+def in_s(*flows: DeadlineFlow, moving: bool = False, **networks: bool) -> float:
+    found = asked(*flows, moving=moving, **networks)
+    assert found is not None
+    return found
+
+
+def song(within_s: float, size_bytes: float = 60e6, key: str = "song") -> DeadlineFlow:
+    return DeadlineFlow(key, size_bytes, 1000.0 + within_s)
+
+
+def test_as_late_as_the_metered_network_allows_however_fast_wifi_is_now() -> None:
+    """60 MB at 8 Mbit/s is a minute; what it may vary by meanwhile, and to wake, comes before."""
+    wake = in_s(song(3600.0))
+    assert 1800.0 < wake < 3600.0 - 60.0 - WAKING_S
+    assert in_s(song(3600.0), moving=True) == wake, "what comes over Wi-Fi now does not, asleep"
+
+
+def test_nobody_waits_nobody_is_woken() -> None:
+    assert asked() is None
+
+
+def test_those_with_earlier_deadlines_are_carried_before() -> None:
+    alone = in_s(song(3600.0))
+    both = in_s(song(3590.0, key="first"), song(3600.0))
+    large = in_s(song(3600.0, 300e6), song(7200.0, key="later"))
+    assert both < alone - 50.0
+    assert large < alone - 200.0
+
+
+def test_a_rate_that_grows_old_is_trusted_less() -> None:
+    soon, late = in_s(song(900.0)), in_s(song(9000.0))
+    assert 9000.0 - late > 900.0 - soon
+
+
+def test_what_must_be_carried_now_goes_on_after_two_minutes_of_sleep() -> None:
+    assert in_s(song(70.0), moving=True) == 120.0
+    # Where nothing moves (the phone is not here), waking again and again would help nobody.
+    assert asked(song(70.0)) is None
+
+
+def test_without_any_metered_network_it_counts_on_what_there_is() -> None:
+    """60 MB at 20 Mbit/s: 24 s."""
+    assert in_s(song(3600.0), phone=False) > in_s(song(3600.0))
+    assert asked(song(3600.0), phone=False, wifi_up=False) is None
+
+
+@pytest.mark.parametrize("up", [False, True])
+def test_the_table_knows_who_is_late_and_who_comes_first(up: bool) -> None:
+    table = TransferTable()
+    seen = [SeenNetwork("wifi", up, 0.0, 20e6), SeenNetwork("lte", True, 2e-7, 8e6)]
+
+    def told(key: str, size_bytes: int, within_s: float, way: Direction = Direction.DOWN) -> None:
+        table.report(
+            TableTransfer(key, 0, key, "there", way, size_bytes, 0, 5000.0 + within_s), 0.0
+        )
+
+    assert table.wake(0.0) is None
+    told("hopeless", 10**9, 30.0)
+    told("later", 10_000_000, 7200.0)
+    told("first", 10_000_000, 3600.0)
+    table.plan(seen, 5000.0, 0.0)
+    wake = table.wake(0.0)
+    assert wake is not None
+    assert wake.key == "first"
+    assert 5000.0 + 1000.0 < wake.at_unix_s < 5000.0 + 3600.0 - 10.0
+    told("upload", 10_000_000, 600.0, Direction.UP)
+    table.plan(seen, 5000.0, 0.0)
+    wake = table.wake(0.0)
+    assert wake is not None
+    assert wake.key == "upload"
+    # The hopeless one is carried, and does not wake anybody.
+    assert table.moving(0.0) >= 1
+    assert table.moving(100.0) == 0, "programs that say nothing do not run"
+    assert table.wake(100.0) is None
