@@ -34,10 +34,13 @@ class DLock:
 
     async def update(self, moving: int, wake: Wake | None) -> None:
         """`moving`: how many transfers can move now; `wake`: when the host must be awake."""
-        await self._idle.hold(moving > 0)
+        needed = moving > 0
         if self._alarm is not None:
             await self._alarm.update(wake)
-            await self._lid.hold(self._alarm.awake_for(moving))
+            # From when a metered network alone would just be in time it looks for better ones, awake.
+            needed = needed or (self._alarm.set_for is not None and wake is not None and wake.now)
+            await self._lid.hold(self._alarm.awake_for(needed))
+        await self._idle.hold(needed)
 
     def release(self) -> None:
         """Nothing is held or set any more."""

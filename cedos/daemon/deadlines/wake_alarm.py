@@ -11,6 +11,10 @@ from cedos.monitor.providers.battery import BatteryReader
 from cedos.selector.deadlines.transfer_table import Wake
 
 _SOONEST_S: Final = 15.0
+_GOES_ON_S, _LONGEST_S = 120.0, 3600.0
+"""What must be carried now goes on so long after the host was put to sleep (the paper's period); twice as
+long after each time that it was woken and nothing moved, as the phone was not here."""
+
 _MOVED_S: Final = 5.0
 """An alarm that would move by less stays as it is."""
 
@@ -54,7 +58,7 @@ class WakeAlarm:
         self._woken_unix_s: float | None = None
         self._read_unix_s = self._failed_unix_s = 0.0
         self._spared = self._failed = ""
-        self._wanted = False
+        self._wanted, self._was_needed, self._goes_on_s = False, True, _GOES_ON_S
         self.set_for: Wake | None = None
 
     @property
@@ -63,11 +67,12 @@ class WakeAlarm:
         why = (self._failed or self._spared) if self._wanted else ""
         return f"this host is not woken for transfers with deadlines: {why}" if why else ""
 
-    def awake_for(self, moving: int) -> bool:
+    def awake_for(self, needed: bool) -> bool:
         """Whether it was woken by us, and is needed for what it was woken for."""
+        self._was_needed = self._was_needed or needed
         if self._woken_unix_s is None or self._spared:
             return False
-        if moving or self._unix() - self._woken_unix_s < _LOOK_S:
+        if needed or self._unix() - self._woken_unix_s < _LOOK_S:
             return True
         self._woken_unix_s = None
         return False
@@ -85,7 +90,8 @@ class WakeAlarm:
         if wake is None or self._spared:
             self.release()
             return
-        at_unix_s = max(wake.at_unix_s, now + _SOONEST_S)
+        must = wake.at_unix_s <= now
+        at_unix_s = max(wake.at_unix_s, now + (self._goes_on_s if must else _SOONEST_S))
         kept = self.set_for
         # (What must be carried now has an alarm that moves with the time.)
         stays = (
@@ -109,6 +115,10 @@ class WakeAlarm:
             self._woken_unix_s = self._unix() if by_us else None
             self._read_unix_s = 0.0  # the battery is another one than before
             if by_us:
+                self._goes_on_s = (
+                    _GOES_ON_S if self._was_needed else min(2.0 * self._goes_on_s, _LONGEST_S)
+                )
+                self._was_needed = False
                 _log.info("woken for a transfer with a deadline", slept_s=slept_s - self._slept_s)
         self._slept_s = slept_s
 

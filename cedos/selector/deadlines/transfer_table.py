@@ -64,10 +64,14 @@ class TransferTurn:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """When a host that sleeps must be awake for its transfers, and for which of them first."""
+    """When a host must be awake for its transfers, and for which of them first.
+
+    `now`: that is now, and a network is here that it can be awake for.
+    """
 
     at_unix_s: float
     key: str
+    now: bool = False
 
 
 @dataclass(slots=True)
@@ -217,12 +221,12 @@ class TransferTable:
         for way in Direction:
             plan = self._plans[way]
             flows = [flow for flow in self.flows(way, now) if flow.key not in plan.late]
-            in_s = wake_in_s(
-                flows, partial(self._states_in, way, now), now, moving=bool(plan.served)
-            )
+            in_s = wake_in_s(flows, partial(self._states_in, way, now), now)
             if in_s is not None:
                 first = min(flows, key=attrgetter("deadline_at_s"))
-                found.append(Wake(now + in_s + self._clock_s, str(first.key)))
+                up = any(each.up and each.usable for each in self._states[way])
+                at_unix_s = now + in_s + self._clock_s
+                found.append(Wake(at_unix_s, str(first.key), in_s == 0.0 and up))
         return min(found, key=attrgetter("at_unix_s"), default=None)
 
     def _states_in(self, way: Direction, now: float, in_s: float) -> Sequence[NetworkState]:

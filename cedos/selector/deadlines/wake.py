@@ -18,9 +18,6 @@ from cedos.selector.deadlines.network_state import NetworkState
 WAKING_S: Final = 15.0
 """A host needs this until its networks carry something again."""
 
-_AGAIN_S: Final = 120.0
-"""What must be carried now goes on so long after the host was put to sleep (the paper's period)."""
-
 _STEPS: Final = 16
 
 
@@ -28,15 +25,12 @@ def wake_in_s(
     flows: Sequence[DeadlineFlow],
     states_in: Callable[[float], Sequence[NetworkState]],
     now: float,
-    *,
-    moving: bool,
 ) -> float | None:
-    """Seconds until the host must be awake; None: nothing would be gained by waking it.
+    """Seconds until the host must be awake, 0: from now on; None: there is nothing to wake it for.
 
     Args:
         flows: those that can be in time still.
         states_in: the networks as they will be known in so many seconds.
-        moving: whether any of the flows is carried now.
     """
     order = sorted(flows, key=attrgetter("deadline_at_s"))
     if not order:
@@ -46,14 +40,14 @@ def wake_in_s(
         usable = [each for each in states_in(in_s) if each.usable]
         paid = [each for each in usable if not each.free]
         demand = DeadlineDemand.of(order, now + in_s)
-        return not usable or risky(demand, [], [(each, 0.0) for each in paid or usable], TARGET)
+        return risky(demand, [], [(each, 0.0) for each in paid or usable], TARGET)
 
+    if not any(each.usable for each in states_in(0.0)):
+        return None
     if too_late(WAKING_S):
-        # Where nothing moves, nothing would after waking: the phone is not here, or the risk was there
-        # before. It is not woken again and again for that.
-        return _AGAIN_S if moving else None
+        return 0.0
     low, high = WAKING_S, order[-1].deadline_at_s - now
     for _ in range(_STEPS):
         middle = (low + high) / 2.0
         low, high = (low, middle) if too_late(middle) else (middle, high)
-    return low - WAKING_S
+    return max(low - WAKING_S, 1.0)

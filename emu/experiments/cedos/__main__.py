@@ -7,13 +7,22 @@ from typing import Any, Final
 
 import click
 
-from emu.experiments.cedos import days, figure6, places, study, subway
+from emu.experiments.cedos import days, figure6, idle_power, places, study, subway
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
 from emu.lab.runs import environment
 from emu.places import places as collections
 
-PARTS: Final = ("figure6", "days", "delays", "subway", "study", "places", "delays_at_places")
+PARTS: Final = (
+    "figure6",
+    "days",
+    "delays",
+    "subway",
+    "study",
+    "idle_power",
+    "places",
+    "delays_at_places",
+)
 PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
 """Transfers at a place begin within 200 of its 600 s."""
 
@@ -68,6 +77,8 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 found = subway.figures()
             case "study":
                 found = study.figures(count // 5, seed)
+            case "idle_power":
+                found = idle_power.figures(count // 5, seed)
             case _ if directory is None:
                 raise click.UsageError("--places DIR is needed for the real places")
             case "places":

@@ -6,6 +6,7 @@ what comes. Labelled as simulated wherever it is shown: there are no packets her
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
@@ -14,6 +15,7 @@ from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
 from cedos.selector.deadlines.supply import ForecastSupply
 from cedos.selector.deadlines.sustained_rate import SustainedRate
 from cedos.selector.prefetch.stretches import Stretches
+from emu.experiments.cedos.sleep import Sleep
 from emu.experiments.cedos.world import World
 
 WIFI, CELLULAR = "wlan0", "lte0"
@@ -74,8 +76,12 @@ def simulate(
     *,
     begin_s: float = 0.0,
     keep_parts: bool = False,
+    sleep: Sleep | None = None,
 ) -> list[Carried]:
-    """Until the end of the world, which begins at `begin_s`. `host`: what is known before; it learns."""
+    """Until the end of the world, which begins at `begin_s`. `host`: what is known before; it learns.
+
+    `sleep`: the host sleeps where nothing moves, and says when it is woken; else it is always awake.
+    """
     host = host or Host()
     offset_s = begin_s + _learn_before(host, world)
     flows = world.flows
@@ -100,6 +106,14 @@ def simulate(
         ]
         up = (is_up, world.cellular[at_s] > 0.0)
         plan = scheduler.plan(table, host.states(now_s, *up), now_s, plan)
+        if sleep is not None:
+            ahead = [each for each in table if each.key not in plan.late]
+            states_in = partial(_states_in, host, now_s, up)
+            asleep_s = sleep.for_s(bool(plan.served), bool(living), ahead, states_in, now_s)
+            if asleep_s:  # a person who begins a transfer wakes it
+                until_s = world.flows[arriving[-1]].released_s if arriving else end_s
+                at_s = min(at_s + asleep_s, until_s)
+                continue
         fresh = is_up and now_s == host.wifi_since_s
         step_s = 1 if living and fresh else _step(world, at_s, plan, living, left, arriving)
         if living:
@@ -109,8 +123,14 @@ def simulate(
             if left[number] <= 1e-6:
                 living.remove(number)
         host.stretches.passed(float(step_s), is_up)
+        if sleep is not None:
+            sleep.awake_s += step_s
         at_s += step_s
     return found
+
+
+def _states_in(host: Host, now_s: float, up: tuple[bool, bool], in_s: float) -> list[NetworkState]:
+    return host.states(now_s + in_s, *up)
 
 
 def _learn_before(host: Host, world: World) -> float:

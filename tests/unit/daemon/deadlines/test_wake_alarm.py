@@ -63,8 +63,11 @@ class Laptop:
         self.slept_s += until_unix_s - self.unix_s
         self.unix_s = until_unix_s
 
-    async def waits_until(self, at_unix_s: float | None, moving: int = 0) -> None:
-        wake = Wake(at_unix_s, "song") if at_unix_s is not None else None
+    async def waits_until(
+        self, at_unix_s: float | None, moving: int = 0, *, here: bool = True
+    ) -> None:
+        now = at_unix_s is not None and at_unix_s <= self.unix_s and here
+        wake = Wake(at_unix_s, "song", now) if at_unix_s is not None else None
         await self.lock.update(moving, wake)
 
 
@@ -94,15 +97,17 @@ async def test_woken_it_stays_awake_with_its_lid_closed_until_all_is_carried(
     await laptop.waits_until(NOW + 3600)
     assert not laptop.lid.held
     laptop.sleeps(NOW + 3600)
-    await laptop.waits_until(NOW + 3720)
+    await laptop.waits_until(None)
     assert laptop.lid.held, "a minute to find a network"
     assert not laptop.idle.held
-    laptop.unix_s += 10
-    await laptop.waits_until(NOW + 3730, moving=1)
+    laptop.unix_s += 70
+    await laptop.waits_until(laptop.unix_s)
+    assert laptop.lid.held, "it hopes for Wi-Fi still, and is to see it come"
     assert laptop.idle.held
     laptop.unix_s += 300
-    await laptop.waits_until(NOW + 4040, moving=1)
+    await laptop.waits_until(laptop.unix_s, moving=1)
     assert laptop.lid.held
+    assert laptop.told[-1] == laptop.unix_s + 120, "should a person send it to sleep meanwhile"
     await laptop.waits_until(None)
     assert not laptop.lid.held
     assert not laptop.idle.held
@@ -119,6 +124,24 @@ async def test_where_nothing_moves_it_may_sleep_after_a_minute(laptop: Laptop) -
     laptop.unix_s += 61
     await laptop.waits_until(None)
     assert not laptop.lid.held
+
+
+async def test_it_is_woken_ever_more_seldom_while_no_network_is_here(laptop: Laptop) -> None:
+    await laptop.waits_until(NOW + 3600)
+    after_s = []
+    for _ in range(4):
+        laptop.sleeps(laptop.told[-1])
+        for _ in range(2):
+            await laptop.waits_until(NOW, here=False)
+            assert not laptop.idle.held
+            laptop.unix_s += 61
+        after_s.append(round(laptop.told[-1] - laptop.unix_s + 61))
+    assert after_s == [120, 240, 480, 960]
+    await laptop.waits_until(NOW)  # the phone is here
+    assert laptop.idle.held
+    laptop.sleeps(laptop.told[-1])
+    await laptop.waits_until(NOW, here=False)
+    assert round(laptop.told[-1] - laptop.unix_s) == 120
 
 
 async def test_a_person_who_woke_it_closes_its_lid_as_ever(laptop: Laptop) -> None:

@@ -32,12 +32,12 @@ def states(now: float, *, phone: bool = True, wifi_up: bool = True) -> Sequence[
     return found
 
 
-def asked(*flows: DeadlineFlow, moving: bool = False, **networks: bool) -> float | None:
-    return wake_in_s(flows, lambda s: states(1000.0 + s, **networks), 1000.0, moving=moving)
+def asked(*flows: DeadlineFlow, **networks: bool) -> float | None:
+    return wake_in_s(flows, lambda s: states(1000.0 + s, **networks), 1000.0)
 
 
-def in_s(*flows: DeadlineFlow, moving: bool = False, **networks: bool) -> float:
-    found = asked(*flows, moving=moving, **networks)
+def in_s(*flows: DeadlineFlow, **networks: bool) -> float:
+    found = asked(*flows, **networks)
     assert found is not None
     return found
 
@@ -50,7 +50,7 @@ def test_as_late_as_the_metered_network_allows_however_fast_wifi_is_now() -> Non
     """60 MB at 8 Mbit/s is a minute; what it may vary by meanwhile, and to wake, comes before."""
     wake = in_s(song(3600.0))
     assert 1800.0 < wake < 3600.0 - 60.0 - WAKING_S
-    assert in_s(song(3600.0), moving=True) == wake, "what comes over Wi-Fi now does not, asleep"
+    assert in_s(song(3600.0), wifi_up=False) == wake, "what comes over Wi-Fi now does not, asleep"
 
 
 def test_nobody_waits_nobody_is_woken() -> None:
@@ -70,16 +70,17 @@ def test_a_rate_that_grows_old_is_trusted_less() -> None:
     assert 9000.0 - late > 900.0 - soon
 
 
-def test_what_must_be_carried_now_goes_on_after_two_minutes_of_sleep() -> None:
-    assert in_s(song(70.0), moving=True) == 120.0
-    # Where nothing moves (the phone is not here), waking again and again would help nobody.
-    assert asked(song(70.0)) is None
+def test_from_the_alarm_on_it_is_to_stay_awake() -> None:
+    """Also where the plan, which hopes for Wi-Fi, begins later: it could not find any, asleep."""
+    woken_s = 1000.0 + in_s(song(3600.0)) + 1.0
+    assert wake_in_s([song(3600.0)], lambda s: states(woken_s + s), woken_s) == 0.0
 
 
 def test_without_any_metered_network_it_counts_on_what_there_is() -> None:
     """60 MB at 20 Mbit/s: 24 s."""
     assert in_s(song(3600.0), phone=False) > in_s(song(3600.0))
-    assert asked(song(3600.0), phone=False, wifi_up=False) is None
+    assert asked(song(3600.0), phone=False, wifi_up=False) == 0.0
+    assert wake_in_s([song(3600.0)], lambda _: [], 1000.0) is None
 
 
 @pytest.mark.parametrize("up", [False, True])
