@@ -17,9 +17,9 @@ from cedos.api.client import ControlClient
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.api.turns import seen_turn
 from cedos.errors import CedosError
-from cedos.selector.deadlines.host_networks import SeenNetwork
 from cedos.selector.deadlines.plan import EPOCH_S
-from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+from cedos.selector.deadlines.transfer_table import TableTransfer
+from cedos.session.sockets.own_table import OWN_TABLE
 
 _WAIT_S: Final = 10.0
 _TIMEOUT_S: Final = 15.0
@@ -27,10 +27,6 @@ _ABSENT_S: Final = 2.0
 _SILENT_S: Final = 10.0
 """Where no daemon is, or one did not answer in time, it is asked again only so often."""
 
-_METERED_S: Final = 0.2 / 1e6
-"""Seconds that a metered byte is worth: that of the shipped configuration."""
-
-_own_table: Final = TransferTable()
 _followed: Final[dict[str, "FollowedTransfer"]] = {}
 
 
@@ -98,10 +94,9 @@ class FollowedTransfer:
     async def end(self) -> None:
         """It is here, or is given up for good: nobody waits for it any more."""
         report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
-        _own_table.end(report.key)
         _followed.pop(report.key, None)
-        if len(_own_table):
-            self._next_begins()
+        OWN_TABLE.ended(report.key, self._networks())
+        self._next_begins()
         try:
             await self._ask(report)
         except CedosError:
@@ -162,7 +157,6 @@ class FollowedTransfer:
             raise
 
     def _by_own_table(self, report: TransferReport) -> TurnMessage:
-        now, unix_s = time.monotonic(), time.time()
         transfer = TableTransfer(
             report.key,
             0,
@@ -174,24 +168,16 @@ class FollowedTransfer:
             report.deadline_unix_s,
         )
         try:
-            _own_table.report(transfer, now)
+            OWN_TABLE.told(transfer, report.used_bytes, report.lasted_s, self._networks())
         except ValueError:  # too many: it goes as if it could not wait
             return TurnMessage(networks=tuple(self._networks()))
-        _own_table.carried(report.key, dict(report.used_bytes), report.lasted_s, now)
-        _own_table.plan(self._seen(), unix_s, now)
-        return seen_turn(_own_table, report.key, now, unix_s)
+        return seen_turn(OWN_TABLE.table, report.key, time.monotonic(), time.time())
 
-    def _seen(self) -> list[SeenNetwork]:
-        return [
-            SeenNetwork(name, up=True, price_s=_METERED_S if metered else 0.0)
-            for name, metered in self._networks().items()
-        ]
-
-    def _next_begins(self) -> None:
+    @staticmethod
+    def _next_begins() -> None:
         """Whose turn it is now in the own table hears of it at once, else a small file took an epoch."""
-        _own_table.plan(self._seen(), time.time(), time.monotonic())
         for key, other in _followed.items():
-            if other.turn is not None and other.turn.serial != _own_table.serial(key):
+            if other.turn is not None and other.turn.serial != OWN_TABLE.table.serial(key):
                 other._soon.set()
 
     def _take(self, turn: TurnMessage) -> None:

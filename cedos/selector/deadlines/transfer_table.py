@@ -167,6 +167,11 @@ class TransferTable:
             changed = changed or plan.served != before.served
         return changed
 
+    def served(self, key: str) -> tuple[str, ...]:
+        """The networks that a transfer may use now."""
+        row = self._rows.get(key)
+        return () if row is None else self._plans[row.transfer.direction].served.get(key, ())
+
     def serial(self, key: str) -> str:
         """Another one where a transfer's networks are others, or it has become late."""
         row = self._rows.get(key)

@@ -35,13 +35,12 @@ from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
 from cedos.session.protocol.session import ALL, Session
+from cedos.session.sockets.buffer_gate import BufferGate
+from cedos.session.sockets.deadline_gate import DeadlineGate
 from cedos.session.sockets.handed_flow import HandedFlow
-from cedos.session.sockets.metered_gate import MeteredGate
 
 STREAM_LABEL: Final = Label()
 _DATAGRAM_RANK: Final = 0
-_CHECK_METERED_S: Final = 0.5
-_CHECK_BUFFER_S: Final = 0.1
 
 
 class Message(NamedTuple):
@@ -118,7 +117,9 @@ class Connection:
         self._over = False
         self._ended: SessionError | None = None
         self._asked_s = 0  # the keep-alive that was asked for last
-        self._gate = MeteredGate()
+        self._gate: BufferGate | DeadlineGate | None = None
+        self._expected_bytes = 0
+        self._wanted_at_s: float | None = None
         self._gate_timer: asyncio.TimerHandle | None = None
         self._buffered: Callable[[], int] = lambda: 0
         dialling = None
@@ -126,7 +127,7 @@ class Connection:
             dialling = Dialling(
                 server,
                 self._refused,
-                lambda: self._gate.open,
+                lambda: self._gate is None or self._gate.open,
                 adviser
                 and (
                     lambda changed: Advice(
@@ -191,9 +192,8 @@ class Connection:
             self._changed()
 
     def transfer_progress(self) -> TransferProgress:
-        policy = self._gate.policy
         return TransferProgress(
-            self.received_bytes, policy.expected_bytes, policy.deadline_at_s, RANK[self._label]
+            self.received_bytes, self._expected_bytes, self._wanted_at_s, RANK[self._label]
         )
 
     def on_change(self, call: Callable[[], None] | None) -> None:
@@ -260,6 +260,9 @@ class Connection:
     ) -> None:
         """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
 
+        All that waits in this process is planned together, by the scheduler that the daemon has for the
+        host's transfers (`cedos transfers`).
+
         The session lives as long as it waits: a deadline beyond its keep-alive makes it ask the peer for
         a longer one (DTP, 3.2), unless it was to end with its last path.
 
@@ -278,9 +281,15 @@ class Connection:
             raise SessionError("only the end that dialled chooses networks")
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
-        at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        self._gate.policy.choose(at_s, expected_bytes, buffer)
-        self._buffered = buffered
+        self._wanted_at_s = None if deadline_s is None else self._driver.now() + deadline_s
+        self._expected_bytes, self._buffered = expected_bytes, buffered
+        if isinstance(self._gate, DeadlineGate):
+            self._gate.close()
+        self._gate = None
+        if buffer is not None:
+            self._gate = BufferGate(buffer)
+        elif deadline_s is not None and expected_bytes > 0:
+            self._gate = DeadlineGate(self.peer_address[0], deadline_s, expected_bytes)
         if deadline_s is not None:
             self._outlive(deadline_s)
         if deadline_s is not None or expected_bytes:
@@ -331,16 +340,24 @@ class Connection:
         if self._gate_timer is not None:
             self._gate_timer.cancel()
             self._gate_timer = None
-        if self._over or self.flow.dialler is None:
+        gate, dialler = self._gate, self.flow.dialler
+        if self._over or dialler is None:
+            if isinstance(gate, DeadlineGate):
+                gate.close()
             return
-        paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
-        if self._gate.update(paths, self.received_bytes, buffered, self._driver.now()):
-            self.flow.dialler.check()
-        if self._gate.policy.buffer is not None:
-            self._core.receiver.resize(self._gate.policy.buffer.window_bytes)
-        if self._gate.policy.active:
-            often_s = _CHECK_METERED_S if self._gate.policy.buffer is None else _CHECK_BUFFER_S
-            self._gate_timer = self._driver.loop.call_later(often_s, self._check_metered)
+        if gate is None:
+            dialler.check()
+            return
+        if isinstance(gate, DeadlineGate):
+            by_network = self.received_by_network()
+            changed = gate.update(self.received_bytes, by_network, self.networks())
+        else:
+            paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
+            changed = gate.update(paths, self.received_bytes, buffered, self._driver.now())
+            self._core.receiver.resize(gate.buffer.window_bytes)
+        if changed:
+            dialler.check()
+        self._gate_timer = self._driver.loop.call_later(gate.CHECK_S, self._check_metered)
 
     def _outlive(self, deadline_s: float) -> None:
         """Asks the peer for a keep-alive of this, once, where less is agreed."""

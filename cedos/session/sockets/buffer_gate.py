@@ -1,24 +1,25 @@
-"""Whether a connection may use metered networks now, by what its paths have measured."""
+"""Whether a stream that is played may use metered networks now, by what its paths have measured."""
 
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
 from cedos.session.io.path import SessionPath
-from cedos.session.protocol.buffer_manager import BufferSituation
-from cedos.session.protocol.metered_policy import MeteredPolicy, Situation
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 
 _OVER_S: Final = 1.0
 _FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
 
 
-class MeteredGate:
-    """A `MeteredPolicy` with what it has to know of paths; rates of networks that went are remembered."""
+class BufferGate:
+    """A `BufferManager` with what it has to know of paths; what a network that went had is remembered."""
 
-    def __init__(self) -> None:
-        self.policy = MeteredPolicy()
+    CHECK_S = 0.1
+
+    def __init__(self, buffer: BufferManager) -> None:
+        self.buffer = buffer
         self.open = True
-        self._rates: dict[bool, float] = {}
+        self._metered_bps: float | None = None
         self._rtt_s: float | None = None
         self._counted: dict[int, int] = {}
         self._unmetered_bytes = 0
@@ -40,8 +41,8 @@ class MeteredGate:
         living = [path for path in paths if path.facts.stalled_at_s is None]
         for path in living:
             rate_bps = path.rate_towards_us_bps()
-            if rate_bps is not None:
-                self._rates[path.facts.metered] = rate_bps
+            if path.facts.metered and rate_bps is not None:
+                self._metered_bps = rate_bps
             if path.facts.metered and path.facts.rtt_s is not None:
                 self._rtt_s = path.facts.rtt_s
         unmetered_bps = self._count(paths, now)
@@ -49,18 +50,15 @@ class MeteredGate:
             self._received, self._came_s = received_bytes, now
         up = any(not path.facts.metered for path in living)
         self._up_s = (now if self._up_s is None else self._up_s) if up else None
-        buffer = BufferSituation(
+        situation = BufferSituation(
             buffered_bytes,
             None if self._up_s is None else now - self._up_s,
             unmetered_bps,
-            self._rates.get(True),
+            self._metered_bps,
             self._rtt_s,
             now - self._came_s,
         )
-        situation = Situation(
-            received_bytes, self._rates.get(False), up, self._rates.get(True), buffer
-        )
-        before, self.open = self.open, self.policy.metered_allowed(situation, now)
+        before, self.open = self.open, self.buffer.metered_wanted(situation)
         if self.open and not before:
             self._opened_s = now
         return self.open is not before
@@ -72,8 +70,7 @@ class MeteredGate:
             if not path.facts.metered:
                 self._unmetered_bytes += came
             elif self._opened_s is not None and path.received_bytes >= _FIRST_BYTES:
-                if self.policy.buffer is not None:
-                    self.policy.buffer.started(now - self._opened_s)
+                self.buffer.started(now - self._opened_s)
                 self._opened_s = None
         self._counted = {path.path_id: path.received_bytes for path in paths}
         marks = self._marks

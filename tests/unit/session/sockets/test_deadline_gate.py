@@ -1,0 +1,108 @@
+"""A stream that can wait: the table of its process says when it may use a metered network."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from cedos.model import Direction
+from cedos.session.sockets import deadline_gate, own_table
+from cedos.session.sockets.deadline_gate import DeadlineGate
+from cedos.session.sockets.own_table import OwnTable
+
+BOTH = {"wlan0": False, "lte0": True}
+LTE = {"lte0": True}
+MB = 1_000_000
+
+
+class Laptop:
+    """Its clock, and a table that knows an LTE of 8 Mbit/s."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+        self.table = OwnTable()
+        for second in range(1000):
+            self.table.table.networks.measured("lte0", Direction.DOWN, 8e6, 1.0, float(second))
+
+    def passes(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+@pytest.fixture
+def laptop(monkeypatch: pytest.MonkeyPatch) -> Laptop:
+    made = Laptop()
+    clock = SimpleNamespace(monotonic=lambda: made.at_s, time=lambda: 1e9 + made.at_s)
+    monkeypatch.setattr(deadline_gate, "time", clock)
+    monkeypatch.setattr(own_table, "time", clock)
+    monkeypatch.setattr(deadline_gate, "OWN_TABLE", made.table)
+    return made
+
+
+def test_it_begins_over_lte_as_late_as_is_safe_and_not_later(laptop: Laptop) -> None:
+    """10 MB are ten seconds of it."""
+    gate = DeadlineGate("there", 100.0, 10 * MB)
+    assert gate.update(0, {}, LTE)
+    assert not gate.open
+    while not gate.open:
+        laptop.passes(0.5)
+        gate.update(0, {}, LTE)
+    left_s = 1100.0 - laptop.at_s
+    assert 10.0 < left_s < 30.0
+
+
+def test_two_that_would_each_be_in_time_begin_early_enough_for_both(laptop: Laptop) -> None:
+    """Cedos' Figure 6b: each for itself they would wait too long, and both be late."""
+    gates = [DeadlineGate("there", 100.0, 30 * MB) for _ in range(2)]
+    begun = []
+    while not begun:
+        laptop.passes(0.5)
+        for each in gates:
+            each.update(0, {}, LTE)
+        begun = [each for each in gates if each.open]
+    assert 1100.0 - laptop.at_s > 60.0
+    assert len(begun) == 1, "one after the other, as two at a time help neither"
+    (first,) = begun
+    (second,) = (each for each in gates if each is not first)
+    first.update(30 * MB, {"lte0": 30 * MB}, LTE)
+    assert not first.open
+    while not second.open:
+        laptop.passes(0.5)
+        second.update(0, {}, LTE)
+    assert 1100.0 - laptop.at_s > 30.0
+
+
+def test_wifi_that_suffices_is_enough(laptop: Laptop) -> None:
+    for second in range(1000):
+        laptop.table.table.networks.measured("wlan0", Direction.DOWN, 20e6, 1.0, float(second))
+    for _ in range(100):  # it has been there for long, too
+        laptop.table.plan(BOTH)
+        laptop.passes(60.0)
+    gate = DeadlineGate("there", 60.0, 10 * MB)
+    gate.update(0, {}, BOTH)
+    assert not gate.open
+    gate.update(0, {"wlan0": 0}, LTE)
+    assert not gate.open, "50 s are left of sixty"
+    laptop.passes(46.0)
+    gate.update(0, {"wlan0": 0}, LTE)
+    assert gate.open
+
+
+def test_what_ends_leaves_the_table(laptop: Laptop) -> None:
+    gate = DeadlineGate("there", 3600.0, MB)
+    gate.update(0, {}, LTE)
+    assert len(laptop.table.table) == 1
+    assert gate.update(MB, {}, LTE) is False
+    assert len(laptop.table.table) == 0
+    other = DeadlineGate("there", 3600.0, MB)
+    other.update(0, {}, LTE)
+    other.close()
+    other.close()
+    assert len(laptop.table.table) == 0
+
+
+def test_a_table_that_is_full_holds_nobody_back(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedos.selector.deadlines.transfer_table.MOST_OF_USER", 0)
+    gate = DeadlineGate("there", 3600.0, MB)
+    gate.update(0, {}, LTE)
+    assert gate.open
