@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
-    GO,
     Answer,
     Entry,
     FileRequest,
@@ -27,37 +26,41 @@ _READ_BYTES: Final = 1 << 18
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
 
 
-class TurnGate(Protocol):
-    """Says when a file may come that can wait."""
+class Sessions(Protocol):
+    """Whatever has sessions with the server, as `ServerLink`."""
 
-    async def mine(self) -> None:
-        """Returns when some network may carry it."""
-        ...
+    async def until_done(
+        self,
+        over: Callable[["Connection"], Awaitable[bool]],
+        progress: Progress,
+        patience_s: float,
+    ) -> None: ...
 
 
 class Getting:
     """One file from one server; given up after `patience_s` without one byte and without a session.
 
-    `pause` is waited for behind each piece, for a limit of the rate, and gets its size. With a `turn` the
-    file's size is asked for, and the file itself when it is its turn.
+    `pause` is waited for behind each piece, for a limit of the rate, and gets its size.
     """
 
     def __init__(
         self,
         path: str,
         target: Target,
-        link: ServerLink,
+        link: Sessions,
         patience_s: float,
         pause: Callable[[int], Awaitable[None]] | None = None,
         read_bytes: int = _READ_BYTES,
-        turn: TurnGate | None = None,
     ) -> None:
-        self._turn = turn
         self._path, self._target, self._link = path, target, link
         self._patience_s = patience_s
         self._pause, self._read_bytes = pause, read_bytes
         self.progress = Progress(target.have, target.have)
         self._wrong = 0
+
+    async def ask(self) -> None:
+        """For its size alone; what is here of another version is given up. Errors: as of `run`."""
+        await self._link.until_done(self._head, self.progress, self._patience_s)
 
     async def run(self) -> None:
         """Until the file is whole and right.
@@ -68,10 +71,13 @@ class Getting:
         """
         await self._link.until_done(self._over, self.progress, self._patience_s)
 
-    async def _over(self, connection: "Connection") -> bool:
+    async def _head(self, connection: "Connection") -> bool:
+        await self._asked(connection, head=True)
+        return True
+
+    async def _asked(self, connection: "Connection", *, head: bool = False) -> Answer:
         target, progress = self._target, self.progress
-        hold = self._turn is not None
-        asked = FileRequest(self._path, target.have, target.version, hold=hold)
+        asked = FileRequest(self._path, target.have, target.version, head=head)
         await connection.write(pack(asked))
         answer: Answer = await read(Answer, connection.read_exactly)
         if answer.refused:
@@ -82,9 +88,11 @@ class Getting:
         progress.size_bytes, progress.state = answer.size, ""
         progress.began_bytes = min(progress.began_bytes, target.have)
         progress.have_bytes = target.have
-        if self._turn is not None:
-            await self._turn.mine()
-            await connection.write(GO)
+        return answer
+
+    async def _over(self, connection: "Connection") -> bool:
+        target, progress = self._target, self.progress
+        answer = await self._asked(connection)
         while target.have < answer.size:
             data = await connection.read(min(self._read_bytes, answer.size - target.have))
             if not data:

@@ -3,7 +3,7 @@
 A message is JSON behind its length (32 bits, big-endian). The client asks for one thing after another:
 
 - `FileRequest`: the server's `Answer`, then `size - start` bytes of the file and the 32 bytes of the
-  whole file's SHA-256; with `hold` these wait for the client's `GO`.
+  whole file's SHA-256; with `head` the `Answer` alone.
 - `ListRequest`: `Listing`, then `size` bytes of JSON: a list of `Entry`.
 - `PutRequest`: `PutAnswer` with where to begin; the client sends the bytes from there and the digest of
   the whole file, and gets another `PutAnswer` once the file has its name.
@@ -17,9 +17,8 @@ import msgspec
 
 from cedos.errors import TransferError
 
-VERSION: Final = 2
+VERSION: Final = 3
 DIGEST_BYTES: Final = 32
-GO: Final = b"\x01"
 LONGEST_LISTING: Final = 1 << 24
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST: Final = 65_536
@@ -36,14 +35,14 @@ WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
 class FileRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="file"):
     """A file, or what follows `have` bytes of a version of it.
 
-    `hold`: only the answer now: asking for the size of what can wait costs few metered bytes.
+    `head`: only the answer: to know the size of what can wait costs few metered bytes.
     """
 
     path: PathText
     have: Offset = 0
     version: VersionText = ""
     protocol: int = VERSION
-    hold: bool = False
+    head: bool = False
 
 
 class ListRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):

@@ -14,7 +14,6 @@ import structlog
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
-    GO,
     LONGEST_LISTING,
     VERSION,
     Answer,
@@ -152,6 +151,8 @@ class Serving:
             end = connection.written_bytes
         finally:
             files.append((end, number))
+        if request.head:
+            return {}
         return {"path": request.path, "to": who, "bytes": n_bytes, "began_s": began_s}
 
     @contextmanager
@@ -181,8 +182,8 @@ class Serving:
         answer = Answer(version.size, start, str(version), status.st_mtime)
         await connection.write(pack(answer))
         length = version.size - start
-        if request.hold:
-            await connection.read_exactly(len(GO))
+        if request.head:
+            return 0
         if length:
             await connection.write_source(reader(number, start), length)
         digest = await self._tree.digest(number, version)

@@ -11,7 +11,6 @@ from typing import Final
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
-    GO,
     VERSION,
     Answer,
     AnyRequest,
@@ -102,6 +101,11 @@ class ObjectServing:
         except BaseException:
             found.users -= 1
             raise
+        if request.head:  # it stays until it is asked for, as long as there is room
+            os.close(number)
+            found.users -= 1
+            await self._connection.write(pack(_answer(request, found, size)))
+            return
         end = self._connection.written_bytes + (1 << 62)
         try:
             await self._hand_on(request, found, number, size)
@@ -113,11 +117,9 @@ class ObjectServing:
         self, request: FileRequest, found: StoredObject, number: int, size: int
     ) -> None:
         connection, record = self._connection, found.record
-        known = request.version == record.version and request.have <= size
-        at = request.have if known else 0
-        await connection.write(pack(Answer(size, at, record.version, record.modified_unix_s)))
-        if request.hold:
-            await connection.read_exactly(len(GO))
+        answer = _answer(request, found, size)
+        at = answer.start
+        await connection.write(pack(answer))
         self._fetcher.store.used(found)
         try:
             while at < size:
@@ -147,6 +149,12 @@ class ObjectServing:
     def _close(self, each: _HandedOn) -> None:
         os.close(each.number)
         each.found.users -= 1
+
+
+def _answer(request: FileRequest, found: StoredObject, size: int) -> Answer:
+    record = found.record
+    known = request.version == record.version and request.have <= size
+    return Answer(size, request.have if known else 0, record.version, record.modified_unix_s)
 
 
 def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:

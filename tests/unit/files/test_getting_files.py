@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 from cedos.files import server_link
-from cedos.files.getting import Getting, TurnGate
+from cedos.files.getting import Getting
 from cedos.files.messages import Answer, pack
 from cedos.files.partial import Partial
 from cedos.files.server_link import ServerLink
@@ -115,7 +115,7 @@ class World:
         self.breaks = list(breaks)
         self.before: list[Callable[[], None]] = []
         self.root = root
-        self.served = 0
+        self.served = self.told_bytes = 0
         self.server_ends: list[End] = []
 
     async def fetch(
@@ -123,7 +123,8 @@ class World:
         target: Path,
         path: str = "file",
         patience_s: float = 60.0,
-        turn: TurnGate | None = None,
+        *,
+        ask_first: bool = False,
     ) -> Getting:
         listening = Listening()
         serving = Serving(Tree(self.root), listening, {})
@@ -143,8 +144,11 @@ class World:
 
         partial = Partial(target, "s")
         link = ServerLink(connect)
-        one = Getting(path, partial, link, patience_s, turn=turn)
+        one = Getting(path, partial, link, patience_s)
         try:
+            if ask_first:
+                await one.ask()
+                self.told_bytes = sum(end.written_bytes for end in self.server_ends)
             await one.run()
         finally:
             await link.close()
@@ -183,25 +187,23 @@ def test_an_empty_file(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "got").read_bytes() == b""
 
 
-class Turns:
-    """Lets a file come after a while; notes what servers had sent by then."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.sent: list[int] = []
-
-    async def mine(self) -> None:
-        await asyncio.sleep(0.1)
-        self.sent.append(sum(end.written_bytes for end in self._world.server_ends))
-
-
 def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_path: Path) -> None:
-    world = World(root, [300_000])  # and the rest over a second session, when it is its turn again
-    turns = Turns(world)
-    one = asyncio.run(world.fetch(tmp_path / "got", turn=turns))
+    world = World(root, [300_000])
+    one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
     assert (tmp_path / "got").read_bytes() == TEXT
-    assert one.progress.sessions == len(turns.sent) == 2
-    assert 0 < turns.sent[0] < 400
+    assert 0 < world.told_bytes < 400
+    assert len(world.server_ends) == 2, "the first one broke in the file that it had told of"
+    assert one.progress.sessions == 3
+    assert world.served == 1, "who asked has nothing yet"
+
+
+def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "got.part").write_bytes(b"old")
+    world = World(root, [])
+    world.before = [lambda: (root / "file").write_bytes(TEXT[:1000])]
+    one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
+    assert (tmp_path / "got").read_bytes() == TEXT[:1000]
+    assert one.progress.size_bytes == 1000
 
 
 @settings(max_examples=25, deadline=None)

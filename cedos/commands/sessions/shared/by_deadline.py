@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,14 +15,16 @@ from cedos.api.transfers import TransferReport
 from cedos.api.turn_text import sentence
 from cedos.commands.console.program import say
 from cedos.commands.console.progress import ProgressLine, size
+from cedos.commands.sessions.shared.session_pool import PooledSession, SessionPool
 from cedos.commands.sessions.shared.sources import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
 from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
 from cedos.files.getting import Getting
 from cedos.files.partial import Partial
-from cedos.files.server_link import ServerLink
+from cedos.files.progress import Progress
 from cedos.session import keys
+from cedos.session.known_hosts import KnownServer
 from cedos.session.sockets.connection import Connection
 
 _DRAWN_EVERY_S: Final = 0.2
@@ -31,34 +33,33 @@ _BEYOND_S: Final = 86_400.0
 
 _MOST_S: Final = 30 * 86_400.0
 _MOST_FILES: Final = 256
-"""Each has a session, a lock and an open file of its own; programs may have 1024 files open."""
+"""Each has a lock and an open file of its own; programs may have 1024 files open."""
 
 
 class FileByDeadline:
-    """One file that can wait, over whatever sessions it takes: no other file uses them."""
+    """One file that can wait, over whatever sessions it takes; while it waits others have them."""
 
-    def __init__(self, source: Source, target: Path, ends: Endpoints, by_unix_s: float) -> None:
+    def __init__(
+        self, source: Source, target: Path, ends: Endpoints, pool: SessionPool, by_unix_s: float
+    ) -> None:
         self.source, self.target, self._by_unix_s = source, target, by_unix_s
-        self._only = ends.networks
+        self._only, self.pool = ends.networks, pool
         # The server is who has the key, at whatever address.
         identity = f"{keys.to_text(ends.server.key)}/{source.path}"
         self._partial = Partial(target, identity)
         self._key = hashlib.sha256(f"{identity}\0{target.absolute()}".encode()).hexdigest()[:32]
         self._server = ends.server.host
         self._used: dict[str, int] = {}
-        self._leading: dict[str, bool] = {}
-        self._connection: Connection | None = None
+        self._session: PooledSession | None = None
         self.following = FollowedTransfer(
             directories().socket, self._report, self._networks, self._changed
         )
-        until_s = max(by_unix_s - time.time(), 0.0) + _BEYOND_S
-        keep_s = min(max(until_s, ends.deadline_s), _MOST_S)
-        self._dial = replace(ends, deadline_s=keep_s).dialling(
-            made=self._made, may_use=self.following.may_use
-        )
-        self._link = ServerLink(self._connect)
-        self.getting = Getting(source.path, self._partial, self._link, keep_s, turn=self.following)
+        self.getting = Getting(source.path, self._partial, self, ends.deadline_s)
         self.seconds = 0.0
+
+    async def ask(self) -> None:
+        """For its size: before that is known there is nothing to plan. CedosError: it cannot be had."""
+        await self._ended_well(self.getting.ask())
 
     async def run(self) -> None:
         """Until it is here.
@@ -67,27 +68,44 @@ class FileByDeadline:
             CedosError: it cannot be had.
         """
         began_s = time.monotonic()
-        following: asyncio.Task[None] | None = None
-        getting = asyncio.ensure_future(self.getting.run())
+        following = asyncio.create_task(self.following.run())
         try:
-            while not getting.done():
-                # Only once its size is known there is anything to plan.
-                if following is None and self.getting.progress.size_bytes is not None:
-                    following = asyncio.create_task(self.following.run())
-                await asyncio.wait([getting], timeout=_DRAWN_EVERY_S)
-            try:
-                await getting
-            except TimeoutError as error:
-                raise SessionError("no server for too long") from error
+            await self._ended_well(self.getting.run())
             await self.following.end()
         finally:
             self.seconds = time.monotonic() - began_s
-            for task in filter(None, (following, getting)):
-                task.cancel()
-                with suppress(asyncio.CancelledError, CedosError, TimeoutError):
-                    await task
-            await self._link.close()
-            self._partial.close()
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+    def close(self) -> None:
+        self._partial.close()
+
+    async def until_done(
+        self, over: Callable[[Connection], Awaitable[bool]], progress: Progress, patience_s: float
+    ) -> None:
+        """As `ServerLink`: once it is its turn."""
+        await self.mine()
+        async with self.pool.session(self) as session:
+            self._session = session
+            try:
+                await session.link.until_done(over, progress, patience_s)
+            finally:
+                self._used, self._session = self._received(), None
+
+    def may_use(self, interface: str) -> bool:
+        return self.following.may_use(interface)
+
+    async def mine(self) -> None:
+        if self.getting.progress.size_bytes is not None:
+            await self.following.mine()
+
+    @staticmethod
+    async def _ended_well(getting: Awaitable[None]) -> None:
+        try:
+            await getting
+        except TimeoutError as error:
+            raise SessionError("no server for too long") from error
 
     @property
     def state(self) -> str:
@@ -107,7 +125,9 @@ class FileByDeadline:
             "from": self.source.name,
             "bytes": progress.have_bytes,
             "here_before_bytes": progress.began_bytes,
-            "sessions": progress.sessions,
+            "sessions": max(
+                progress.sessions - 1, 0
+            ),  # without the one that was asked for its size
             "seconds": round(self.seconds, 3),
             "received_bytes": dict(self._received()),
             "by_unix_s": self._by_unix_s,
@@ -115,36 +135,23 @@ class FileByDeadline:
             "error": None,
         }
 
-    async def _connect(self) -> Connection:
-        if self.getting.progress.size_bytes is not None:
-            await self.following.mine()
-        if self._connection is not None:
-            self._used, self._connection = self._received(), None
-        return await self._dial()
-
-    def _made(self, connection: Connection) -> None:
-        self._connection = connection
-        self._leading = connection.networks()
-
     def _networks(self) -> Mapping[str, bool]:
-        if self._connection is not None and not self._connection.ended:
-            self._leading = self._connection.networks()
         return {
             name: metered
-            for name, metered in self._leading.items()
+            for name, metered in self.pool.networks().items()
             if not self._only or name in self._only
         }
 
     def _received(self) -> dict[str, int]:
         found = dict(self._used)
-        if self._connection is not None:
-            for name, count in self._connection.received_by_network().items():
+        if self._session is not None:
+            for name, count in self._session.received().items():
                 found[name] = found.get(name, 0) + count
         return found
 
     def _changed(self) -> None:
-        if self._connection is not None:
-            self._connection.networks_changed()
+        if self._session is not None:
+            self._session.networks_changed()
 
     def _report(self) -> TransferReport:
         progress = self.getting.progress
@@ -172,6 +179,7 @@ class FilesByDeadline:
         self._by_unix_s, self._quiet = by_unix_s, quiet
         self._done, self._failed = done, failed
         self._waiting: list[FileByDeadline] = []
+        self._pools: dict[KnownServer, SessionPool] = {}
 
     def add(self, source: Source, target: Path, ends: Endpoints) -> None:
         """One more; it is fetched by `run`.
@@ -184,14 +192,19 @@ class FilesByDeadline:
                 f"{target}: one command takes {_MOST_FILES} files with --by; "
                 "repeat it when these are here"
             )
-        self._waiting.append(FileByDeadline(source, target, ends, self._by_unix_s))
+        pool = self._pools.get(ends.server)
+        if pool is None:
+            until_s = max(self._by_unix_s - time.time(), 0.0) + _BEYOND_S
+            ends = replace(ends, deadline_s=min(max(until_s, ends.deadline_s), _MOST_S))
+            pool = self._pools[ends.server] = SessionPool(ends)
+        self._waiting.append(FileByDeadline(source, target, pool.ends, pool, self._by_unix_s))
 
     async def run(self) -> None:
         """Until each is here or cannot be had; where it is cancelled, says what is kept."""
         line = _Line(self._waiting, self._quiet)
         drawing = asyncio.get_running_loop().create_task(line.run())
         try:
-            await asyncio.gather(*(self._one(each, line) for each in list(self._waiting)))
+            await asyncio.gather(*(self._of(pool, line) for pool in self._pools.values()))
         except asyncio.CancelledError:
             line.clear()
             for each in self._waiting:
@@ -200,18 +213,36 @@ class FilesByDeadline:
         finally:
             drawing.cancel()
             line.clear()
+            for each in self._waiting:
+                each.close()
+
+    async def _of(self, pool: SessionPool, line: "_Line") -> None:
+        """All files of one server: their sizes over one session, then each when it is its turn."""
+        mine = [each for each in self._waiting if each.pool is pool]
+        known = [each for each in mine if await self._went_well(each, each.ask(), line)]
+        await asyncio.gather(*(self._one(each, line) for each in known))
+        await pool.close()
 
     async def _one(self, each: FileByDeadline, line: "_Line") -> None:
+        if await self._went_well(each, each.run(), line):
+            line.clear()
+            self._waiting.remove(each)
+            each.close()
+            self._done(each.fact)
+
+    async def _went_well(
+        self, each: FileByDeadline, what: Coroutine[Any, Any, None], line: "_Line"
+    ) -> bool:
         try:
-            await each.run()
+            await what
         except CedosError as error:
             line.clear()
             self._failed(each.source.name, each.target, error)
             _say_kept(each)
-        else:
-            line.clear()
-            self._done(each.fact)
-        self._waiting.remove(each)
+            self._waiting.remove(each)
+            each.close()
+            return False
+        return True
 
 
 def _say_kept(each: FileByDeadline) -> None:

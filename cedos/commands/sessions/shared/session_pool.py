@@ -1,0 +1,110 @@
+"""Sessions with one server for files that can wait: no more than are carried at once, mostly one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.files.server_link import ServerLink
+from cedos.session.sockets.connection import Connection
+
+
+class SessionUser(Protocol):
+    """A file that has a session for a while."""
+
+    def may_use(self, interface: str) -> bool:
+        """Whether it may use this network now."""
+        ...
+
+    async def mine(self) -> None:
+        """Returns when there is a network that it may use."""
+        ...
+
+
+class PooledSession:
+    """One session, made again where it has ended; it uses the networks of who has it, else none."""
+
+    def __init__(self, ends: Endpoints) -> None:
+        self._dial = ends.dialling(made=self._made, may_use=self._may_use)
+        self.link = ServerLink(self._connect)
+        self._user: SessionUser | None = None
+        self._connection: Connection | None = None
+        self._earlier: dict[str, int] = {}
+        self._before: Mapping[str, int] = {}
+
+    def given(self, user: SessionUser | None) -> None:
+        """From now on it is this one's."""
+        self._user, self._earlier = user, {}
+        self._before = self._connection.received_by_network() if self._connection else {}
+        self.networks_changed()
+
+    def networks_changed(self) -> None:
+        """Its user may use other networks than before."""
+        if self._connection is not None:
+            self._connection.networks_changed()
+
+    def networks(self) -> Mapping[str, bool]:
+        """Interfaces that lead to the server, whether each is metered; empty: it is not known now."""
+        alive = self._connection is not None and not self._connection.ended
+        return self._connection.networks() if alive and self._connection is not None else {}
+
+    def received(self) -> dict[str, int]:
+        """Bytes by network since its user has it."""
+        found = dict(self._earlier)
+        if self._connection is not None:
+            for name, count in self._connection.received_by_network().items():
+                found[name] = found.get(name, 0) + count - self._before.get(name, 0)
+        return found
+
+    async def _connect(self) -> Connection:
+        if self._user is not None:
+            await self._user.mine()
+        return await self._dial()
+
+    def _made(self, connection: Connection) -> None:
+        self._earlier = self.received()
+        self._connection, self._before = connection, {}
+
+    def _may_use(self, interface: str) -> bool:
+        return self._user is not None and self._user.may_use(interface)
+
+
+class SessionPool:
+    """`ends`: this host's and the server's."""
+
+    def __init__(self, ends: Endpoints) -> None:
+        self.ends = ends
+        self._all: list[PooledSession] = []
+        self._idle: list[PooledSession] = []
+        self._leading: Mapping[str, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @asynccontextmanager
+    async def session(self, user: SessionUser) -> AsyncIterator[PooledSession]:
+        """One that nobody else has."""
+        if self._idle:
+            session = self._idle.pop()
+        else:
+            session = PooledSession(self.ends)
+            self._all.append(session)
+        session.given(user)
+        try:
+            yield session
+        finally:
+            session.given(None)
+            self._idle.append(session)
+
+    def networks(self) -> Mapping[str, bool]:
+        """Interfaces that lead to the server, as known last; each with whether it is metered."""
+        for each in self._all:
+            if found := each.networks():
+                self._leading = found
+                break
+        return self._leading
+
+    async def close(self) -> None:
+        """Says goodbye to the server."""
+        await asyncio.gather(*(each.link.close() for each in self._all))

@@ -1,0 +1,91 @@
+"""Files that can wait: one session with their server for all of them, in the process's own table."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos import session
+from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
+from cedos.commands.sessions.shared.sources import Source, SourceType
+from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.errors import CedosError
+from cedos.files.serving import Serving
+from cedos.files.tree import Tree
+from cedos.session.known_hosts import KnownServer
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.listener import Listener
+
+
+class Counting:
+    """A listener that keeps whom it let in."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.sessions: list[Connection] = []
+
+    async def accept(self) -> Connection:
+        self.sessions.append(await self._listener.accept())
+        return self.sessions[-1]
+
+    async def close(self) -> None:
+        await self._listener.close()
+
+
+def source(text: str) -> Source:
+    found = SourceType().convert(text, None, None)
+    assert isinstance(found, Source)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CEDOS_RUNTIME_DIR", "CEDOS_STATE_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
+    served, here = tmp_path / "served", tmp_path / "here"
+    served.mkdir()
+    here.mkdir()
+    files = {f"{number}.bin": os.urandom(50_000 * (number + 1)) for number in range(8)}
+    for name, content in files.items():
+        (served / name).write_bytes(content)
+    done: list[dict[str, Any]] = []
+    failed: list[str] = []
+
+    def fails(name: str, target: Path, error: CedosError) -> None:
+        failed.append(f"{target.name}: {error}")
+
+    async def run() -> list[Connection]:
+        key = KeyPair(os.urandom(32))
+        listener = await session.listen(("127.0.0.1", 0), key=key)
+        counting = Counting(listener)
+        serving = Serving(Tree(served), counting, {})  # type: ignore[arg-type]
+        running = asyncio.create_task(serving.run())
+        server = KnownServer("127.0.0.1", listener.address[1], key.public)
+        ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
+        later = FilesByDeadline(time.time() + 300.0, True, done.append, fails)
+        for name in ("absent.bin", *files):
+            later.add(source(f"there/{name}"), here / name, ends)
+        async with asyncio.timeout(40.0):
+            await later.run()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+        return counting.sessions
+
+    sessions = asyncio.run(run())
+    assert {name: (here / name).read_bytes() for name in files} == files
+    assert len(failed) == 1
+    assert failed[0].startswith("absent.bin: the server says:")
+    # (What a server refuses ends the session, as what follows would be of no use.)
+    assert len(sessions) == 2
+    assert all(fact["in_time"] and fact["sessions"] == 1 for fact in done)
+    carried = sum(sum(fact["received_bytes"].values()) for fact in done)
+    assert sum(map(len, files.values())) < carried < 1.1 * sum(map(len, files.values()))
+    assert not list(here.glob("*.part*"))
