@@ -1,6 +1,6 @@
 """What is drawn for Cedos' Figure 8 and Table VI, and how it is counted."""
 
-from emu.experiments.cedos import study, subway
+from emu.experiments.cedos import idle_power, study, subway
 from emu.experiments.cedos.simulate import Carried
 
 
@@ -33,3 +33,12 @@ def test_switches_are_counted_between_parts() -> None:
     assert study.switches(Carried(parts=[])) == 0
     assert study.switches(Carried(parts=[over_wifi, both, over_wifi])) == 0
     assert study.switches(Carried(parts=[over_wifi, over_cellular, both, over_cellular])) == 3
+
+
+def test_who_sleeps_is_woken_in_time_and_for_less_than_who_stays_awake() -> None:
+    locked, ours, nobody = idle_power.figures(10, 1, ("wakelock", "alarm", "no_alarm")).values()
+    assert abs(1000.0 * (idle_power.ASLEEP_W + idle_power.LOOK_J / 120.0) - 55.1) < 1e-6
+    assert ours["met_share"] == locked["met_share"] == 1.0
+    assert nobody["met_share"] < 0.8
+    assert 43.0 < nobody["mw"] < ours["mw"] < locked["mw"]
+    assert ours["mw"] - 43.0 < 0.5 * (locked["mw"] - 43.0)
