@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -218,31 +218,37 @@ class FilesByDeadline:
 
     async def _of(self, pool: SessionPool, line: "_Line") -> None:
         """All files of one server: their sizes over one session, then each when it is its turn."""
-        mine = [each for each in self._waiting if each.pool is pool]
-        known = [each for each in mine if await self._went_well(each, each.ask(), line)]
+        known: list[FileByDeadline] = []
+        nobody: CedosError | None = None
+        for each in [each for each in self._waiting if each.pool is pool]:
+            try:
+                if nobody is not None:
+                    raise nobody
+                await each.ask()
+                known.append(each)
+            except CedosError as error:
+                nobody = None if pool.reached else error  # who waited for it waited for all of them
+                self._given_up(each, error, line)
         await asyncio.gather(*(self._one(each, line) for each in known))
         await pool.close()
 
     async def _one(self, each: FileByDeadline, line: "_Line") -> None:
-        if await self._went_well(each, each.run(), line):
+        try:
+            await each.run()
+        except CedosError as error:
+            self._given_up(each, error, line)
+        else:
             line.clear()
             self._waiting.remove(each)
             each.close()
             self._done(each.fact)
 
-    async def _went_well(
-        self, each: FileByDeadline, what: Coroutine[Any, Any, None], line: "_Line"
-    ) -> bool:
-        try:
-            await what
-        except CedosError as error:
-            line.clear()
-            self._failed(each.source.name, each.target, error)
-            _say_kept(each)
-            self._waiting.remove(each)
-            each.close()
-            return False
-        return True
+    def _given_up(self, each: FileByDeadline, error: CedosError, line: "_Line") -> None:
+        line.clear()
+        self._failed(each.source.name, each.target, error)
+        _say_kept(each)
+        self._waiting.remove(each)
+        each.close()
 
 
 def _say_kept(each: FileByDeadline) -> None:

@@ -39,6 +39,10 @@ class PooledSession:
         self._before = self._connection.received_by_network() if self._connection else {}
         self.networks_changed()
 
+    @property
+    def reached(self) -> bool:
+        return self._connection is not None
+
     def networks_changed(self) -> None:
         """Its user may use other networks than before."""
         if self._connection is not None:
@@ -79,8 +83,10 @@ class SessionPool:
         self._idle: list[PooledSession] = []
         self._leading: Mapping[str, bool] = {}
 
-    def __len__(self) -> int:
-        return len(self._all)
+    @property
+    def reached(self) -> bool:
+        """Whether the server has ever answered."""
+        return any(each.reached for each in self._all)
 
     @asynccontextmanager
     async def session(self, user: SessionUser) -> AsyncIterator[PooledSession]:

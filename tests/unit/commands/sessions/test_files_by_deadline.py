@@ -89,3 +89,25 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
     carried = sum(sum(fact["received_bytes"].values()) for fact in done)
     assert sum(map(len, files.values())) < carried < 1.1 * sum(map(len, files.values()))
     assert not list(here.glob("*.part*"))
+
+
+def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
+    """Not once a file, one after the other."""
+    failed: list[str] = []
+
+    def fails(name: str, target: Path, error: CedosError) -> None:
+        failed.append(f"{target.name}: {error}")
+
+    async def run() -> None:
+        server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
+        ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
+        later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, fails)
+        for number in range(20):
+            later.add(source(f"there/{number}"), tmp_path / str(number), ends)
+        async with asyncio.timeout(6.0):
+            await later.run()
+
+    asyncio.run(run())
+    assert len(failed) == 20
+    assert len({text.partition(": ")[2] for text in failed}) == 1
+    assert not list(tmp_path.glob("*.part.json"))
