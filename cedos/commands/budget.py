@@ -88,7 +88,7 @@ def command(context: click.Context, as_json: bool) -> None:
         standing = client.budgets()
         notes = client.status().budget_problems
     except DaemonUnreachableError:
-        standing = _without_daemon(where)
+        standing = without_daemon(where)
         notes = budget_file.kept_aside(where.state / budget_file.FILE)
         notes.append("No daemon answers. This was counted until the last one ended.")
     if as_json:
@@ -322,7 +322,8 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     budget_file.write(file, known | {found.name: found})
 
 
-def _without_daemon(where: Directories) -> list[BudgetMessage]:
+def without_daemon(where: Directories) -> list[BudgetMessage]:
+    """All budgets as the last daemon left them; nothing is known of their prices."""
     # The rooms that count are heavy to load, and not needed while a daemon answers.
     from cedos.daemon.budgets.metering import money_per_mb, spent  # noqa: PLC0415
     from cedos.selector.budgets.calendar import period_at  # noqa: PLC0415
@@ -331,7 +332,7 @@ def _without_daemon(where: Directories) -> list[BudgetMessage]:
     config = load()
     set_ones = budget_file.read(where.state / budget_file.FILE)
     budgets = budget_file.configured(config, datetime.now()) | set_ones
-    file: Path = where.state / "usage.sqlite"
+    file: Path = where.state / Usage.FILE
     usage = None
     if file.exists():
         try:

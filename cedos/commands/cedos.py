@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "explain": "Say why a flow goes where it goes.",
     "transfers": "Show what waits for its deadline, and why.",
     "budget": "Show, set and remove budgets of data, energy and money.",
+    "usage": "Show what each network carried: metered data, energy, servers.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",
     "choose": "Say which network, or networks, a transfer should use now.",

@@ -24,8 +24,11 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
     async def sockets() -> OpenSockets:
         return open_sockets
 
-    others = "reliability director hints log observer budgets hard_budgets prefetching transfers"
-    parts: Any = dict.fromkeys([*others.split(), "probing", "problems", "config_file"])
+    others = (
+        "reliability director hints log observer budgets hard_budgets prefetching transfers"
+        " probing problems config_file usage history_file"
+    )
+    parts: Any = dict.fromkeys(others.split())
     return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, **parts)
 
 
