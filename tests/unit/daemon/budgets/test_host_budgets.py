@@ -94,6 +94,10 @@ async def test_money_by_what_networks_cost(make_host: MakeHost) -> None:
 async def test_money_without_any_price_is_said(host: Host) -> None:
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert any("money_per_mb" in problem for problem in host.budgets.problems)
+    host.tick()
+    assert host.budgets.prices.money_s(100.0, 1.0) == 0.0, "what is not counted has no price"
+    (message,) = messages(host.budgets)
+    assert message.suspended == "no network has a money_per_mb"
 
 
 async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:

@@ -34,6 +34,8 @@ def test_an_unknown_command_is_refused() -> None:
     done = CliRunner().invoke(cedos_emu.group, ["nonsense"])
     assert done.exit_code == 2
     assert "nonsense" in done.output
+    near = CliRunner().invoke(cedos_emu.group, ["plcaes"])
+    assert "Did you mean 'places'?" in near.output
 
 
 def test_errors_are_one_line_and_their_status(
