@@ -294,6 +294,18 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
+def test_who_may_not_write_the_file_is_told_who_may(
+    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(budget_file.whole_file, "write", forbidden)
+    refused = cedos(*SET, "data", "1GB", "--until", "18:00")
+    assert refused.exit_code == 3
+    assert "only root sets and removes budgets" in refused.stderr
+
+
 def test_an_end_that_has_passed_is_refused(cedos: Any, folders: Path) -> None:
     refused = cedos(*SET, "data", "4GB", "--until", "2025-01-01")
     assert refused.exit_code == 2
