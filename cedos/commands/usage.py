@@ -59,7 +59,8 @@ def command(since: str, as_json: bool) -> None:
         note = ""
     except DaemonUnreachableError:
         used, standing = _without_daemon(where, since_unix_s), without_daemon(where)
-        note = "No daemon answers. This was counted until the last one ended."
+        known = bool(used.networks or standing)
+        note = "No daemon answers. This was counted until the last one ended." * known
     if as_json:
         render.print_json(used)
     else:

@@ -103,6 +103,7 @@ def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
     done = cedos("usage")
     assert done.exit_code == 0
     assert "Nothing was counted since" in done.stdout
+    assert not done.stderr
     assert not (folders / "state").exists(), "looking makes nothing"
 
 
