@@ -166,9 +166,11 @@ class ApiBackend:
     async def explain(self, flow: str | None) -> DecisionMessage:
         decision = await self._log.find(flow, self._flows)
         if decision is None:
-            about = f"about {flow}" if flow else "yet"
+            if not flow:
+                raise NotFoundError("nothing was decided yet")
             raise NotFoundError(
-                f"no decision {about} is known. `cedos status` lists the flows that live"
+                f"no decision about {flow} is known. `cedos status` lists the flows that live;"
+                " `cedos explain` alone shows the latest decision"
             )
         return DecisionMessage.of(decision)
 
