@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emu.commands import cedos_emu
+from emu.commands import cedos_emu, shell
 from emu.console import extras
 from emu.places import places
 
@@ -52,6 +52,16 @@ def test_examples_name_places_that_come_with_the_repository() -> None:
     found = re.findall(r"--places (?:traces|my-walks) --place (\S+)", "\n".join(texts))
     assert len(found) >= 5
     assert [name for name in found if name not in known] == []
+
+
+def test_ctrl_c_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shell.command, "callback", interrupted)
+    done = CliRunner().invoke(cedos_emu.group, ["shell", "--place", "x", "true"])
+    assert done.exit_code == 130
+    assert done.output == "cedos-emu: interrupted; what was emulated is undone\n"
 
 
 def test_errors_are_one_line_and_their_status(
