@@ -95,9 +95,9 @@ def lines(
         yield from render.table(("NETWORK", "METERED", "NOT METERED", "ENERGY"), rows)
         if used.counted_since_unix_s is not None:
             yield f"Counting began on {render.instant(used.counted_since_unix_s)}."
-    for one in standing:
-        if not one.battery:
-            yield from _budget(one)
+    if counted := [one for one in standing if not one.battery]:
+        yield ""
+        yield from map(_budget, counted)
     if used.servers:
         yield ""
         servers = [
@@ -111,12 +111,11 @@ def lines(
         yield f"Only connections that have ended{kept}."
 
 
-def _budget(one: BudgetMessage) -> Iterator[str]:
+def _budget(one: BudgetMessage) -> str:
     spent, supply = (render.amount(each, one.resource) for each in (one.spent, one.supply))
     share = f" ({render.percent(one.spent / one.supply)})" if one.supply else ""
     ends = "ended" if one.over else "lasts until"
-    yield ""
-    yield (
+    return (
         f'Budget "{one.name}": {spent} of {supply} used{share} since'
         f" {render.instant(one.begins_unix_s)}; it {ends} {render.instant(one.ends_unix_s)}."
     )
