@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from cedos.api.budgets import BudgetMessage
+from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
@@ -65,6 +65,9 @@ class Backend(Protocol):
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         """All budgets, and how they stand."""
+
+    async def usage(self, since_unix_s: float) -> UsageMessage:
+        """What was used since then, by network and by server."""
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         """Sets a budget, or changes the one of this name; ConfigError where it cannot be one."""

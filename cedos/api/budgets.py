@@ -1,4 +1,4 @@
-"""Budgets over the control socket: a person sets a `Budget`, and is told how all of them stand."""
+"""Budgets over the control socket: a person sets a `Budget`, is told how all stand, and what was used."""
 
 from dataclasses import fields
 from typing import Any
@@ -84,6 +84,41 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
             ends_unix_s=ends_unix_s,
             **standing,
         )
+
+
+class NetworkUsage(ControlMessage, frozen=True, kw_only=True):
+    """What went over one network, of all programs, both ways.
+
+    `metered_bytes` are those of the time while it was metered. `radio_j` are its radio's joules, by its
+    traffic.
+    """
+
+    network: str
+    metered_bytes: float
+    free_bytes: float
+    radio_j: float
+
+
+class ServerUsage(ControlMessage, frozen=True, kw_only=True):
+    """What connections with one server (its name, else its address) have carried, by network."""
+
+    server: str
+    bytes_by_network: dict[str, int]
+
+
+class UsageMessage(ControlMessage, frozen=True, kw_only=True):
+    """What was used since `since_unix_s`, most metered bytes first.
+
+    `counted_since_unix_s`: counting began then, where that was later. `radio_j` is of all radios.
+    `servers` are those of finished connections that the history still has, from `flows_since_unix_s` on.
+    """
+
+    since_unix_s: float
+    counted_since_unix_s: float | None = None
+    radio_j: float = 0.0
+    networks: tuple[NetworkUsage, ...] = ()
+    servers: tuple[ServerUsage, ...] = ()
+    flows_since_unix_s: float | None = None
 
 
 def parse_budget(body: bytes) -> Budget:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from cedos import errors
-from cedos.api.budgets import BudgetMessage
+from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
@@ -77,6 +77,10 @@ class ControlClient:
 
     def budgets(self) -> list[BudgetMessage]:
         return self._ask("GET", "/v1/budgets", list[BudgetMessage])
+
+    def usage(self, since_unix_s: float) -> UsageMessage:
+        """What was used since then (seconds since the epoch)."""
+        return self._ask("GET", f"/v1/usage?since={since_unix_s}", UsageMessage)
 
     def set_budget(self, budget: Budget) -> BudgetMessage:
         return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(budget))

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
+from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -114,6 +115,7 @@ class ControlServer:
         application.router.add_get("/v1/explain", self._explain)
         application.router.add_get("/v1/decisions", self._decisions)
         application.router.add_get("/v1/budgets", self._budgets)
+        application.router.add_get("/v1/usage", self._usage)
         application.router.add_post("/v1/budgets", self._set_budget)
         application.router.add_delete(
             r"/v1/budgets/{name:[A-Za-z0-9._-]{1,31}}", self._unset_budget
@@ -171,6 +173,15 @@ class ControlServer:
 
     async def _budgets(self, request: web.Request) -> web.Response:
         return _json(await self._backend.standing_budgets())
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        try:
+            since_unix_s = float(request.query.get("since", "nan"))
+        except ValueError:
+            since_unix_s = nan
+        if not isfinite(since_unix_s):
+            raise ConfigError("usage: `since` is to be in seconds since the epoch")
+        return _json(await self._backend.usage(since_unix_s))
 
     async def _set_budget(self, request: web.Request) -> web.Response:
         return _json(await self._backend.set_budget(parse_budget(await request.read())), status=201)

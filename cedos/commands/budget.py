@@ -54,7 +54,10 @@ class _Set(Manual):
     examples=[
         ("cedos budget", "All budgets: use, supply, forecast, price, and the waiting they saved."),
         ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
-        ("cedos budget set data 1GB --until 20:00 --network lte0", "For today, of one network."),
+        (
+            "cedos budget set data 1GB --until 20:00 --network lte0 --name today",
+            "Another one for today, of one network.",
+        ),
         ("cedos budget set data 4GB --until 2026-12-01 --hard", "Then programs are stopped."),
         ("cedos budget set battery --until 18:00", "The battery is to last until six."),
         ("cedos budget set money 20 --until 2027-01-01", "Where networks have a money_per_mb."),
@@ -88,7 +91,7 @@ def command(context: click.Context, as_json: bool) -> None:
         standing = client.budgets()
         notes = client.status().budget_problems
     except DaemonUnreachableError:
-        standing = _without_daemon(where)
+        standing = without_daemon(where)
         notes = budget_file.kept_aside(where.state / budget_file.FILE)
         notes.append("No daemon answers. This was counted until the last one ended.")
     if as_json:
@@ -111,7 +114,7 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option(
     "--network", "networks", multiple=True, help="Whose data counts; without: all metered networks."
 )
-@click.option("--name", help="What to call it; without: what it is of.")
+@click.option("--name", help="What to call it; without: WHAT. Two of one kind need two names.")
 @click.option(
     "--hard", is_flag=True, help="Keep programs off its networks once it is spent: data and money."
 )
@@ -161,12 +164,24 @@ def set_command(
     where = directories()
     client = ControlClient(where.socket)
     try:
+        known = _answered(where, client.budgets)
         standing = _answered(where, lambda: client.set_budget(budget))
     except DaemonUnreachableError:
         _set_without_daemon(where, budget)
         click.echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
         return
     render.show(lines([standing], time.time()))
+    for earlier in known:
+        if earlier.name == budget.name and (earlier.supply, earlier.networks) != (supply, networks):
+            of = f" of {', '.join(earlier.networks)}" if earlier.networks else ""
+            click.echo(
+                f'It replaces the "{budget.name}" that was there ({_supplied(earlier)}{of}).'
+                " To have both, give one another --name.",
+                err=True,
+            )
+    for note in client.status().budget_problems:
+        if f'"{budget.name}" counts nothing' in note:
+            click.echo(f"Warning: {render.plain(note)}", err=True)
     if networks:
         there = sorted(network.name for network in client.networks())
         for strange in sorted(set(networks) - set(there)):
@@ -322,7 +337,8 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     budget_file.write(file, known | {found.name: found})
 
 
-def _without_daemon(where: Directories) -> list[BudgetMessage]:
+def without_daemon(where: Directories) -> list[BudgetMessage]:
+    """All budgets as the last daemon left them; nothing is known of their prices."""
     # The rooms that count are heavy to load, and not needed while a daemon answers.
     from cedos.daemon.budgets.metering import money_per_mb, spent  # noqa: PLC0415
     from cedos.selector.budgets.calendar import period_at  # noqa: PLC0415
@@ -331,7 +347,7 @@ def _without_daemon(where: Directories) -> list[BudgetMessage]:
     config = load()
     set_ones = budget_file.read(where.state / budget_file.FILE)
     budgets = budget_file.configured(config, datetime.now()) | set_ones
-    file: Path = where.state / "usage.sqlite"
+    file: Path = where.state / Usage.FILE
     usage = None
     if file.exists():
         try:

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "explain": "Say why a flow goes where it goes.",
     "transfers": "Show what waits for its deadline, and why.",
     "budget": "Show, set and remove budgets of data, energy and money.",
+    "usage": "Show what each network carried: metered data, energy, servers.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",
     "choose": "Say which network, or networks, a transfer should use now.",
@@ -43,6 +44,14 @@ class LazyGroup(click.Group):
         command = importlib.import_module(f"{room}.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; one that is misspelt is told which there is."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise click.NoSuchCommand(args[0], possibilities=list(COMMANDS), ctx=ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

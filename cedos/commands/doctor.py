@@ -53,9 +53,9 @@ def command(config_file: Path | None, as_json: bool) -> None:
         width = max(len(finding.topic) for finding in findings)
         for finding in findings:
             click.echo(_line(finding, width, coloured=sys.stdout.isatty()))
-    fatal = [finding.topic for finding in findings if finding.fatal]
+    fatal = [f"{finding.topic}: {finding.found}" for finding in findings if finding.fatal]
     if fatal:
-        raise HostError(f"the daemon cannot work here: {', '.join(fatal)}")
+        raise HostError(f"the daemon cannot work here now ({'; '.join(fatal)})")
 
 
 def _line(finding: Finding, width: int, *, coloured: bool) -> str:

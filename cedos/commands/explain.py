@@ -178,5 +178,5 @@ def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
         f"{render.duration(one.time_low_s)} to {render.duration(one.time_high_s)}",
         render.energy(one.energy_j),
         render.size(one.metered_bytes),
-        render.number(one.cost),
+        render.cost(one.cost),
     )

@@ -25,6 +25,7 @@ _LOG_IN_S = 60.0
 """So long a network that wanted a log-in is taken to want one still."""
 
 _WIDTH = 100
+_LEAST = 40
 
 
 @click.command(
@@ -56,7 +57,9 @@ def command(as_json: bool) -> None:
         render.show(lines(status))
 
 
-def lines(status: StatusMessage) -> Iterator[str]:
+def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
+    """`width`: of the screen; sentences are broken there, tables are not."""
+    width = max(_LEAST, min(width, _WIDTH))
     dry = ". Dry run: nothing is changed" if status.dry_run else ""
     made = f"{status.decisions} decision{'s' * (status.decisions != 1)}"
     yield (
@@ -70,7 +73,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
         told = (predicted_text.sentence(each.name, each.predicted) for each in status.networks)
         yield from filter(None, told)
         for network in status.networks:
-            yield from _indicators(network)
+            yield from _indicators(network, width)
     else:
         yield "no network"
     yield ""
@@ -78,7 +81,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
     since = f", for {render.duration(default.age_s)}" if default.age_s is not None else ""
     number = f" (decision {default.decision})" if default.decision is not None else ""
     yield f"New connections: {default.network or 'as the host would send them'}{since}{number}"
-    yield from _wrapped(render.sentence(default.reason))
+    yield from _wrapped(render.sentence(default.reason), width)
     if status.flows:
         yield ""
         columns = ("FLOW", "SERVER", "STRATEGY", "AGE", "DOWN", "UP")
@@ -97,7 +100,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield ""
         yield "Problems"
         for problem in status.problems:
-            yield f"  {render.sentence(problem)}"
+            yield from _wrapped(render.sentence(problem), width)
 
 
 def _network(network: NetworkMessage) -> tuple[str, ...]:
@@ -133,7 +136,7 @@ def _state(network: NetworkMessage) -> str:
     return "log-in" if wants else "up"
 
 
-def _indicators(network: NetworkMessage) -> Iterator[str]:
+def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
     """All indicators of a network, each with its age; synthetic ones are marked."""
     notes = [
         f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
@@ -149,14 +152,14 @@ def _indicators(network: NetworkMessage) -> Iterator[str]:
         # Each one stays on its line.
         text = "; ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in notes)
         for line in textwrap.wrap(
-            f"{network.name}: {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False
+            f"{network.name}: {text}", width, subsequent_indent="  ", break_on_hyphens=False
         ):
             yield line.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
     )
 
 

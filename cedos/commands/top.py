@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 import click
 
 from cedos.api.client import ControlClient
+from cedos.api.messages import StatusMessage
 from cedos.commands import status
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual
@@ -18,6 +19,7 @@ from cedos.errors import DaemonUnreachableError
 
 # ECMA-48 and xterm: other screen and no cursor; back again; home; rest of line; rest of screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_WIDEST = 100
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
@@ -49,15 +51,20 @@ def command(interval_s: float, count: int | None) -> None:
     client = ControlClient(directories().socket)
     first = client.status()
     screen = sys.stdout.isatty()
+
+    def shown_of(now: StatusMessage) -> list[str]:
+        columns = shutil.get_terminal_size().columns if screen else _WIDEST
+        return list(map(render.plain, status.lines(now, columns)))
+
     with _own_screen() if screen else nullcontext(), suppress(KeyboardInterrupt):
-        lines = list(map(render.plain, status.lines(first)))
+        lines = shown_of(first)
         for shown in itertools.count(1):
             click.echo(_page(lines) if screen else "\n".join(lines), nl=not screen)
             if shown == count:
                 return
             time.sleep(interval_s)
             try:
-                lines = list(map(render.plain, status.lines(client.status())))
+                lines = shown_of(client.status())
             except DaemonUnreachableError as error:
                 lines = [render.plain(str(error))]
 

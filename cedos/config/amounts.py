@@ -16,6 +16,7 @@ _SIZE: Final = 'a size such as "4GB", "500 MB" or "1.5GiB"'
 _SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _LONGEST_S: Final = 1e9
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_EARLIEST: Final = datetime(1981, 1, 1)
 MORNING_HOUR: Final = 8
 """A day without a time of day is meant as its morning."""
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -105,6 +106,32 @@ def _by(text: str, now: datetime) -> datetime:
     if re.match(r"[\d.]+ ?(ms|min|s|h|d)", text):
         return now + timedelta(seconds=seconds(text))
     return _until(text, now)
+
+
+def since(text: str, now: datetime) -> datetime:
+    """An instant that has passed, local time: so long ago, or a date with or without a time.
+
+    Errors: ValueError, with what would be right.
+    """
+    text = text.strip()
+    try:
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}.*", text):
+            found = datetime.fromisoformat(text)
+        elif text[-1:].isalpha():
+            found = now - timedelta(seconds=seconds(text))
+        else:  # of what, nobody knows
+            raise ValueError(text)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f'"{text}" is no time: write "7d", "24h", "2026-11-01" or "2026-11-01 08:00" (local time)'
+        ) from None
+    if found.tzinfo is not None:
+        raise ValueError(f'"{text}": leave the zone out, it is the local time')
+    if found < _EARLIEST:
+        raise ValueError(f'"{text}" is too long ago')
+    if found > now:
+        raise ValueError(f'"{text}" has not been yet: it is {now:%Y-%m-%d %H:%M} now')
+    return found
 
 
 def until(text: str, now: datetime) -> datetime:

@@ -9,6 +9,7 @@ from typing import Final
 from cedos.errors import ConfigError
 
 PID_FILE: Final = "daemon.pid"
+HISTORY_FILE: Final = "history.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Directories:
 
     @property
     def history(self) -> Path:
-        return self.state / "history.sqlite"
+        return self.state / HISTORY_FILE
 
 
 def directories(environment: Mapping[str, str] = os.environ) -> Directories:

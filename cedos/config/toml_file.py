@@ -49,6 +49,8 @@ def parse(text: str, struct: type[T], *, name: str, folder: Path = Path()) -> T:
         line = where.removeprefix("line ").partition(",")[0]
         if not line.isdecimal():  # "at end of document"
             line = str(max(1, len(text.splitlines())))
+        if what == "Invalid value":
+            what += ' (text stands in quotes: "text"; true, false and numbers do not)'
         raise ConfigError(f"{name}:{line}: not valid TOML: {what}") from error
     reader = _Reader(name, folder, text, struct)
     value = reader.value(document, struct, ())

@@ -1,5 +1,6 @@
 """What the daemon answers on its control socket."""
 
+import asyncio
 import heapq
 import os
 import time
@@ -7,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from cedos.api.budgets import BudgetMessage
+from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
@@ -23,7 +24,7 @@ from cedos.api.messages import (
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
-from cedos.daemon.budgets import messages
+from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
@@ -42,6 +43,7 @@ from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.detour import Detour
 from cedos.selector.decision.sent import Sent
+from cedos.storage.usage import Usage
 
 _RECENT = 1000
 SHOWN_FLOWS = 100
@@ -72,6 +74,8 @@ class ApiBackend:
         reliability: Reliability,
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
+        usage: Usage,
+        history_file: Path,
         config_file: Path | None,
         dry_run: bool,
     ) -> None:
@@ -88,6 +92,8 @@ class ApiBackend:
         self._reliability = reliability
         self._problems = problems
         self._open_sockets = open_sockets
+        self._usage = usage
+        self._history_file = history_file
         self._config_file = config_file
         self._dry_run = dry_run
         self._started_at_s = time.monotonic()
@@ -160,15 +166,21 @@ class ApiBackend:
     async def explain(self, flow: str | None) -> DecisionMessage:
         decision = await self._log.find(flow, self._flows)
         if decision is None:
-            about = f"about {flow}" if flow else "yet"
+            if not flow:
+                raise NotFoundError("nothing was decided yet")
             raise NotFoundError(
-                f"no decision {about} is known. `cedos status` lists the flows that live"
+                f"no decision about {flow} is known. `cedos status` lists the flows that live;"
+                " `cedos explain` alone shows the latest decision"
             )
         return DecisionMessage.of(decision)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         hard = self._hard_budgets
         return messages.messages(self._budgets, hard.barred_by, hard.unkept)
+
+    async def usage(self, since_unix_s: float) -> UsageMessage:
+        counted = used.by_network(self._usage, since_unix_s)
+        return await asyncio.to_thread(used.by_server, counted, self._history_file)
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._budgets.set(budget)

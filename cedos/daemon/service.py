@@ -13,7 +13,7 @@ import structlog
 
 from cedos.api.server import ControlServer
 from cedos.config import Config
-from cedos.config.directories import directories
+from cedos.config.directories import HISTORY_FILE, directories
 from cedos.daemon import second_network, startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
@@ -75,7 +75,6 @@ _log = structlog.get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
-_USAGE_FILE = "usage.sqlite"
 _KEEP_S = 60.0
 _JUDGED = 1_000
 """What is learned is kept so often, and at the end."""
@@ -120,7 +119,7 @@ async def run(
             await _wait(links, where.state, notifier, privileged, dry_run=dry_run)
         history = startup.history(config, where.history, stack, problems)
         sizes = startup.sizes(where.state / _SIZES_FILE)
-        usage = startup.usage(where.state / _USAGE_FILE, stack, problems)
+        usage = startup.usage(where.state / Usage.FILE, stack, problems)
         questions = SeparateQuestions(privileged) if privileged is not None else None
         flow_monitor = await stack.enter_async_context(
             FlowMonitor(links.is_local, source=KernelFlows(questions))
@@ -351,6 +350,8 @@ class Daemon:
             reliability=reliability,
             problems=self.problems,
             open_sockets=open_sockets,
+            usage=usage,
+            history_file=config.history.path or state / HISTORY_FILE,
             config_file=config_file,
             dry_run=dry_run,
         )

@@ -60,7 +60,9 @@ class ServerLink:
         self, over: Callable[["Connection"], Awaitable[bool]], progress: Progress
     ) -> bool:
         if self._connection is None:
+            progress.state = progress.state or "no answer from the server yet"
             self._connection = await self._connect()
+            progress.state = ""
         progress.sessions += 1
         progress.connection = connection = self._connection
         try:

@@ -122,8 +122,17 @@ class Route:
 
     def __str__(self) -> str:
         via = f"via {self.gateway} " if self.gateway else ""
+        out = f"dev {_interface(self.index)} table {self.table}"
         name = "default" if self.destination.prefixlen == 0 else str(self.destination)
-        return f"-{self.destination.version} route {name} {via}dev #{self.index} table {self.table}"
+        return f"-{self.destination.version} route {name} {via}{out}"
+
+
+def _interface(index: int) -> str:
+    """Its name; one that is gone has only its number left."""
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return f"#{index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from cedos.config import Config
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, PrivilegeError
 from cedos.kernel import own_file
 from cedos.model import Budget, Every, Resource
 from cedos.selector.budgets.calendar import period_at, wall
@@ -102,6 +102,10 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = msgspec.json.format(msgspec.json.encode(list(budgets.values())))
         whole_file.write(path, content)
+    except PermissionError as error:
+        raise PrivilegeError(
+            f"{path} is not yours to write. While no daemon answers, only root sets and removes budgets"
+        ) from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
 

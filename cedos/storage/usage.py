@@ -51,6 +51,9 @@ class Usage:
         boot: tells this start of the host from others.
     """
 
+    FILE: Final = "usage.sqlite"
+    """Its usual name in the state directory."""
+
     def __init__(self, path: Path | None, boot: str = "", *, read_only: bool = False) -> None:
         self.path = path
         self.notice: str | None = None
@@ -87,6 +90,14 @@ class Usage:
     def since(self, keys: Iterable[str], begin_s: float) -> float:
         """What was used since an instant (seconds since the epoch)."""
         return sum(self.totals.get(key, 0.0) - self._at(key, begin_s) for key in keys)
+
+    def begins_s(self) -> float | None:
+        """When counting began, as far as it is kept; None: nothing was counted yet."""
+        try:
+            (first,) = self._reader.execute("SELECT min(at_unix_s) FROM reading").fetchone()
+        except sqlite3.Error:
+            return None
+        return None if first is None else float(first)
 
     def write(self, now_s: float, *, mark: bool = False) -> None:
         """Keeps everything; never raises: `problem` says why the disk is of no use.

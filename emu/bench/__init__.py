@@ -12,7 +12,9 @@ from cedos.errors import ConfigError
 
 
 def names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if module.name != "rescue_laptop"
+    )
 
 
 def run(name: str, progress: Callable[[str], None]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,6 +30,23 @@ class LazyGroup(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; one that is misspelt is told which there is."""
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names:
+            raise click.NoSuchCommand(args[0], possibilities=names, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command; by the time Ctrl-C is told of, all that was emulated is undone."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("cedos-emu: interrupted; what was emulated is undone", err=True)
+            ctx.exit(130)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, _purpose(name)) for name in self.list_commands(ctx)]

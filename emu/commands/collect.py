@@ -39,7 +39,7 @@ class _Size(click.ParamType[tuple[int, Direction]]):
     "collect",
     epilog=examples(
         "cedos-emu collect --places ../shared/traces-real --starts 5 --out transfers.parquet",
-        "cedos-emu collect --place walk-1 --size 3e6:down --size 3e5:up --out mine.parquet",
+        "cedos-emu collect --places traces --place static-s13 --size 3e6:down --out mine.parquet",
         "cedos-emu collect --probes-for transfers.parquet --out with-probes.parquet",
     ),
 )
@@ -50,8 +50,21 @@ class _Size(click.ParamType[tuple[int, Direction]]):
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Parquet file."
 )
-@click.option("--starts", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--size", "sizes", type=_Size(), multiple=True, help="BYTES:DIRECTION; repeatable.")
+@click.option(
+    "--starts",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Instants of each place that transfers start from.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=_Size(),
+    multiple=True,
+    metavar="BYTES:DIRECTION",
+    help="3000:down, 300000:up, say; may be repeated.",
+)
 @click.option(
     "--like",
     type=click.Path(path_type=Path, exists=True),
@@ -70,7 +83,12 @@ class _Size(click.ParamType[tuple[int, Direction]]):
     help="Measure probes alone, and add them to the rows of this data set.",
 )
 @click.option("--force", is_flag=True, help="Replace a data set in --out.")
-@click.option("--jobs", type=click.IntRange(1), default=3 * (os.cpu_count() or 1))
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=3 * (os.cpu_count() or 1),
+    help="Transfers at once; without: three a core.",
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 def command(
     directory: Path | None,

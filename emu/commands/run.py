@@ -130,7 +130,7 @@ def command(
         f"place {resolved.place} of {known.directory}"
         f" ({'synthetic' if synthetic else 'measured on real networks'}),"
         f" {resolved.duration_s:g} s from second {resolved.start_s:g},"
-        f" {len(resolved.policies)} policies",
+        f" {len(resolved.policies)} polic{'y' if len(resolved.policies) == 1 else 'ies'}",
         err=True,
     )
     with bar(resolved.name) as progress:

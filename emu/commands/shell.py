@@ -14,8 +14,8 @@ _MS = click.FloatRange(min=0)
 @click.command(
     "shell",
     epilog=examples(
-        "cedos-emu shell --place walk-1 -- curl -o /dev/null http://server/bytes/10000000",
-        "cedos-emu shell --place walk-1 --start 30 -- curl --interface lte0 -T file http://server/upload/x",
+        "cedos-emu shell --places traces --place static-s13 -- curl -o /dev/null http://server/bytes/10000000",
+        "cedos-emu shell --places traces --place static-s13 --start 30 -- curl --interface lte0 http://server/",
     ),
     context_settings={"ignore_unknown_options": True},
 )

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cedos.api.broadcast import Broadcast
-from cedos.api.budgets import BudgetMessage
+from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest, program_mark
 from cedos.api.messages import (
@@ -94,6 +94,7 @@ class FakeDaemon:
         self.prefetching_said: list[PrefetchingRequest] = []
         self.programs: list[ProgramMessage] = []
         self.probed: list[ProbingMessage] = []
+        self.usage_since: UsageMessage | None = None
         self.fault: Exception | None = None
         self.delay_s = 0.0
         self.marks = True
@@ -170,6 +171,9 @@ class FakeDaemon:
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         return list(self.budgets.values())
+
+    async def usage(self, since_unix_s: float) -> UsageMessage:
+        return self.usage_since or UsageMessage(since_unix_s=since_unix_s)
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._before()

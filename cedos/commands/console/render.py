@@ -93,9 +93,13 @@ def number(value: float | None, unit: str = "") -> str:
     """A number with three digits that matter, and never fewer than are before its point."""
     if value is None:
         return UNKNOWN
-    # What is prohibitive is no figure to read: it keeps its power of ten.
     text = f"{value:.0f}" if 999.5 <= abs(value) <= 1e15 else f"{value:.3g}"
     return f"{text} {unit}".rstrip()
+
+
+def cost(value: float | None) -> str:
+    """A strategy's cost; one that a used-up budget forbids is no figure to read."""
+    return "beyond a budget" if value is not None and value > 1e15 else number(value)
 
 
 _UNITS: Final = {"dbm": "dBm", "db": "dB", "mps": "m/s"}

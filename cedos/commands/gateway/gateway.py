@@ -266,7 +266,8 @@ async def _run(
 def _print_line(invited: InvitedClients, client: str, host: str, port: int, me: KeyPair) -> None:
     secret = invited.invite(client)
     click.echo(
-        f"On {client}, run the line below. It is shown this once, and lets whoever has it in.",
+        f'Run this line on the client "{client}". Keep it secret: whoever has it may use this gateway,'
+        " and it is not shown again.",
         err=True,
     )
     click.echo(f"cedos join {invitation(host, port, me.public, secret)}")

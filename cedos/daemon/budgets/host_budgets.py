@@ -112,9 +112,15 @@ class HostBudgets:
         ]
         if not self._money_per_mb:
             lines += [
-                f'the budget "{name}" counts nothing: no network has a money_per_mb'
+                f'the budget "{name}" counts nothing: no network has a money_per_mb in the configuration'
                 for name, keeper in self.keepers.items()
                 if keeper.budget.resource is Resource.MONEY
+            ]
+        if self._full is None:
+            lines += [
+                f'the budget "{name}" counts nothing: nothing says how full the battery is (UPower)'
+                for name, keeper in self.keepers.items()
+                if keeper.budget.battery
             ]
         for standing in self.standings():
             if not standing.over and standing.spent > standing.budget.supply:
@@ -130,6 +136,8 @@ class HostBudgets:
 
     def suspended(self, budget: Budget) -> str:
         """Why a budget has no price now, in words; "": it has one."""
+        if budget.resource is Resource.MONEY and not self._money_per_mb:
+            return "no network has a money_per_mb"
         if not budget.battery:
             return ""
         if self._full is None:

@@ -12,9 +12,10 @@ from cedos.storage.radio_file import radios
 from cedos.storage.usage import Counter, Usage, differences
 
 RADIOS = "radios"
-"""The odometer of the radios' joules; those of bytes are `metered/NETWORK` and `free/NETWORK`."""
+"""The odometer of all radios' joules."""
 
-_METERED, _FREE = "metered/", "free/"
+RADIO, METERED, FREE = "radio/", "metered/", "free/"
+"""Before a network's name: the odometers of its joules, its metered bytes, its other bytes."""
 
 
 def radios_of(config: Config) -> dict[NetworkKind, Radio]:
@@ -79,7 +80,7 @@ class Metering:
         down = self._difference(network, "down", counters.received_bytes)
         up = self._difference(network, "up", counters.sent_bytes)
         if down + up:
-            kind = _METERED if network.metered else _FREE
+            kind = METERED if network.metered else FREE
             self._usage.add(f"{kind}{network.name}", down + up)
             self._moved(network.name, down + up)
         self._radio(network, up, down, now_s)
@@ -102,7 +103,8 @@ class Metering:
             watch, before_j = RadioWatch(self._radios[network.kind]), 0.0
         watch.carried(now_s, up, down)
         joules = watch.energy_j(now_s)
-        self._usage.add(RADIOS, joules - before_j)
+        for key in (RADIOS, f"{RADIO}{network.name}"):
+            self._usage.add(key, joules - before_j)
         self._watches[network.name] = (network.kind, watch, joules)
 
     def shares(self, network: str, now_s: float) -> dict[str, float]:
@@ -131,16 +133,16 @@ def spent(usage: Usage, budget: Budget, begin_s: float, money_per_mb: Mapping[st
             return usage.since([RADIOS], begin_s)
         case Resource.MONEY:
             return sum(
-                usage.since([f"{_METERED}{name}", f"{_FREE}{name}"], begin_s) * price / 1e6
+                usage.since([f"{METERED}{name}", f"{FREE}{name}"], begin_s) * price / 1e6
                 for name, price in money_per_mb.items()
             )
         case Resource.DATA:
             if budget.networks:
                 keys = _of_networks(budget.networks)
             else:
-                keys = [key for key in usage.totals if key.startswith(_METERED)]
+                keys = [key for key in usage.totals if key.startswith(METERED)]
             return usage.since(keys, begin_s)
 
 
 def _of_networks(names: Iterable[str]) -> list[str]:
-    return [f"{kind}{name}" for name in names for kind in (_METERED, _FREE)]
+    return [f"{kind}{name}" for name in names for kind in (METERED, FREE)]

@@ -135,7 +135,11 @@ class Gateway:
         files = open_files.allow()
         self._most = min(self._settings.most, max(1, files - _SPARE_FILES))
         if self._most < self._settings.most:
-            _log.warning("fewer connections than it should take", most=self._most, files=files)
+            _log.warning(
+                "the limit of open files allows fewer connections than --max-connections",
+                at_once=self._most,
+                open_files=files,
+            )
         listening = None if handed is None else handed.take(handed.state.listening)
         if listening is not None and listening.getsockname()[1] != self._settings.listen[1]:
             listening.close()

@@ -52,7 +52,8 @@ class Journal:
             os.close(self._lock)
             os.close(self._directory)
             raise AlreadyRunningError(
-                f"{self.path} belongs to a process that is steering now; stop that one first"
+                f"a cedos daemon is steering now (it holds {self.path}); it undoes everything when it"
+                " ends: stop that one first"
             ) from None
 
     def read(self) -> JournalReading:

@@ -145,7 +145,9 @@ def read(path: Path) -> DataSet:
             parquet = file.read(4) == b"PAR1"
         raw = _read_parquet(path) if parquet else _read_csv(path)
     except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
-        raise DataSetError(f"{path}: cannot be read: {error}") from error
+        raise DataSetError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', '') or error}"
+        ) from error
     return from_columns(raw, str(path))
 
 

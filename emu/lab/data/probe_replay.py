@@ -79,7 +79,9 @@ def load(file: Path, seed: int = 1) -> dict[str, Walk]:
     try:
         table = pq.read_table(file)
     except (OSError, pa.ArrowException) as error:
-        raise DataSetError(f"{file}: cannot be read: {error}") from error
+        raise DataSetError(
+            f"{file}: cannot be read: {getattr(error, 'strerror', '') or error}"
+        ) from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:
         raise DataSetError(f"{file}: column {missing[0]} is missing")
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}

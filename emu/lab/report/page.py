@@ -17,7 +17,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 table { border-collapse: collapse; margin: 1rem 0 }
 th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left }
-td small { color: #777; display: block }
+td small { color: #777; display: block; white-space: nowrap }
 .best { font-weight: 600 }
 .synthetic { background: #fff3cd; padding: .5rem 1rem; border-radius: .3rem }
 img { max-width: 100% }
@@ -70,7 +70,8 @@ def _section(run: runs.Recorded, beside: Path) -> str:
         )
     parts.append(
         f"<p>{run.duration_s:g} s from second {scenario.start_s:g}, "
-        f"{scenario.repeats} repetition(s). {html.escape(caption(run))}</p>"
+        f"{scenario.repeats} repetition{'s' * (scenario.repeats != 1)}. {html.escape(caption(run))}"
+        " Bold: the best of its column; below: its 95 % interval.</p>"
     )
     parts.append(_table(run))
     for repeat in range(scenario.repeats):

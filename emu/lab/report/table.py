@@ -93,5 +93,6 @@ def caption(run: runs.Recorded) -> str:
     count = next(iter(run.summary["policies"].values()))["n"]
     return (
         f"{count} transfers a policy. Oracle: the fastest of these policies for each transfer; "
-        "'as the oracle': within 10 % of it. Joules by Delphi's power figures, tails included."
+        "'as the oracle': within 10 % of it; regret: how much longer, on average (1: twice as long)."
+        " Joules by Delphi's power figures, tails included."
     )

@@ -53,7 +53,7 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
         above.set_title(_headline(name, run.summary["policies"][name]), fontsize=9, loc="left")
     axes[-1][0].set_xlabel("seconds into the run")
     axes[-1][0].set_xlim(0, duration_s)
-    figure.legend(handles=_key(), loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    figure.legend(handles=_key(), loc="outside lower center", ncols=7, fontsize=8, frameon=False)
     figure.suptitle(run.title, fontsize=11)
     return figure
 
@@ -123,4 +123,5 @@ def _key() -> list[Any]:
         Line2D([], [], color=COLOURS["cellular"], lw=2, label="over cellular"),
         Line2D([], [], color=COLOURS["both"], lw=2, label="over both"),
         Line2D([], [], color="#d62728", marker="x", ls="", label="not finished in time"),
+        Line2D([], [], color="#555555", lw=0.8, ls=":", label="new connections go elsewhere"),
     ]

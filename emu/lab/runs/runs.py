@@ -299,5 +299,9 @@ def read(directory: Path) -> Recorded:
         file = directory / "summary.json"
         summary = json.loads(file.read_text())
     except (OSError, pa.ArrowException, msgspec.MsgspecError, json.JSONDecodeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise DataSetError(
+                f"{directory} is not the folder of a finished run: it has no {file.name}"
+            ) from error
         raise DataSetError(f"{file}: not a finished run: {error}") from error
     return Recorded(directory, scenario, environment, summary, **tables)

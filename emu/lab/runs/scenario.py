@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from cedos.config import toml_file
 from cedos.config.toml_lines import key_lines
 from cedos.errors import ConfigError
 from cedos.model import Direction
@@ -119,14 +120,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read(file: Path) -> Scenario:
     """Reads a scenario; ConfigError names the file, the key, and what would be right."""
     try:
-        text = file.read_bytes()
-        found = msgspec.toml.decode(text, type=Scenario)
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no scenario {file}") from error
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from error
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"there is no scenario {file} ({error.strerror})") from error
+    found = toml_file.read(file, Scenario)
     if strangers := [name for name in found.policy if name not in policies.names()]:
-        lines = key_lines(text.decode())
+        lines = key_lines(text)
         raise ConfigError(
             "\n".join(
                 f"{file}:{lines.get(('policy', name), 1)}: {policies.unknown(name)}"

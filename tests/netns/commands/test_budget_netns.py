@@ -53,6 +53,14 @@ class Host:
     def spent_is_about(self, count: int) -> bool:
         return bool(count * 1042 <= self.budget()["spent"] < count * 1042 + 30_000)
 
+    def used_is_about(self, count: int) -> bool:
+        """`cedos usage` says the same, with a daemon and without."""
+        done = self.cedos("usage", "--since", "1h", "--json")
+        assert done.returncode == 0, done.stderr
+        networks = {each["network"]: each for each in json.loads(done.stdout)["networks"]}
+        carried: float = networks["lte0"]["metered_bytes"]
+        return count * 1042 <= carried < count * 1042 + 30_000
+
     def up(self) -> "AbstractContextManager[subprocess.Popen[str]]":
         return self._installed.up("--dry-run")
 
@@ -82,6 +90,7 @@ def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
     done = host.cedos("budget")
     assert "No daemon answers" in done.stdout
     assert host.spent_reaches(300)
+    assert host.used_is_about(300)
     host.send(100)  # counted when the next one starts
     with host.up():
         assert host.spent_reaches(400)
@@ -96,6 +105,7 @@ def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
         assert host.spent_reaches(700)
     with host.up():
         assert host.spent_reaches(700)
+        assert host.used_is_about(700)
         host.send(1400)
         assert host.spent_reaches(2100)
         shown = host.budget()

@@ -221,7 +221,29 @@ def test_a_network_that_is_not_there_is_said_and_accepted(
     assert done.exit_code == 0
     assert 'there is no network "nosuch" now (there are: wlan0)' in done.stderr
     assert fake_daemon.budgets["data"].networks == ("nosuch", "wlan0")
-    assert not cedos(*line, "wlan0").stderr
+    assert "there is no network" not in cedos(*line, "wlan0").stderr
+
+
+def test_a_budget_that_takes_the_place_of_another_says_so(
+    cedos: Any, control: Path, fake_daemon: Any
+) -> None:
+    plan = (*SET, "data", "4GB", "--until", "2030-12-01", "--every", "month")
+    assert not cedos(*plan).stderr
+    assert not cedos(*plan).stderr, "the same once more replaces nothing"
+    today = (*SET, "data", "1GB", "--until", "18:00", "--network", "wlan0")
+    assert not cedos(*today, "--name", "today").stderr
+    replaced = cedos(*today)
+    assert 'It replaces the "data" that was there (4 GB)' in replaced.stderr
+    assert "--name" in replaced.stderr
+
+
+def test_a_budget_that_counts_nothing_warns_when_it_is_set(
+    cedos: Any, control: Path, fake_daemon: Any
+) -> None:
+    fake_daemon.budget_problems = ['the budget "money" counts nothing: why', "another"]
+    done = cedos(*SET, "money", "20", "--until", "2030-01-01")
+    assert done.exit_code == 0
+    assert done.stderr == 'Warning: the budget "money" counts nothing: why\n'
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b"])
@@ -270,6 +292,18 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert (again.supply, again.since) == (8e9, kept["data"].since)
     assert cedos("budget", "remove", "data").exit_code == 0
     assert cedos("budget", "remove", "data").exit_code == 1
+
+
+def test_who_may_not_write_the_file_is_told_who_may(
+    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(budget_file.whole_file, "write", forbidden)
+    refused = cedos(*SET, "data", "1GB", "--until", "18:00")
+    assert refused.exit_code == 3
+    assert "only root sets and removes budgets" in refused.stderr
 
 
 def test_an_end_that_has_passed_is_refused(cedos: Any, folders: Path) -> None:
@@ -321,7 +355,7 @@ def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> N
     assert "18.8 kJ of 20 kJ" in shown(resource="energy", supply=2e4, spent=1234.0, spent_up=True)
     assert "20000" in shown(resource="money", supply=20_000.0)
     assert "e+" not in joules
-    assert (render.number(1234.4), render.number(2.0**200)) == ("1234", "1.61e+60")
+    assert (render.cost(1234.4), render.cost(2.0**200)) == ("1234", "beyond a budget")
     assert "on mains power" in shown(suspended="on mains power", battery=True, resource="energy")
 
 

@@ -51,6 +51,12 @@ def test_help_lists_every_command(cedos: Any) -> None:
         assert purpose in " ".join(result.stdout.split())
 
 
+def test_a_misspelt_command_is_told_which_there_is(cedos: Any) -> None:
+    refused = cedos("stauts")
+    assert refused.exit_code == 2
+    assert "No such command 'stauts'. Did you mean 'status'?" in refused.stderr
+
+
 def test_help_imports_no_command() -> None:
     code = (
         "import sys; from cedos.commands.cedos import main\n"

@@ -97,6 +97,21 @@ def test_status_in_full() -> None:
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
 
 
+def test_sentences_fit_a_narrow_screen() -> None:
+    why = "lte0: the other one has been silent for a while, and nobody knows for how long it will be so"
+    told = msgspec.structs.replace(
+        STATUS, default=DefaultMessage(network="lte0", reason=why), problems=[why], flows=[]
+    )
+    shown = list(status.lines(told, 60))
+    sentences = [line for line in shown if line.startswith("  ")]
+    assert len(sentences) == 4
+    assert max(map(len, sentences)) <= 60
+    assert " ".join(line.strip() for line in sentences) == f"{why}. {why}."
+    assert list(status.lines(told, 3)) == list(status.lines(told, 40)), (
+        "not narrower than words are"
+    )
+
+
 def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     def indicator(value: float, age_s: float, *, drawn: bool = False) -> IndicatorMessage:
         return IndicatorMessage(value=value, age_s=age_s, synthetic=drawn)

@@ -139,6 +139,9 @@ def test_all_problems_at_once_in_the_order_of_lines() -> None:
 
 
 def test_broken_toml_names_the_line() -> None:
+    assert problems("flag = maybe")[0].endswith(
+        'Invalid value (text stands in quotes: "text"; true, false and numbers do not)'
+    )
     assert problems("flag = true\nflag = ")[0].startswith("f.toml:2: not valid TOML: ")
     assert problems('a = """x')[0].startswith("f.toml:1: not valid TOML: ")
     assert problems("a = " + "[" * 100_000)[0].startswith("f.toml:1: not valid TOML: ")

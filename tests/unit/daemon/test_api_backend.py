@@ -10,6 +10,7 @@ from cedos.api.messages import flow_text
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.errors import NotFoundError
 from cedos.model import FlowKey
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
@@ -24,8 +25,11 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
     async def sockets() -> OpenSockets:
         return open_sockets
 
-    others = "reliability director hints log observer budgets hard_budgets prefetching transfers"
-    parts: Any = dict.fromkeys([*others.split(), "probing", "problems", "config_file"])
+    others = (
+        "reliability director hints log observer budgets hard_budgets prefetching transfers"
+        " probing problems config_file usage history_file"
+    )
+    parts: Any = dict.fromkeys(others.split())
     return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, **parts)
 
 
@@ -76,3 +80,16 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
     assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
     assert others == 7
     assert len(await backend.flows()) == 10
+
+
+async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
+    class Nothing:
+        async def find(self, *_: object) -> None:
+            return None
+
+    backend = backend_of(LivingFlows(), OpenSockets(None, None))
+    backend._log = Nothing()  # type: ignore[assignment]
+    with pytest.raises(NotFoundError, match="`cedos explain` alone shows the latest"):
+        await backend.explain("nothing.example")
+    with pytest.raises(NotFoundError, match=r"^nothing was decided yet$"):
+        await backend.explain(None)

@@ -306,7 +306,7 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "missing  networks          none",
         "                           lost: everything",
     ]
-    assert result.stderr == "cedos: the daemon cannot work here: networks\n"
+    assert result.stderr == "cedos: the daemon cannot work here now (networks: none)\n"
     facts = json.loads(cedos("doctor", "--json").stdout)
     assert facts["can_run"] is False
     assert [one["state"] for one in facts["findings"]] == ["ok", "limited", "missing"]

@@ -58,3 +58,4 @@ async def test_a_battery_that_tells_nothing_has_no_price(host: Host) -> None:
     host.tick()
     assert host.budgets.prices.energy_rate() == 0.0
     assert messages(host.budgets)[0].suspended == "battery charge unknown"
+    assert any('"battery" counts nothing' in problem for problem in host.budgets.problems)

@@ -14,6 +14,7 @@ from cedos.config import (
     NetworkConfig,
     PlanConfig,
 )
+from cedos.daemon.budgets import used
 from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.decisions.choices import objective as objective_of
@@ -75,6 +76,7 @@ async def test_joules_of_the_radios_are_counted(host: Host) -> None:
         host.carry("lte0", 100_000)
         host.tick()
     host.tick(60.0)
+    host.tick(10.0)
     # Four seconds between five looks, and Delphi's tail.
     assert host.spent("energy") == pytest.approx(4 * 1.674 + 6.5, rel=0.01)
 
@@ -92,6 +94,10 @@ async def test_money_by_what_networks_cost(make_host: MakeHost) -> None:
 async def test_money_without_any_price_is_said(host: Host) -> None:
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert any("money_per_mb" in problem for problem in host.budgets.problems)
+    host.tick()
+    assert host.budgets.prices.money_s(100.0, 1.0) == 0.0, "what is not counted has no price"
+    (message,) = messages(host.budgets)
+    assert message.suspended == "no network has a money_per_mb"
 
 
 async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
@@ -151,3 +157,16 @@ async def test_prices_that_hardly_move_wake_nobody(host: Host) -> None:
 def test_unknown_radios_are_named(name: str) -> None:
     with pytest.raises(ConfigError, match=r"pigeon.*(delphi|lte)"):
         radios_of(Config(energy=EnergyConfig(**{name: "pigeon"})))
+
+
+async def test_what_was_used_is_told_by_network(host: Host) -> None:
+    host.carry("lte0", 4_000_000)
+    host.carry("wlan0", 9_000_000)
+    host.tick(60.0)
+    host.tick(10.0)
+    told = used.by_network(host.usage, host.now_s - 3600.0)
+    lte, wifi = told.networks
+    assert (lte.network, lte.metered_bytes, lte.free_bytes) == ("lte0", 4e6, 0.0)
+    assert (wifi.network, wifi.metered_bytes, wifi.free_bytes) == ("wlan0", 0.0, 9e6)
+    assert lte.radio_j > 0.0
+    assert lte.radio_j + wifi.radio_j == pytest.approx(told.radio_j)

@@ -1,5 +1,6 @@
 """`cedos-emu`: commands are found by their files, errors are one line with a status."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emu.commands import cedos_emu
+from emu.commands import cedos_emu, shell
 from emu.console import extras
+from emu.places import places
+
+ROOT = Path(__file__).parents[4]
+COMMANDS = ("shell", "collect")
 
 
 def test_help_names_every_command_and_imports_none() -> None:
@@ -34,6 +39,29 @@ def test_an_unknown_command_is_refused() -> None:
     done = CliRunner().invoke(cedos_emu.group, ["nonsense"])
     assert done.exit_code == 2
     assert "nonsense" in done.output
+    near = CliRunner().invoke(cedos_emu.group, ["plcaes"])
+    assert "Did you mean 'places'?" in near.output
+
+
+def test_examples_name_places_that_come_with_the_repository() -> None:
+    known = places.load(ROOT / "traces")
+    texts = [
+        (ROOT / "README.md").read_text(),
+        *(CliRunner().invoke(cedos_emu.group, [each, "--help"]).output for each in COMMANDS),
+    ]
+    found = re.findall(r"--places (?:traces|my-walks) --place (\S+)", "\n".join(texts))
+    assert len(found) >= 5
+    assert [name for name in found if name not in known] == []
+
+
+def test_ctrl_c_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shell.command, "callback", interrupted)
+    done = CliRunner().invoke(cedos_emu.group, ["shell", "--place", "x", "true"])
+    assert done.exit_code == 130
+    assert done.output == "cedos-emu: interrupted; what was emulated is undone\n"
 
 
 def test_errors_are_one_line_and_their_status(

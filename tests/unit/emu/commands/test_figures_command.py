@@ -87,7 +87,9 @@ def test_what_is_not_finished_is_named(run: Path) -> None:
     (run / "flows.parquet").unlink()
     done = CliRunner().invoke(command, ["mobility", str(run)])
     assert isinstance(done.exception, DataSetError)
-    assert "flows.parquet: not a finished run" in str(done.exception)
+    assert str(done.exception).endswith(
+        "is not the folder of a finished run: it has no flows.parquet"
+    )
 
 
 def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:

@@ -138,7 +138,9 @@ def test_files_that_are_no_data_set_are_refused(tmp_path: Path, content: bytes) 
 
 
 def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
-    with pytest.raises(DataSetError, match=r"nowhere\.csv"):
+    with pytest.raises(
+        DataSetError, match=r"nowhere\.csv: cannot be read: No such file or directory$"
+    ):
         datasets.read(tmp_path / "nowhere.csv")
     with pytest.raises(DataSetError, match="no rows"):
         datasets.write(tmp_path / "a.csv", [])

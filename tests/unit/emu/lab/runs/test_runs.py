@@ -126,6 +126,9 @@ def test_scenarios_name_what_is_wrong(tmp_path: Path) -> None:
     file.write_text("load = 3")
     with pytest.raises(ConfigError, match="load"):
         scenario.read(file)
+    file.write_text('[[load]]\nname = "a"\nhos = "x"\n')
+    with pytest.raises(ConfigError, match=r":3: unknown setting hos in .*did you mean host\?"):
+        scenario.read(file)
     with pytest.raises(ConfigError, match="no scenario"):
         scenario.read(tmp_path / "none.toml")
 

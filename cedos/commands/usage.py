@@ -1,0 +1,145 @@
+"""`cedos usage`: what went over each network, metered or not, and what it cost in energy and budgets."""
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from cedos.api.budgets import BudgetMessage, UsageMessage
+from cedos.api.client import ControlClient
+from cedos.commands.budget import without_daemon
+from cedos.commands.console import render
+from cedos.commands.console.manual import SOCKET, STATE, Manual, json_option
+from cedos.config import amounts, load
+from cedos.config.directories import Directories, directories
+from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("cedos usage", "The last seven days."),
+        ("cedos usage --since 2026-11-01", "This month, say."),
+        (
+            "cedos usage --since 24h --json | jq '[.networks[].metered_bytes] | add'",
+            "Metered bytes.",
+        ),
+    ],
+    exits=(0, 2, 3),
+    files=[SOCKET, STATE],
+)
+@click.option(
+    "--since",
+    default="7d",
+    show_default=True,
+    help='From when on: so long ago ("7d", "24h"), or a time ("2026-11-01", "2026-11-01 08:00").',
+)
+@json_option
+def command(since: str, as_json: bool) -> None:
+    """Shows what all programs have used, by network, and how the budgets stand.
+
+    METERED are the bytes, both ways, that went over a network while it was metered; NOT METERED all
+    others. ENERGY is that of its radio, reckoned by its traffic. The interfaces' own counters are read,
+    so nothing is left out, and what went on while the daemon was stopped counts, too; but it is
+    exact to a quarter of an hour only.
+
+    Below are the servers whose connections carried most, those over metered networks first. Only
+    connections that have ended are there, the last 20,000 of them (`max_rows` in [history]).
+    """
+    try:
+        since_unix_s = amounts.since(since, datetime.now()).timestamp()
+    except ValueError as error:
+        raise ConfigError(f"--since {error}") from error
+    where = directories()
+    try:
+        client = ControlClient(where.socket)
+        used, standing = client.usage(since_unix_s), client.budgets()
+        note = ""
+    except DaemonUnreachableError:
+        used, standing = _without_daemon(where, since_unix_s), without_daemon(where)
+        known = bool(used.networks or standing)
+        note = "No daemon answers. This was counted until the last one ended." * known
+    if as_json:
+        render.print_json(used)
+    else:
+        render.show(lines(used, standing, time.time()))
+    if note:
+        click.echo(note, err=as_json)
+
+
+def lines(
+    used: UsageMessage, standing: Sequence[BudgetMessage], now_unix_s: float
+) -> Iterator[str]:
+    since = f"since {render.instant(used.since_unix_s)}"
+    if not used.networks:
+        yield f"Nothing was counted {since}; `cedos up` counts what all programs use."
+    else:
+        yield f"Used {since} ({render.duration(now_unix_s - used.since_unix_s)}), by all programs"
+        yield ""
+        rows = [
+            (
+                render.plain(each.network),
+                render.size(each.metered_bytes),
+                render.size(each.free_bytes),
+                render.energy(each.radio_j),
+            )
+            for each in used.networks
+        ]
+        metered = sum(each.metered_bytes for each in used.networks)
+        free = sum(each.free_bytes for each in used.networks)
+        rows.append(
+            ("in all", render.size(metered), render.size(free), render.energy(used.radio_j))
+        )
+        yield from render.table(("NETWORK", "METERED", "NOT METERED", "ENERGY"), rows)
+        if used.counted_since_unix_s is not None:
+            yield f"Counting began on {render.instant(used.counted_since_unix_s)}."
+    if counted := [one for one in standing if not one.battery]:
+        yield ""
+        yield from map(_budget, counted)
+    if used.servers:
+        yield ""
+        servers = [
+            (each.server, render.size(sum(sizes.values())), _networks(sizes))
+            for each in used.servers
+            if (sizes := each.bytes_by_network)
+        ]
+        yield from render.table(("SERVER", "CARRIED", "OVER"), servers)
+        oldest = used.flows_since_unix_s
+        kept = f"; the oldest that is kept ended on {render.instant(oldest)}" if oldest else ""
+        yield f"Only connections that have ended{kept}."
+
+
+def _budget(one: BudgetMessage) -> str:
+    spent, supply = (render.amount(each, one.resource) for each in (one.spent, one.supply))
+    share = f" ({render.percent(one.spent / one.supply)})" if one.supply else ""
+    ends = "ended" if one.over else "lasts until"
+    return (
+        f'Budget "{one.name}": {spent} of {supply} used{share} since'
+        f" {render.instant(one.begins_unix_s)}; it {ends} {render.instant(one.ends_unix_s)}."
+    )
+
+
+def _networks(sizes: dict[str, int]) -> str:
+    most = sorted(sizes.items(), key=lambda each: -each[1])
+    return ", ".join(f"{network} {render.size(carried)}" for network, carried in most)
+
+
+def _without_daemon(where: Directories, since_unix_s: float) -> UsageMessage:
+    # The rooms that count are heavy to load, and not needed while a daemon answers.
+    from cedos.daemon.budgets import used  # noqa: PLC0415
+    from cedos.storage.usage import Usage  # noqa: PLC0415
+
+    file: Path = where.state / Usage.FILE
+    if not file.exists():
+        return UsageMessage(since_unix_s=since_unix_s)
+    try:
+        usage = Usage(file, read_only=True)
+    except HistoryError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        counted = used.by_network(usage, since_unix_s)
+    finally:
+        usage.close()
+    return used.by_server(counted, load().history.path or where.history)

@@ -1,0 +1,156 @@
+"""`cedos usage`: with a daemon, after one, and what it refuses."""
+
+import json
+import time
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.api.budgets import BudgetMessage, NetworkUsage, ServerUsage, UsageMessage
+from cedos.commands import usage
+from cedos.config import amounts
+from cedos.model import FlowKey, FlowRecord, Subflow
+from cedos.storage.history import History
+from cedos.storage.usage import Usage
+
+NOW = datetime(2026, 11, 24, 13, 0)
+LTE = NetworkUsage(network="lte0", metered_bytes=1.2e9, free_bytes=0.0, radio_j=3400.0)
+WIFI = NetworkUsage(network="wlan0", metered_bytes=0.0, free_bytes=18e9, radio_j=2100.0)
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the table's line that begins so."""
+    return next(line.split("  ") for line in text.splitlines() if line.startswith(f"{first} "))
+
+
+def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    fake_daemon.usage_since = UsageMessage(
+        since_unix_s=1.79e9,
+        counted_since_unix_s=1.791e9,
+        radio_j=5600.0,
+        networks=(LTE, WIFI),
+        servers=(
+            ServerUsage(server="a\x1b.example", bytes_by_network={"wlan0": 5, "lte0": 10**9}),
+        ),
+    )
+    assert cedos("budget", "set", "data", "4GB", "--until", "2030-12-01").exit_code == 0
+    done = cedos("usage")
+    assert done.exit_code == 0
+    for line in (
+        "lte0     1.2 GB",
+        "in all   1.2 GB   18 GB",
+        'Budget "data": 1 GB of 4 GB used (25 %)',
+    ):
+        assert line in done.stdout
+    assert "1 GB     lte0 1 GB, wlan0 5 B" in done.stdout
+    assert "Counting began" in done.stdout
+    assert "\x1b" not in done.stdout
+    shown = json.loads(cedos("usage", "--since", "2026-11-01", "--json").stdout)
+    assert shown["networks"][0]["metered_bytes"] == 1.2e9
+
+
+def test_the_daemon_is_asked_for_the_instant_that_was_meant(
+    cedos: Any, control: Path, fake_daemon: Any
+) -> None:
+    shown = json.loads(cedos("usage", "--since", "24h", "--json").stdout)
+    assert shown["since_unix_s"] == pytest.approx(time.time() - 86_400.0, abs=60.0)
+
+
+def test_after_the_daemon_its_files_are_read(cedos: Any, folders: Path) -> None:
+    state, now_s = folders / "state", time.time()
+    odometers = Usage(state / Usage.FILE, "boot")
+    for days, metered in ((30, 5e8), (2, 2e6), (1, 1e6)):
+        odometers.add("metered/lte0", metered)
+        odometers.add("free/wlan0", 7e6)
+        odometers.add("radio/lte0", 10.0)
+        odometers.add("radios", 12.0)
+        odometers.write(now_s - days * 86_400.0)
+    odometers.close()
+    history = History(state / "history.sqlite")
+    for days, server, network, size in (
+        (30, "old.example", "lte0", 4 * 10**8),
+        (2, "big.example", "wlan0", 6 * 10**6),
+        (2, None, "lte0", 2 * 10**6),
+        (1, "big.example", "lte0", 500),
+    ):
+        key = FlowKey(IPv4Address("10.0.0.2"), 5000, IPv4Address("198.51.100.1"), 443)
+        history.add_flow(
+            FlowRecord(
+                (Subflow(key, network, size, 0),), None, None, now_s - days * 86_400.0, server
+            )
+        )
+    history.close()
+    done = cedos("usage")
+    assert done.exit_code == 0
+    # Half of what came between the last two readings came in the last 36 hours.
+    metered = json.loads(cedos("usage", "--since", "36h", "--json").stdout)
+    assert metered["networks"][0]["network"] == "lte0"
+    assert metered["networks"][0]["metered_bytes"] == pytest.approx(5e5, rel=0.01)
+    assert metered["servers"] == [{"server": "big.example", "bytes_by_network": {"lte0": 500}}]
+    assert "198.51.100.1" in done.stdout, "a server without a name"
+    assert done.stdout.index("198.51.100.1") < done.stdout.index("big.example"), "metered first"
+    assert "old.example" not in done.stdout
+    assert "No daemon answers" in done.stdout
+    assert "old.example" in cedos("usage", "--since", "31d").stdout
+
+
+def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:
+    done = cedos("usage")
+    assert done.exit_code == 0
+    assert "Nothing was counted since" in done.stdout
+    assert not done.stderr
+    assert not (folders / "state").exists(), "looking makes nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("yesterday", 'write "7d"'),
+        ("7", 'write "7d"'),
+        ("2199-01-01", "has not been yet"),
+        ("-7d", 'write "7d"'),
+        ("", 'write "7d"'),
+        ("1970-01-01", "too long ago"),
+    ],
+)
+def test_a_beginning_that_is_none_says_what_would_be_right(
+    cedos: Any, folders: Path, text: str, why: str
+) -> None:
+    refused = cedos("usage", "--since", text)
+    assert refused.exit_code == 2
+    assert why in refused.stderr
+
+
+def test_beginnings() -> None:
+    assert amounts.since("7d", NOW) == NOW - timedelta(days=7)
+    assert amounts.since("1h30min", NOW) == NOW - timedelta(minutes=90)
+    assert amounts.since("2026-11-01", NOW) == datetime(2026, 11, 1)
+    assert amounts.since("2026-11-01 08:00", NOW) == datetime(2026, 11, 1, 8)
+
+
+@given(st.text(max_size=20))
+def test_any_beginning_is_a_past_one_or_refused(text: str) -> None:
+    try:
+        assert amounts.since(text, NOW) <= NOW
+    except ValueError as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_a_budget_that_is_over_or_has_no_supply_is_told_plainly() -> None:
+    over = BudgetMessage(
+        name="trip",
+        resource="data",
+        supply=0.0,
+        spent=5e6,
+        begins_unix_s=0.0,
+        ends_unix_s=9.0,
+        over=True,
+    )
+    shown = "\n".join(usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [over], 90.0))
+    assert 'Budget "trip": 5 MB of 0 B used since' in shown
+    assert "; it ended" in shown
