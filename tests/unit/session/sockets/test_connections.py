@@ -11,7 +11,8 @@ from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets.own_table import OWN_TABLE
+from cedos.session.sockets import deadline_gate
+from cedos.session.sockets.own_table import OwnTable
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
@@ -202,22 +203,27 @@ def test_a_session_lives_as_long_as_it_waits(agreed_s: int, waits_s: float, then
     joined(scenario, deadline=agreed_s)
 
 
-def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here() -> None:
+def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = OwnTable()
+    monkeypatch.setattr(deadline_gate, "OWN_TABLE", own)
+
     async def scenario(near: session.Connection, far: session.Connection) -> None:
         near.wait_for(deadline_s=3600.0, expected_bytes=7)
         assert near.transfer_progress().expected_bytes == 7
-        assert len(OWN_TABLE.table) == 1
+        assert len(own.table) == 1
         near.wait_for(deadline_s=7200.0, expected_bytes=14)
-        assert len(OWN_TABLE.table) == 1, "said again"
+        assert len(own.table) == 1, "said again"
         await far.write(b"message")
         assert await near.read_exactly(7) == b"message"
         near.wait_for(deadline_s=7200.0, expected_bytes=7)
-        assert len(OWN_TABLE.table) == 0, "all of it is here"
+        assert len(own.table) == 0, "all of it is here"
         near.wait_for(deadline_s=7200.0, expected_bytes=1000)
         near.abort()
 
         async with asyncio.timeout(2.0):
-            while len(OWN_TABLE.table):
+            while len(own.table):
                 await asyncio.sleep(0.05)
 
     joined(scenario)
