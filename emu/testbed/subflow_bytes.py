@@ -41,6 +41,28 @@ class CarriedBytes:
         return "wifi" if self.wifi > self.cellular else "cellular"
 
 
+Connection = tuple[str, int, str]
+"""Local address, local port, remote address. A port alone is not enough: connections to different
+hosts share one at times, even at once."""
+
+
+def by_connection(
+    carried_bytes: Mapping[FlowKey, int], tokens: Mapping[FlowKey, int]
+) -> dict[Connection, CarriedBytes]:
+    """What each connection carried, by every subflow that it had. `tokens`: MPTCP's, by subflow."""
+    totals: dict[object, dict[NetworkKind, int]] = {}
+    for key, moved in carried_bytes.items():
+        kinds = totals.setdefault(tokens.get(key, key), {})
+        kinds[_KINDS[key.local]] = kinds.get(_KINDS[key.local], 0) + moved
+    return {
+        (str(key.local), key.local_port, str(key.remote)): CarriedBytes(
+            moved.get(NetworkKind.WIFI, 0), moved.get(NetworkKind.CELLULAR, 0)
+        )
+        for key in carried_bytes
+        for moved in [totals[tokens.get(key, key)]]
+    }
+
+
 class SubflowBytes(Watcher):
     """Watches the client's TCP connections while the block runs."""
 
@@ -49,19 +71,8 @@ class SubflowBytes(Watcher):
         self._tokens: dict[FlowKey, int] = {}
         self._bytes: dict[FlowKey, int] = {}
 
-    def by_local_port(self) -> Mapping[int, CarriedBytes]:
-        """What each connection carried, by every local port that one of its subflows had."""
-        connections: dict[object, dict[NetworkKind, int]] = {}
-        for key, moved in self._bytes.items():
-            kinds = connections.setdefault(self._tokens.get(key, key), {})
-            kinds[_KINDS[key.local]] = kinds.get(_KINDS[key.local], 0) + moved
-        return {
-            key.local_port: CarriedBytes(
-                moved.get(NetworkKind.WIFI, 0), moved.get(NetworkKind.CELLULAR, 0)
-            )
-            for key in self._bytes
-            for moved in [connections[self._tokens.get(key, key)]]
-        }
+    def by_connection(self) -> Mapping[Connection, CarriedBytes]:
+        return by_connection(self._bytes, self._tokens)
 
     def _watch(self) -> None:
         asyncio.run(self._follow())

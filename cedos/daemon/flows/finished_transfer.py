@@ -18,7 +18,7 @@ from cedos.selector.decision.features import features
 from cedos.selector.decision.own_queue import emptied, own_queues
 from cedos.selector.decision.roles import Roles, assign
 from cedos.selector.decision.times import lengthened
-from cedos.selector.uncertainty.completion import CompletionModel
+from cedos.selector.uncertainty.completion import CompletionModel, interval_of
 from predictors.base import Distribution
 
 _PART = 0.1
@@ -101,7 +101,8 @@ def finished_transfer(
 
 
 def _in_short(time: Distribution) -> tuple[float, float, float, float]:
-    return time.quantile(0.05), time.quantile(0.5), time.quantile(0.95), time.mean
+    low_s, high_s = interval_of(time)
+    return low_s, time.quantile(0.5), high_s, time.mean
 
 
 def _strategy(

@@ -8,6 +8,7 @@ docs/decisions/passive-rates.md.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from cedos.model import Direction, FlowKey, Network
 from cedos.monitor.events import FlowClosed, FlowSample
@@ -29,6 +30,16 @@ _COVERED = 0.8
 _LEAST_SPAN_S = 0.08
 """In less, what waited in a queue makes any rate."""
 
+_RECEIVER_QUEUE_EMPTY = 1.5
+"""No queue: a receiver's round trip of at most so many times the network's least. Its estimate contains
+waits of the sender, so that one that is long tells nothing."""
+
+_RECEIVED_BYTES = 15_000
+"""After less, a receiver's estimate may be that of the interval before."""
+
+_LEAST_RTT_S = 60.0
+"""A network's least round trip is that of so long; its way may change."""
+
 _LEAST_SATURATED_BYTES = 3_000
 _USUAL_RTT_S = 0.05
 _MOST_CLOSED = 1_000
@@ -39,7 +50,7 @@ class _FlowDelivery:
     """What one flow carried, and from when to when.
 
     `before_bytes` is what it had carried before, since it last stood still; `steady`: its data were
-    coming all the time; `queue_empty`: its round trips were as short as ever.
+    coming all the time; `queue_empty`: its round trips were as short as ever (None: not known).
     """
 
     begin_s: float
@@ -48,7 +59,7 @@ class _FlowDelivery:
     before_bytes: int
     steady: bool
     rtt_s: float
-    queue_empty: bool = False
+    queue_empty: bool | None = None
 
 
 class DeliveryWatch:
@@ -59,6 +70,7 @@ class DeliveryWatch:
         self._stood_up: dict[FlowKey, int] = {}
         self._opened_at_s: dict[FlowKey, float] = {}
         self._closed: list[FlowClosed] = []
+        self._least_rtt: dict[str, tuple[float, float]] = {}
 
     def opened(self, key: FlowKey, at_s: float) -> None:
         if key.protocol == "tcp":
@@ -88,6 +100,7 @@ class DeliveryWatch:
             key, old = sample.key, before.get(sample.key)
             self._before[key] = sample
             began_s = since_s if old else self._opened_at_s.pop(key, None)
+            self._round_trip(owner.get(key.local), sample)
             self._add(parts, owner.get(key.local), began_s, old, sample)
             stalled_s = max(_STALLED_S, _STALLED_RTTS * (sample.rtt_s or 0.0))
             if sample.idle_down_s > stalled_s:
@@ -112,6 +125,20 @@ class DeliveryWatch:
         self._stood_down.pop(key, None)
         self._stood_up.pop(key, None)
 
+    def _round_trip(self, network: str | None, sample: FlowSample) -> None:
+        if network is None:
+            return
+        for rtt_s in (sample.rtt_min_s, sample.receive_rtt_s):
+            least_s, at_s = self._least_rtt.get(network, (inf, -inf))
+            if rtt_s is not None and (rtt_s <= least_s or sample.at_s - at_s > _LEAST_RTT_S):
+                self._least_rtt[network] = (rtt_s, sample.at_s)
+
+    def _shows_no_queue(self, network: str, new: FlowSample | FlowClosed, received: int) -> bool:
+        if not isinstance(new, FlowSample) or new.receive_rtt_s is None:
+            return False
+        least_s = self._least_rtt[network][0]
+        return received >= _RECEIVED_BYTES and new.receive_rtt_s <= _RECEIVER_QUEUE_EMPTY * least_s
+
     def _add(
         self,
         parts: dict[tuple[str, Direction], list[_FlowDelivery]],
@@ -132,9 +159,10 @@ class DeliveryWatch:
             steady = old is not None and old.idle_down_s <= fresh_s
             steady = steady and (not living or new.idle_down_s <= fresh_s)
             end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
+            empty: bool | None = self._shows_no_queue(network, new, new.bytes_down - before) or None
             parts[network, Direction.DOWN].append(
                 _FlowDelivery(
-                    began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s
+                    began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s, empty
                 )
             )
         before = old.bytes_up if old else 0
@@ -144,7 +172,6 @@ class DeliveryWatch:
             if isinstance(new, FlowSample):
                 steady = steady and bool(new.unacknowledged) and new.idle_ack_s <= fresh_s
             end_s, stood = new.at_s - new.idle_ack_s, self._stood_up.get(new.key, 0)
-            # (Of a receiver the kernel knows no round trips but those of its requests.)
             empty = new.rtt_s is not None and new.rtt_s <= QUEUE_EMPTY * rtt_s
             parts[network, Direction.UP].append(
                 _FlowDelivery(
@@ -168,5 +195,6 @@ def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
     )
     if not saturated and carried_bytes < LEAST_BYTES:
         return None
-    queue_empty = all(part.queue_empty for part in parts)
+    queues = {part.queue_empty for part in parts}
+    queue_empty = True in queues and False not in queues
     return RateSample(begin_s, end_s, carried_bytes, saturated, queue_empty)

@@ -2,7 +2,7 @@
 
 A rate tells what a network can do only while the network sets the pace. Samples in which it did make the
 rates of late (`past1_bps` ...); they stay, getting older, until the next ones. Of all others it is known
-that the network can do at least that (`delivery_down_bps`).
+that the network can do at least that (`delivery_down_bps`); the faster ones count in the means, too.
 """
 
 from collections import deque
@@ -67,11 +67,12 @@ class RateEstimator:
             return
         at_s = stretch.end_s
         self._deliver(stretch)
-        if not stretch.saturated or (stretch.queue_empty and self._trickles(stretch)):
-            return
-        self._stretches.append(stretch)
+        paced = stretch.saturated and not (stretch.queue_empty and self._trickles(stretch))
+        self._stretches.append(replace(stretch, saturated=paced))
         while self._stretches[0].end_s <= at_s - SPANS_S[-1]:
             self._stretches.popleft()
+        if not paced:
+            return
         for name, span_s in _PAST[self._direction]:
             self._known[name] = Indicator(self._rate_bps(at_s - span_s), at_s)
 
@@ -100,13 +101,9 @@ class RateEstimator:
         self._known[_DELIVERY[self._direction]] = Indicator(best.rate_bps, best.end_s)
 
     def _rate_bps(self, since_s: float) -> float:
-        seconds = carried = 0.0
-        for stretch in reversed(self._stretches):
-            if stretch.end_s <= since_s:
-                break
-            seconds += stretch.end_s - stretch.begin_s
-            carried += stretch.carried_bytes
-        return 8.0 * carried / seconds
+        late = [stretch for stretch in self._stretches if stretch.end_s > since_s]
+        paced = _mean_bps([stretch for stretch in late if stretch.saturated])
+        return _mean_bps([each for each in late if each.saturated or each.rate_bps > paced])
 
     def slept(self, seconds: float) -> None:
         """The host slept: what is known is older by so much, and no stretch reaches across it."""
@@ -121,3 +118,8 @@ class RateEstimator:
     def indicators(self) -> dict[str, Indicator]:
         """`past1_bps` ... and `delivery_down_bps` as far as known; of an uplink, `past1_up_bps` ..."""
         return dict(self._known)
+
+
+def _mean_bps(stretches: list[RateSample]) -> float:
+    seconds = sum(each.end_s - each.begin_s for each in stretches)
+    return 8.0 * sum(each.carried_bytes for each in stretches) / seconds

@@ -3,7 +3,7 @@
 Models learn of networks on which nothing else is under way. Where this host carries other transfers
 over a network in the same direction, it is shared out among them (processor sharing): until a transfer
 is over, each other one carries as much as it does, or all that it has left, or what its program or
-server lets it.
+server lets it. Of that it takes about a half in fact (docs/decisions/sharing.md).
 """
 
 from collections.abc import Collection, Iterable
@@ -14,6 +14,9 @@ from predictors.base import Distribution
 
 _FULL = 0.5
 """Transfers that together go slower than this share of what their network can are held back elsewhere."""
+
+_IN_FACT = 0.5
+"""Others carry so much of what they could: they end, lose packets, wait for their other network."""
 
 _ROUND_TRIPS = 2.0
 """So much of a transfer's time is the way and not the bytes."""
@@ -59,7 +62,7 @@ def shared(
             way_s = max(way_s, _ROUND_TRIPS * rtt_s)
     if not bytes_of_others:
         return time
-    more = bytes_of_others / size_bytes
+    more = _IN_FACT * bytes_of_others / size_bytes
     return Distribution(
         tuple([sample + more * max(sample - way_s, 0.0) for sample in time.samples])
     )

@@ -33,7 +33,7 @@ from emu.testbed.phones import Laptop
 from emu.testbed.programs.relay import Relaying
 from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.testbed.replay import replay
-from emu.testbed.subflow_bytes import CarriedBytes, SubflowBytes
+from emu.testbed.subflow_bytes import CarriedBytes, Connection, SubflowBytes
 from emu.workloads import curl
 from emu.workloads.mixed import PlannedTransfer, schedule
 
@@ -115,7 +115,7 @@ class _Result:
     zero_at_s: float
     zero_unix_s: float
     completed: Sequence[curl.Completed]
-    carried: Mapping[int, CarriedBytes]
+    carried: Mapping[Connection, CarriedBytes]
     samples: Sequence[Sample]
     decisions: Sequence[Mapping[str, Any]]
     switches: Sequence[Mapping[str, Any]]
@@ -143,12 +143,16 @@ class _Result:
         size_bytes = completed.planned.size_bytes
         if not completed.censored:
             return size_bytes
-        moved = self.carried.get(completed.local_port, CarriedBytes())
+        moved = self._carried(completed)
         return min(size_bytes, moved.wifi + moved.cellular)
+
+    def _carried(self, completed: curl.Completed) -> CarriedBytes:
+        connection = (completed.local_ip, completed.local_port, completed.planned.host)
+        return self.carried.get(connection, CarriedBytes())
 
     def _flow(self, completed: curl.Completed) -> dict[str, Any]:
         planned = completed.planned
-        moved = self.carried.get(completed.local_port, CarriedBytes())
+        moved = self._carried(completed)
         return {
             "number": planned.number,
             "name": planned.name,
@@ -241,7 +245,7 @@ def _run_policy(
         zero_at_s,
         zero_unix_s,
         completed,
-        carried.by_local_port(),
+        carried.by_connection(),
         sampler.samples,
         decisions,
         switches,

@@ -220,6 +220,41 @@ def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:
     assert watched.down() is None
 
 
+@pytest.mark.parametrize(
+    ("receive_rtt_s", "received", "queue_empty"),
+    [
+        (0.021, 250_000, True),
+        (0.2, 250_000, False),  # a queue, or a sender that waits
+        (None, 250_000, False),
+        (0.021, 5_000, False),  # maybe from before
+    ],
+)
+def test_a_download_whose_round_trips_are_short_has_no_queue(
+    receive_rtt_s: float | None, received: int, queue_empty: bool
+) -> None:
+    """Of MPTCP over two networks, the faster one waits for the other: its trickle is not its rate."""
+    watched = Watched(KEY)
+    watched.sample(RECEIVING)
+    new = replace(RECEIVING, bytes_down=50_000 + received, receive_rtt_s=receive_rtt_s)
+    found = watched.down(new)
+    assert found is not None
+    assert found.queue_empty is queue_empty
+
+
+def test_the_least_round_trip_is_that_of_all_flows_of_a_network_and_of_a_minute() -> None:
+    far = replace(RECEIVING, rtt_s=0.3, rtt_min_s=0.3)
+    more = replace(far, bytes_down=300_000, receive_rtt_s=0.3)
+    watched = Watched(KEY, OTHER)
+    watched.sample(far, replace(RECEIVING, key=OTHER))
+    found = watched.down(more)
+    assert found is not None
+    assert not found.queue_empty, "the other flow's took 20 ms"
+    watched.at_s += 60.0
+    found = watched.down(replace(more, bytes_down=600_000))
+    assert found is not None
+    assert found.queue_empty, "it may be far away by now"
+
+
 def test_an_upload_needs_something_under_way() -> None:
     watched = Watched(KEY)
     watched.up(SENDING)
