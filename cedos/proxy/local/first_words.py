@@ -2,7 +2,7 @@
 
 Should the gateway then be out of reach, the connection goes direct and says it again, while the first
 ones may still arrive: so where that may happen only what does no harm twice is said so early (RFC 9110,
-9.2.1; RFC 8446, 8).
+9.2.1; RFC 8446, 8; RFC 4253, 4.2).
 """
 
 import asyncio
@@ -13,14 +13,17 @@ from cedos.proxy.streams.stream import ProxiedStream
 
 _MOST_BYTES: Final = 16_384
 _HANDSHAKE: Final = b"\x16\x03"
+_GREETING: Final = b"SSH-"
 _SAFE_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 def may_be_repeated(words: bytes) -> bool:
-    """Whether an origin that gets them twice does nothing twice: a TLS ClientHello, a safe request."""
+    """Whether an origin that gets them twice does nothing twice: a greeting, a safe request."""
     if words.startswith(_HANDSHAKE):
         return True
+    if words.startswith(_GREETING):
+        return words.find(b"\n") == len(words) - 1
     # (One whole request: what follows it might be another one.)
     return words.startswith(_SAFE_METHODS) and words.find(_HEAD_END) == len(words) - len(_HEAD_END)
 
