@@ -7,6 +7,7 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 - sum: one download over both networks against each alone, kernel MPTCP, and agg-tunnel where it is
 - cases: one download in five situations, seconds of each contender from the same instant
 - cuts: curl, ssh and git clone, while a network dies silently, loses its carrier or its address
+- pages: in Chromium, plain and through the gateway
 - first-bytes: of a small answer on healthy networks
 - loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
@@ -24,7 +25,7 @@ from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench import call
+from emu.bench import call, pages
 from emu.bench.rescue import Bench as Cutter
 from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.places import default_directory, load
@@ -80,7 +81,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
         connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
-        `call_loss_share` and what goes with it: see `emu.bench.call`.
+        `call_loss_share` and what goes with it: see `emu.bench.call`; `page_ratio_good` and so on: see
+        `emu.bench.pages`.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -89,8 +91,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
     if not agg_tunnel.installed():
         progress("agg-tunnel is not on PATH: it is left out")
     all_parts = {
-        "sum": _sum, "cases": _cases, "cuts": _cuts, "first-bytes": _first_bytes,
-        "call": _call, "loopback": _loopback,
+        "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
+        "first-bytes": _first_bytes, "call": _call, "loopback": _loopback,
     }  # fmt: skip
     for name in parts or all_parts:
         figures |= all_parts[name](progress)
