@@ -7,7 +7,9 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 - sum: one download over both networks against each alone, kernel MPTCP, and agg-tunnel where it is
 - cases: one download in five situations, seconds of each contender from the same instant
 - cuts: curl, ssh and git clone, while a network dies silently, loses its carrier or its address
+- pages: in Chromium, plain and through the gateway
 - first-bytes: of a small answer on healthy networks
+- flows: 20,000 connections on one process
 - loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
 
@@ -19,12 +21,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench import call
+from emu.bench import call, flows, pages
 from emu.bench.rescue import Bench as Cutter
 from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.places import default_directory, load
@@ -80,7 +81,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
         connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
-        `call_loss_share` and what goes with it: see `emu.bench.call`.
+        `call_loss_share` and what goes with it: see `emu.bench.call`; `page_ratio_good` and so on: see
+        `emu.bench.pages`; `flows_rss_mb` and so on: see `emu.bench.flows`.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -89,8 +91,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
     if not agg_tunnel.installed():
         progress("agg-tunnel is not on PATH: it is left out")
     all_parts = {
-        "sum": _sum, "cases": _cases, "cuts": _cuts, "first-bytes": _first_bytes,
-        "call": _call, "loopback": _loopback,
+        "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
+        "first-bytes": _first_bytes, "call": _call, "flows": flows.measure, "loopback": _loopback,
     }  # fmt: skip
     for name in parts or all_parts:
         figures |= all_parts[name](progress)
@@ -425,9 +427,9 @@ def _loopback(progress: Progress) -> dict[str, float]:
         for number in range(_LOOPBACK_ROUNDS):
             size = _LOOPBACK_BYTES
             plain = download(laptop.server, _url(size), size)
-            before_s = sum(map(_processor_s, gatewayed.pids))
+            before_s = sum(map(flows.processor_s, gatewayed.pids))
             through = download(laptop.server, f"http://127.0.0.1:8090/bytes/{size}", size)
-            cpu.append((sum(map(_processor_s, gatewayed.pids)) - before_s) / size * 1e9)
+            cpu.append((sum(map(flows.processor_s, gatewayed.pids)) - before_s) / size * 1e9)
             if not (plain.whole and through.whole):
                 raise EmulationError("a download over loopback broke")
             ratios.append(plain.took_s / through.took_s)
@@ -439,11 +441,6 @@ def _loopback(progress: Progress) -> dict[str, float]:
         "loopback_aead_ratio": statistics.median(ratios),
         "cpu_s_per_gb": statistics.median(cpu),
     }
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

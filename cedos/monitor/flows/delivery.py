@@ -41,6 +41,12 @@ _LEAST_RTT_S = 60.0
 """A network's least round trip is that of so long; its way may change."""
 
 _LEAST_SATURATED_BYTES = 3_000
+
+_LEAST_UNDER_WAY_BYTES = 2 * 1_448
+"""Less at a time, by the round trip as it is now, and the sender had no more: no window is smaller."""
+
+_LEAST_REQUESTS, _MOST_REQUEST_BYTES = 1 / 32, 15_000
+"""What is answered by so many times as much, and no upload itself, are requests: they set the pace."""
 _USUAL_RTT_S = 0.05
 _MOST_CLOSED = 1_000
 
@@ -158,6 +164,7 @@ class DeliveryWatch:
         if new.bytes_down > before and new.idle_down_s is not None:
             steady = old is not None and old.idle_down_s <= fresh_s
             steady = steady and (not living or new.idle_down_s <= fresh_s)
+            steady = steady and not (old and _asks_for_each(old, new))
             end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
             empty: bool | None = self._shows_no_queue(network, new, new.bytes_down - before) or None
             parts[network, Direction.DOWN].append(
@@ -178,6 +185,21 @@ class DeliveryWatch:
                     began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s, empty
                 )
             )
+
+
+def _asks_for_each(old: FlowSample, new: FlowSample | FlowClosed) -> bool:
+    """Whether what came was bounded by what was asked for: a dialogue on a connection that is kept."""
+    down, up = new.bytes_down - old.bytes_down, new.bytes_up - old.bytes_up
+    if not 0 < up <= _MOST_REQUEST_BYTES:
+        return False
+    if up > _LEAST_REQUESTS * down:
+        return True
+    # (Of these two one is stale on a pure download; at a flow's end only the one before is known.)
+    received_s = new.receive_rtt_s if isinstance(new, FlowSample) else old.receive_rtt_s
+    span_s = new.at_s - old.at_s
+    if received_s is None or span_s <= 0.0:
+        return False
+    return down / span_s * max(received_s, new.rtt_s or 0.0) < _LEAST_UNDER_WAY_BYTES
 
 
 def _joined(parts: list[_FlowDelivery]) -> RateSample | None:

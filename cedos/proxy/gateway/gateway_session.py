@@ -225,13 +225,13 @@ class GatewaySession:
             origin, stream, first=rest, idle_s=terms.idle_s
         )
         traffic.connections += 1
-        before = stream.sent_bytes, stream.received_bytes
+        before = stream.sent_bytes, stream.read_bytes
         try:
             moved = await carry.run()
         finally:
             # (What it sent is what came down from the origin.)
             traffic.down_bytes += stream.sent_bytes - before[0]
-            traffic.up_bytes += stream.received_bytes - before[1]
+            traffic.up_bytes += stream.read_bytes - before[1]
             if not carry.suspended:
                 self._carried.pop(stream.number, None)
                 if stream.over:

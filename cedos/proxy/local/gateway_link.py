@@ -96,14 +96,26 @@ class GatewayLink:
         known = [each.rtt_s for each in self._streams.connection.paths() if not each.stalled]
         return min((each for each in known if each is not None), default=None)
 
-    async def open(self, host: str, port: int) -> ProxiedStream:
-        """A stream to the origin, which stands.
+    async def open(
+        self,
+        host: str,
+        port: int,
+        begun: Callable[[ProxiedStream], None] | None = None,
+    ) -> ProxiedStream:
+        """A stream to the origin, which stands. `begun` may write to it as soon as it was asked for.
 
         Raises:
             GatewayUnreachableError: there is no way to the gateway, within the patience.
             RefusedError: the gateway refuses, or the origin.
         """
-        return await self._opened(lambda streams: streams.open(host, port))
+
+        def ask(streams: Multiplexer) -> ProxiedStream:
+            stream = streams.open(host, port)
+            if begun is not None:
+                begun(stream)
+            return stream
+
+        return await self._opened(ask)
 
     async def associate(self, *, everywhere: bool) -> ProxiedAssociation:
         """Somewhere to send datagrams from, at the gateway. Raises as `open`."""

@@ -19,6 +19,7 @@ from cedos.kernel.process import open_files
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, DestinationRules
 from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
@@ -161,20 +162,25 @@ class LocalProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._routes.close()
 
-    async def connect(self, host: str, port: int, *, far: bool) -> ProxiedStream | socket.socket:
+    async def connect(
+        self, host: str, port: int, *, far: bool, words: FirstWords | None = None
+    ) -> ProxiedStream | socket.socket:
         """A connection of its own to somewhere, through the gateway or direct.
 
         `far`: what has an address or a name of this place is meant as one of the gateway's, too.
+        `words`: what may go with it at once; what of them is left is the caller's to send.
 
         Raises: RefusedError.
         """
         if far or not (self.goes_direct(host) or self._may_go_direct(port)):
             try:
-                stream = await self._link.open(host, port)
+                stream = await self._link.open(host, port, words.begin if words else None)
             except RefusedError as error:
                 # (A gateway without IPv6 does not keep this host from it.)
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
                     raise
+                if words is not None:
+                    words.end(again=True)
             except GatewayUnreachableError as error:
                 if self._fail is Fail.CLOSED:
                     raise RefusedError(
@@ -183,12 +189,17 @@ class LocalProxy:
                         f"the gateway cannot be reached: {error}",
                     ) from error
                 self._tell_direct(direct=True)
+                if words is not None:
+                    words.end(again=True)
                 origin = await self._direct.connect(host, port)
                 self._link.went_direct()
                 return origin
             else:
                 self._tell_direct(direct=False)
                 return stream
+            finally:
+                if words is not None:
+                    words.end()
         return await self._direct.connect(host, port)
 
     async def carry(
@@ -207,6 +218,13 @@ class LocalProxy:
             )
             return await tunnel.run()
         finally:
+            self._direct.close(upstream)
+
+    def _give_up(self, upstream: ProxiedStream | socket.socket) -> None:
+        if isinstance(upstream, ProxiedStream):
+            upstream.reset()
+        else:
+            reset_on_close(upstream)
             self._direct.close(upstream)
 
     def _may_go_direct(self, port: int) -> bool:
@@ -306,8 +324,11 @@ class LocalProxy:
             await self._associate(program, asked.port)
             return
         far = where.to is not None and where.redirection is None
+        words = FirstWords(
+            program, asked.first, reads=not asked.accepted, once=self._fail is Fail.CLOSED
+        )
         try:
-            upstream = await self.connect(asked.host, asked.port, far=far)
+            upstream = await self.connect(asked.host, asked.port, far=far, words=words)
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
             await self._refused(program, where, asked, error)
@@ -316,7 +337,10 @@ class LocalProxy:
             await asyncio.get_running_loop().sock_sendall(program, asked.accepted)
         # Whatever ends this process: what it carried breaks, and does not look complete.
         reset_on_close(program)
-        ended = await self.carry(program, upstream, asked.first, asked.limit)
+        if words.broken:
+            self._give_up(upstream)
+            return
+        ended = await self.carry(program, upstream, words.left, asked.limit)
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)

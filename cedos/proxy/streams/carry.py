@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from cedos.kernel import tcp_info
 from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
@@ -14,6 +15,10 @@ _READS: Final = 4
 """At most so many blocks of one program, then others have their turn."""
 
 _MOST_CHUNKS: Final = 64
+
+_UNSENT_BYTES: Final = 1 << 18
+"""Of what a program has not taken, the kernel keeps no more: its own buffers hold megabytes for each
+program that never reads."""
 
 
 class Carry:
@@ -41,6 +46,8 @@ class Carry:
         idle_s: float | None = None,
     ) -> None:
         self.program, self.stream = program, stream
+        with suppress(OSError):  # a pipe of `cedos forward -W` knows no such limit
+            tcp_info.wake_below(program, _UNSENT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._up: Chunk = first
         self._limit = limit

@@ -141,6 +141,11 @@ class ProxiedStream:
         """What came and was not taken, in order; `taken` takes it away."""
         return self._waiting
 
+    @property
+    def read_bytes(self) -> int:
+        """Of what came, what was handed on."""
+        return self.received_bytes - self._waiting_bytes
+
     def taken(self, count: int) -> None:
         """So many of the waiting bytes have been handed on."""
         waiting = self._waiting
@@ -152,7 +157,7 @@ class ProxiedStream:
                 break
             count -= len(first)
             waiting.popleft()
-        read = self.received_bytes - self._waiting_bytes
+        read = self.read_bytes
         if read - self._window_from >= self._window_bytes < WINDOW_BYTES:
             self._window_bytes, self._window_from = 2 * self._window_bytes, read
         limit = read + self._window_bytes

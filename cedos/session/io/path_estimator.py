@@ -17,6 +17,7 @@ from typing import Final
 from cedos.kernel import tcp_info
 from cedos.session.protocol.events import Probed
 from cedos.session.protocol.path_prober import PAD_BYTES
+from cedos.session.protocol.schedulers.estimates import UNKNOWN_RATE_BPS
 from cedos.session.protocol.schedulers.interface import PathFacts
 
 _POLL_S: Final = 0.010
@@ -71,7 +72,7 @@ class PathEstimator:
         if not info.rate_limited_by_us:
             if info.delivery_rate_bps is not None:
                 self.measured(info.delivery_rate_bps, at_least=False)
-        elif facts.rate_bps is None:
+        elif facts.rate_bps is None and (info.delivery_rate_bps or 0.0) >= UNKNOWN_RATE_BPS:
             facts.rate_bps = info.delivery_rate_bps  # until the first that is worth the name
         self._limited |= info.rate_limited_by_us
         acknowledged, busy_s = self._before
@@ -88,6 +89,11 @@ class PathEstimator:
         known, source = self._facts.rate_bps, _From.FEW if few else _From.TRAFFIC
         if not rate_bps:
             return  # nothing got through at all, which says nothing of the rate
+        if at_least and self._from is _From.NOTHING and rate_bps < UNKNOWN_RATE_BPS:
+            # Small messages: so much is thought of a path of which nothing is known. Taken for the rate,
+            # it held back the first bulk data that had to go there.
+            self._facts.rate_bps = None
+            return
         if known is None or self._from is _From.NOTHING:
             self._set(rate_bps, source)
         elif at_least:

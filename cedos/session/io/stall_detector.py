@@ -12,6 +12,7 @@ from cedos.session.protocol.session import Session
 
 _CHECK_S: Final = 0.250
 _CHECK_SEVERAL_S: Final = 0.050  # where data can go elsewhere
+_LEAST_CHECK_S: Final = 0.001
 # Three times as long as makes a path silent: another connection is tried beside it. On a link that is
 # merely full, that happens to many connections, so it may not end one that still gets through.
 # A deadline, though, counts from the last word heard while something waits to be acknowledged, not from
@@ -62,7 +63,12 @@ class StallDetector:
         self._check_path(path, self._driver.now())
 
     def _check_later(self) -> None:
-        every_s = _CHECK_SEVERAL_S if len(self._paths) > 1 else _CHECK_S
+        every_s = _CHECK_S
+        if len(self._paths) > 1:
+            # Who is waited for counts as silent at that moment, and not at the check behind it.
+            due_s = [each.limit_s - each.silent_s for each in self._watches.values()]
+            every_s = min([_CHECK_SEVERAL_S, *(each for each in due_s if each > 0.0)])
+            every_s = max(every_s, _LEAST_CHECK_S)
         self.timer = self._driver.loop.call_later(every_s, self._check)
 
     def _check(self) -> None:

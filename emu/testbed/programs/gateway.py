@@ -17,6 +17,7 @@ GATEWAY: Final = SERVER_ADDRESSES[-1]
 PROXY_PORT: Final = 1080
 _PROXY: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 15.0
+_WITH_RESOLVER: Final = 'mount --bind "$0" "$(readlink -f /etc/resolv.conf)" && exec "$@"'
 
 
 class Gatewayed(Started):
@@ -27,6 +28,7 @@ class Gatewayed(Started):
         directory: where their logs go.
         options: of the proxy, beside the port.
         where: the proxy runs, the client without.
+        resolver: the gateway's resolv.conf; the host's without.
     """
 
     environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
@@ -39,9 +41,11 @@ class Gatewayed(Started):
         variables: dict[str, str],
         options: tuple[str, ...] = (),
         where: Namespace | None = None,
+        resolver: Path | None = None,
     ) -> None:
         self._options = options
         self._near = where or laptop.client
+        self._resolver = resolver
         self._laptop = laptop
         self._directory = directory
         self._variables = variables
@@ -64,8 +68,8 @@ class Gatewayed(Started):
         # The origins are addresses of its own host.
         self._services.append(
             Service(
-                self._laptop.server, *there, *cedos, "gateway", "--allow-local", "--log-level",
-                "debug", "--log-format", "json", output=self._directory / "gateway.log",
+                self._laptop.server, *self._resolving(), *there, *cedos, "gateway", "--allow-local",
+                "--log-level", "debug", "--log-format", "json", output=self._directory / "gateway.log",
             )
         )  # fmt: skip
         self._services[-1].wait_for(
@@ -84,6 +88,11 @@ class Gatewayed(Started):
         self._services[-1].wait_for(
             lambda: accepts(self._near, _PROXY, PROXY_PORT), _START_TIMEOUT_S
         )
+
+    def _resolving(self) -> tuple[str, ...]:
+        if self._resolver is None:
+            return ()
+        return ("unshare", "--mount", "sh", "-c", _WITH_RESOLVER, str(self._resolver))
 
     def close(self) -> None:
         for service in reversed(self._services):

@@ -4,9 +4,12 @@ import asyncio
 import errno
 import socket
 import threading
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from cedos.kernel import tcp_info
 from cedos.proxy.gateway import origin
 from cedos.proxy.gateway.admission import DestinationRules
 from cedos.proxy.gateway.origin import Origins
@@ -49,6 +52,36 @@ async def test_who_says_nothing_makes_room_for_who_does(
     assert await asyncio.wait_for(kept[0].read(), 5) == b"end"
     for _, writer in (*silent, kept):
         writer.close()
+
+
+async def test_what_nobody_reads_does_not_fill_the_kernel(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own buffers held megabytes each: with 150 such programs the host's TCP had none left."""
+    programs: list[socket.socket] = []
+
+    class KnownCarry(local_proxy.Carry):
+        def __init__(self, program: socket.socket, *rest: Any, **more: Any) -> None:
+            programs.append(program)
+            super().__init__(program, *rest, **more)
+
+    monkeypatch.setattr(local_proxy, "Carry", KnownCarry)
+    await ends.start()
+
+    async def floods(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while True:
+                writer.write(bytes(65_536))
+                await writer.drain()
+
+    reader, writer = await ends.forward(await ends.origin(floods))
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    before = -1
+    while not programs or (count := tcp_info.unsent_bytes(programs[0])) != before:
+        before = count if programs else -1
+        await asyncio.sleep(0.2)
+    assert 0 < before < 600_000
+    writer.transport.abort()
 
 
 async def test_connections_leave_files_for_the_session(

@@ -75,6 +75,34 @@ def test_a_slow_network_is_known_from_few_bytes() -> None:
     assert watched.down(replace(RECEIVING, bytes_down=57_000)) is None, "too little to say anything"
 
 
+def test_small_answers_on_a_connection_that_is_kept_are_no_rate_of_the_network() -> None:
+    """What a gateway's session carries for a browser: it was believed to be all that Wi-Fi can."""
+    kept = replace(RECEIVING, bytes_down=500_000, receive_rtt_s=0.04)
+    watched = Watched(KEY)
+    watched.down(kept)
+    # 150 bytes ask for 1.3 kB, four times in 0.2 s.
+    asked = replace(kept, bytes_down=505_200, bytes_up=1_600)
+    assert watched.down(asked) is None
+    # Few bytes ask for what one segment answers.
+    asked = replace(asked, bytes_down=510_400, bytes_up=1_700)
+    assert watched.down(asked) is None
+    # 600 bytes ask for 15 kB each.
+    asked = replace(asked, bytes_down=540_400, bytes_up=2_900)
+    found = watched.down(asked)
+    assert found is not None
+    assert not found.saturated
+
+
+def test_acknowledgements_of_a_session_and_an_upload_beside_are_no_requests() -> None:
+    slow = replace(RECEIVING, bytes_down=500_000, receive_rtt_s=0.3)
+    watched = Watched(KEY)
+    watched.down(slow)
+    for down, up in ((510_000, 1_060), (520_000, 31_060)):
+        found = watched.down(replace(slow, bytes_down=down, bytes_up=up))
+        assert found is not None
+        assert found.saturated, "its sender had 15 kB under way"
+
+
 def test_what_fits_on_the_path_is_told_by_its_least_round_trip() -> None:
     # The others waited in a queue, which is no part of the path.
     queued = replace(RECEIVING, bytes_down=300_000, rtt_s=0.4)

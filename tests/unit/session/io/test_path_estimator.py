@@ -80,6 +80,20 @@ def test_what_we_had_no_more_for_is_a_lower_bound(link: Link) -> None:
     assert link.rate_bps == pytest.approx(6e6, rel=0.01)
 
 
+def test_small_messages_say_nothing_of_the_rate(link: Link) -> None:
+    """A second network that had carried the session's words was thought to carry 0.2 Mbit/s."""
+    link.carry(0.2e6, 2.0, busy=0.3, burst_bps=0.2e6)
+    assert link.facts.rate_bps is None
+    link.carry(0.2e6, 0.5, burst_bps=20e6)
+    link.carry(4e6, 0.5, burst_bps=20e6)
+    assert link.rate_bps == pytest.approx(4e6, rel=0.05)
+
+
+def test_a_slow_network_that_is_full_is_known(link: Link) -> None:
+    link.carry(0.2e6, 0.5)
+    assert link.rate_bps == pytest.approx(0.2e6, rel=0.01)
+
+
 @pytest.mark.parametrize("then_bps", [0.4e6, 40e6])
 def test_a_change_is_followed_and_noise_is_smoothed(link: Link, then_bps: float) -> None:
     link.carry(4e6, 1.0)

@@ -1,0 +1,86 @@
+"""What a program says first: it goes to the gateway behind OPEN, before the origin has answered.
+
+Should the gateway then be out of reach, the connection goes direct and says it again, while the first
+ones may still arrive: so where that may happen only what does no harm twice is said so early (RFC 9110,
+9.2.1; RFC 8446, 8; RFC 4253, 4.2).
+"""
+
+import asyncio
+import socket
+from typing import Final
+
+from cedos.proxy.streams.stream import ProxiedStream
+
+_MOST_BYTES: Final = 16_384
+_HANDSHAKE: Final = b"\x16\x03"
+_GREETING: Final = b"SSH-"
+_SAFE_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+def may_be_repeated(words: bytes) -> bool:
+    """Whether an origin that gets them twice does nothing twice: a greeting, a safe request."""
+    if words.startswith(_HANDSHAKE):
+        return True
+    if words.startswith(_GREETING):
+        return words.find(b"\n") == len(words) - 1
+    # (One whole request: what follows it might be another one.)
+    return words.startswith(_SAFE_METHODS) and words.find(_HEAD_END) == len(words) - len(_HEAD_END)
+
+
+class FirstWords:
+    """`begin` once the stream has been asked for, `end` as soon as it is known what becomes of it.
+
+    Args:
+        said: what the program has said by now.
+        reads: it may say more without being answered; only its first words are read.
+        once: nothing is ever said a second time, so that anything may be said early.
+
+    Attributes:
+        broken: the program has gone meanwhile.
+    """
+
+    def __init__(
+        self, program: socket.socket, said: bytes = b"", *, reads: bool, once: bool
+    ) -> None:
+        self._program = program
+        self._said = said
+        self._reads, self._once = reads and not said, once
+        self._taken = 0
+        self._stream: ProxiedStream | None = None
+        self._loop = asyncio.get_running_loop()
+        self.broken = False
+
+    @property
+    def left(self) -> bytes:
+        """Of what was said, what no stream has taken."""
+        return self._said[self._taken :]
+
+    def begin(self, stream: ProxiedStream) -> None:
+        self._stream = stream
+        if self._said:
+            self._say()
+        elif self._reads:
+            self._loop.add_reader(self._program, self._readable)
+
+    def end(self, *, again: bool = False) -> None:
+        """Reads no more; `again`: they have to be said once more, elsewhere."""
+        if self._stream is not None:
+            self._stream = None
+            self._loop.remove_reader(self._program)
+        if again:
+            self._taken = 0
+
+    def _readable(self) -> None:
+        try:
+            self._said = self._program.recv(_MOST_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.broken = True  # it would look like an orderly end from now on
+        self._loop.remove_reader(self._program)
+        self._say()
+
+    def _say(self) -> None:
+        if self._stream is not None and (self._once or may_be_repeated(self._said)):
+            self._taken = self._stream.write(self._said)

@@ -1,0 +1,144 @@
+"""Many live connections on one gateway: its memory, its processor while they rest, and an answer then.
+
+Over loopback, ten clients to a gateway in a process of its own (`python -m emu.bench.flows` is that),
+which connects to an origin that sends back what comes. Each connection has carried something.
+"""
+
+import asyncio
+import hashlib
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import EmulationError
+from cedos.kernel.process import memory, open_files
+from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.streams.stream import ProxiedStream
+from cedos.session.protocol.crypto import KeyPair
+
+_HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_909, 17_910
+_CLIENTS: Final = 10
+_WANTED, _SPARE_FILES = 20_000, 500
+_AT_ONCE: Final = 50
+_ANSWER_S, _REST_S = 30.0, 10.0
+_ASKED: Final = 200
+
+
+def measure(progress: Callable[[str], None]) -> dict[str, float]:
+    """`flows`: 20,000, or what this host's limit of open files lets be; `flows_rss_mb`: the gateway's.
+
+    `flows_idle_cpu_share` of a core, `flows_answer_median_ms`. EmulationError: it does not take them.
+    """
+    count = min(_WANTED, open_files.allow(_WANTED + _SPARE_FILES) - _SPARE_FILES)
+    count -= count % (_CLIENTS * _AT_ONCE)
+    with _gateway() as pid:
+        return asyncio.run(_measure(count, pid, progress))
+
+
+async def _measure(count: int, gateway: int, progress: Callable[[str], None]) -> dict[str, float]:
+    loop = asyncio.get_running_loop()
+    origin = await loop.create_server(_Echo, _HOST, _ORIGIN_PORT, backlog=4_096)
+    links = [
+        GatewayLink(
+            JoinedGateway(_HOST, _GATEWAY_PORT, _key("gateway").public, _key(f"client {number}")),
+            patience_s=_ANSWER_S,
+        )
+        for number in range(_CLIENTS)
+    ]
+    streams: list[ProxiedStream] = []
+
+    async def one(link: GatewayLink) -> None:
+        stream = await link.open(_HOST, _ORIGIN_PORT)
+        await _answered_s(stream)
+        streams.append(stream)
+
+    while len(streams) < count:
+        await asyncio.gather(*(one(link) for link in links for _ in range(_AT_ONCE)))
+        if len(streams) % 5_000 == 0:
+            progress(f"{len(streams)} connections: {_rss_mb(gateway):.0f} MB")
+    began_s = processor_s(gateway)
+    await asyncio.sleep(_REST_S)
+    rested_s = processor_s(gateway) - began_s
+    assert origin.is_serving()
+    answers_s = [await _answered_s(each) for each in streams[:: max(1, count // _ASKED)]]
+    return {
+        "flows": count,
+        "flows_rss_mb": _rss_mb(gateway),
+        "flows_idle_cpu_share": rested_s / _REST_S,
+        "flows_answer_median_ms": 1e3 * statistics.median(answers_s),
+    }
+
+
+async def _answered_s(stream: ProxiedStream) -> float:
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def changed() -> None:
+        if stream.waiting and not answered.done():
+            answered.set_result(None)
+
+    began_s = time.monotonic()
+    stream.watch(changed)
+    stream.write(bytes(100))
+    await asyncio.wait_for(answered, _ANSWER_S)
+    stream.taken(sum(map(len, stream.waiting)))
+    return time.monotonic() - began_s
+
+
+class _Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+@contextmanager
+def _gateway() -> Iterator[int]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "emu.bench.flows"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise EmulationError("the gateway to be measured has ended")
+            yield process.pid
+        finally:
+            process.kill()
+
+
+async def _serve() -> None:
+    clients = {_key(f"client {number}").public: str(number) for number in range(_CLIENTS)}
+    settings = GatewaySettings((_HOST, _GATEWAY_PORT), local=True, most=_WANTED)
+    gateway = Gateway(settings, _key("gateway"), clients.get)
+    await gateway.open()
+    print("ready", flush=True)
+    await gateway.run()
+
+
+def _key(name: str) -> KeyPair:
+    return KeyPair(hashlib.sha256(name.encode()).digest())
+
+
+def _rss_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    memory.one_arena()
+    asyncio.run(_serve())

@@ -1,0 +1,146 @@
+"""What programs say first: at once where that does no harm, and nothing of it twice where it would."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.local import local_proxy
+from cedos.proxy.local.first_words import may_be_repeated
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.local_proxy import Fail
+from cedos.proxy.splice import reset_on_close
+
+pytestmark = pytest.mark.anyio
+
+Ends = Any
+GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"
+HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"
+
+
+@pytest.mark.parametrize(
+    ("words", "may"),
+    [
+        (GET, True), (b"HEAD / HTTP/1.1\r\n\r\n", True), (b"OPTIONS * HTTP/1.1\r\n\r\n", True),
+        (HELLO, True), (POST, False), (GET + POST, False), (GET[:-1], False), (GET + b"x", False),
+        (b"GETX / HTTP/1.1\r\n\r\n", False), (b"SSH-2.0-x\r\n", True),
+        (b"SSH-2.0-x\r\nmore", False), (b"SSH-2.0", False), (b"", False), (b"\x16", False),
+    ],
+)  # fmt: skip
+async def test_what_may_be_said_twice(words: bytes, may: bool) -> None:
+    assert may_be_repeated(words) is may
+
+
+async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    said = await reader.read(100)
+    writer.write(b"you said " + said)
+    await writer.drain()
+
+
+class Held:
+    """The gateway reaches no origin before it is let."""
+
+    def __init__(self, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ends = ends
+        self.let = asyncio.Event()
+        connect = Origins.connect
+
+        async def held(origins: Origins, host: str, port: int, asker: Any = None) -> Any:
+            if asker is not None:
+                await self.let.wait()
+            return await connect(origins, host, port, asker)
+
+        monkeypatch.setattr(Origins, "connect", held)
+
+    async def come(self) -> bytes:
+        """What is at the gateway for the only origin, once anything is, or after a while."""
+        for _ in range(60):
+            for session in self.ends.gateway._sessions.values():
+                for stream in session._streams.streams.values():
+                    if stream.waiting:
+                        return b"".join(map(bytes, stream.waiting))
+            await asyncio.sleep(0.005)
+        return b""
+
+
+async def test_first_words_do_not_wait_for_the_origin(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends.start()
+    held = Held(ends, monkeypatch)
+    reader, writer = await ends.forward(await ends.origin(answers))
+    writer.write(b"word")
+    assert await held.come() == b"word"
+    held.let.set()
+    assert await asyncio.wait_for(reader.read(), 5) == b"you said word"
+    writer.close()
+
+
+@pytest.mark.parametrize(("words", "early"), [(GET, True), (HELLO, True), (POST, False)])
+async def test_what_may_go_direct_later_is_said_early_only_where_it_may_be_said_twice(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, words: bytes, early: bool
+) -> None:
+    await ends.start(fail=Fail.OPEN)
+    held = Held(ends, monkeypatch)
+    reader, writer = await ends.forward(await ends.origin(answers))
+    writer.write(words)
+    assert await held.come() == (words if early else b"")
+    held.let.set()
+    assert await asyncio.wait_for(reader.read(), 5) == b"you said " + words
+    writer.close()
+
+
+@pytest.mark.parametrize("words", [GET, POST])
+async def test_who_goes_direct_after_all_says_everything_there_once(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, words: bytes
+) -> None:
+    await ends.start(fail=Fail.OPEN)
+    held = Held(ends, monkeypatch)
+
+    async def silent(*_: object) -> None:
+        await held.come()
+        raise GatewayUnreachableError("nothing is heard of it")
+
+    monkeypatch.setattr(GatewayLink, "_accepted", silent)
+    reader, writer = await ends.forward(await ends.origin(answers))
+    writer.write(words)
+    assert await asyncio.wait_for(reader.read(), 5) == b"you said " + words
+    writer.close()
+
+
+async def test_a_plain_request_to_the_proxy_goes_with_its_opening(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
+    await ends.start(fail=Fail.OPEN)
+    held = Held(ends, monkeypatch)
+    port = await ends.origin(answers)
+    reader, writer = await ends.ask(b"GET http://127.0.0.1:%d/a HTTP/1.1\r\nHost: x\r\n\r\n" % port)
+    assert (await held.come()).startswith(b"GET /a HTTP/1.1\r\n")
+    held.let.set()
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"you said GET /a")
+    writer.close()
+
+
+async def test_a_program_that_goes_meanwhile_is_no_orderly_end(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends.start()
+    held = Held(ends, monkeypatch)
+    broke: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+            broke.set_result(False)
+        except ConnectionResetError:
+            broke.set_result(True)
+
+    _, writer = await ends.forward(await ends.origin(waits))
+    await asyncio.sleep(0.1)
+    reset_on_close(writer.get_extra_info("socket"))
+    writer.close()
+    await asyncio.sleep(0.1)
+    held.let.set()
+    assert await asyncio.wait_for(broke, 5)
