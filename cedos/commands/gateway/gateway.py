@@ -324,7 +324,8 @@ async def _serve(
     try:
         while True:
             both: set[asyncio.Future[Any]] = {running, ending}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            async with memory.giving_back():
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
                 await running  # it failed
             why, ending = ending.result(), loop.create_future()
