@@ -155,9 +155,10 @@ class PrivilegedPart:
         self._known(FILTER)
         self._kernel.bar(_checked_interfaces(interfaces))
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        self._known(FILTER, *((RESCUE,) if plan.rescue else ()))
         _checked_interfaces(plan.barred or ())
-        return self._kernel.filter_stands(plan)
+        return self._kernel.repair_filter(plan)
 
     def has_filter(self) -> bool:
         return self._kernel.has_filter()

@@ -121,9 +121,10 @@ def test_two_capabilities_are_enough(host):
 
 
 def test_a_refusal_is_told_in_its_own_words(host, tmp_path, monkeypatch):
-    for name in ("iptables", "iptables-save", "iptables-restore"):
-        (tmp_path / name).write_text("#!/bin/sh\ncat >&2; echo Permission denied >&2; exit 4\n")
-        (tmp_path / name).chmod(0o755)
+    for program in ("iptables", "ip6tables"):
+        for name in (program, f"{program}-save", f"{program}-restore"):
+            (tmp_path / name).write_text("#!/bin/sh\ncat >&2; echo Permission denied >&2; exit 4\n")
+            (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with host.client.entered():
         with pytest.raises(PermissionError, match="Permission denied"):

@@ -120,7 +120,7 @@ def test_other_sysctls_stay(asked: Asked) -> None:
 def test_interfaces_are_names(asked: Asked, name: str) -> None:
     asked.knows(FILTER)
     assert asked.refuses("bar", (name,))
-    assert asked.refuses("filter_stands", FilterPlan(barred=(name,)))
+    assert asked.refuses("repair_filter", FilterPlan(barred=(name,)))
 
 
 def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
