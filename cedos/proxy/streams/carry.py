@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from cedos.kernel import tcp_info
 from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
@@ -14,6 +15,9 @@ _READS: Final = 4
 """At most so many blocks of one program, then others have their turn."""
 
 _MOST_CHUNKS: Final = 64
+_UNSENT_BYTES: Final = 1 << 17
+"""What waits in the kernel for a program that does not read: by itself that may be megabytes for each,
+until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
 
 
 class Carry:
@@ -41,6 +45,8 @@ class Carry:
         idle_s: float | None = None,
     ) -> None:
         self.program, self.stream = program, stream
+        if program.family in (socket.AF_INET, socket.AF_INET6):  # -W has a pair of its own
+            tcp_info.wake_below(program, _UNSENT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._up: Chunk = first
         self._limit = limit

@@ -1,9 +1,11 @@
 """Programs, clients and servers that mean no good, against proxy and gateway: others are served."""
 
 import asyncio
+import contextlib
 import errno
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from cedos.proxy.gateway import origin
 from cedos.proxy.gateway.admission import DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local import local_proxy
+from cedos.proxy.local.local_proxy import Listening
 from cedos.proxy.local.name_stub import NameStub
 from tests.unit.proxy.conftest import Ends
 
@@ -127,3 +130,34 @@ async def test_a_look_up_that_gets_no_thread_is_refused(
     reader, writer = await ends.ask(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n")
     assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
     writer.close()
+
+
+def waits_in_the_kernel(port: int, peer: int) -> int:
+    """Bytes that a connection over loopback has sent and the other end has not taken."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, queues, *_ = line.split()
+        if (int(here[-4:], 16), int(there[-4:], 16)) == (port, peer):
+            return int(queues.partition(":")[0], 16)
+    return -1
+
+
+async def test_a_program_that_does_not_read_takes_little_of_the_kernels_memory(ends: Ends) -> None:
+    """300 of them used up all that TCP has (tcp_mem): everybody's connections stood still."""
+    await ends.start()
+
+    async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+
+    port = await ends.origin(flood)
+    ends.proxy.open([Listening("127.0.0.1", 0, ("127.0.0.1", port))])
+    where = ends.proxy.addresses[-1].port
+    with socket.create_connection(("127.0.0.1", where)) as program:
+        waiting = [-1]
+        while len(waiting) < 4 or waiting[-1] != waiting[-4] or waiting[-1] <= 0:
+            await asyncio.sleep(0.1)
+            waiting.append(waits_in_the_kernel(where, program.getsockname()[1]))
+            assert len(waiting) < 100
+    assert waiting[-1] < 400_000
