@@ -6,6 +6,7 @@ of ours with names of interfaces, subflows of connections, sockets for what cedo
 """
 
 import errno
+import gc
 import re
 import socket
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from cedos.kernel.netlink import (
     Requester,
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.process import memory
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.kernel.sockets.privileged_sockets import EchoSocket, EventSocket, PacketSocket
 from cedos.model import Address, FlowKey
@@ -69,6 +71,11 @@ class PrivilegedPart:
         self._journal: Journal | None = None
         self._delivery: AnswerDelivery | None = None
         self._filters = (first_packets.program(), lookups.program())
+
+    def give_back(self) -> None:
+        """Free memory goes back, too: what reads netlink leaves circles, which are seldom looked for."""
+        gc.collect()
+        memory.give_back()
 
     # -- the journal --------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ _SLOW: Final = frozenset(
     (
         *("track_flows", "bar", "repair_filter", "has_filter", "remove_filter"),
         *("prepare_rescues", "rescues_stand", "rescues_prepared", "remove_rescues", "tracked"),
+        "give_back",
     )
 )
 """What is asked over the second channel, by threads that may wait."""
