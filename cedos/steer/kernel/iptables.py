@@ -13,12 +13,12 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 _NEW_TABLE: Final = "CEDOS_TABLE"
 _TABLES: Final = ("filter", "security")
@@ -29,7 +29,6 @@ _EMPTY: Final = frozenset(f":{chain} ACCEPT" for chain in _HOOKS)
 _IPV6: Final = Path("/proc/net/if_inet6")
 # How long iptables may wait for its lock (the legacy kind has one), and we for iptables.
 _LOCK_S, _TIMEOUT_S = 5, 10.0
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +59,16 @@ def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> N
     `{set}` in a rule stands for the IP version's name in `names`. OSError without iptables, or with
     its own words.
     """
-
-    def put(version: int, program: str) -> None:
-        _put(version, program, chains, _Saved(program), (names or {}).get(version))
-
-    _in_each_version(put)
+    for version, saved in _saved().items():
+        _put(chains, saved, (names or {}).get(version))
 
 
 def put_back(chains: Sequence[Chain]) -> bool:
     """As `put_in`, in the IP versions where something of them has gone; whether in one of them."""
-
-    def put(version: int, program: str) -> bool:
-        saved = _Saved(program)
-        if gone := not _stand(version, chains, saved):
-            _put(version, program, chains, saved, None)
-        return gone
-
-    return any(_in_each_version(put))
+    gone = [saved for version, saved in _saved().items() if not _stand(version, chains, saved)]
+    for saved in gone:
+        _put(chains, saved, None)
+    return bool(gone)
 
 
 def stand(chains: Sequence[Chain]) -> bool:
@@ -84,7 +76,7 @@ def stand(chains: Sequence[Chain]) -> bool:
 
     What a rule says is not looked at: the kernel shows it in other words. OSError without iptables.
     """
-    return all(_in_each_version(lambda version, program: _stand(version, chains, _Saved(program))))
+    return all(_stand(version, chains, saved) for version, saved in _saved().items())
 
 
 class _Saved:
@@ -92,9 +84,8 @@ class _Saved:
 
     def __init__(self, program: str) -> None:
         done = _run([f"{program}-save"])
-        self._program = (
-            program if done.returncode != 0 else None
-        )  # one foreign table may be in the way
+        self.program = program
+        self._readable = done.returncode == 0  # one foreign table may be in the way
         self._tables: dict[str, list[str]] = {}
         mine: list[str] = []
         for line in done.stdout.splitlines():
@@ -104,24 +95,25 @@ class _Saved:
                 mine.append(line.partition(" [")[0])
 
     def table(self, name: str) -> list[str]:
-        return _table(self._program, name) if self._program else self._tables.get(name, [])
+        return self._tables.get(name, []) if self._readable else _table(self.program, name)
 
     def has(self, name: str) -> bool:
-        return bool(self._program) or name in self._tables
+        return not self._readable or name in self._tables
 
 
-def _in_each_version(act: Callable[[int, str], _T]) -> list[_T]:
-    """Both IP versions side by side: a wall that is to come back is in a hurry in each."""
+def _saved() -> dict[int, _Saved]:
+    """Both IP versions, read side by side, as a wall that is to come back is in a hurry.
+
+    (What changes something goes one after the other: on nf_tables the one would interrupt the other.)
+    """
     found = programs()
     if not found:
         raise OSError(errno.ENOENT, "iptables is not installed")
     with ThreadPoolExecutor(len(found), "iptables") as side_by_side:
-        return list(side_by_side.map(act, *zip(*found.items(), strict=True)))
+        return dict(zip(found, side_by_side.map(_Saved, found.values()), strict=True))
 
 
-def _put(
-    version: int, program: str, chains: Sequence[Chain], saved: _Saved, set_name: str | None
-) -> None:
+def _put(chains: Sequence[Chain], saved: _Saved, set_name: str | None) -> None:
     tables: list[str] = []
     for table in dict.fromkeys(chain.table for chain in chains):
         there = saved.table(table)
@@ -137,7 +129,7 @@ def _put(
             # iptables on nf_tables may do twice what somebody else's change interrupts.
             lines += [f"-D {chain.hook} -j {chain.name}"] * (jumps - 1)
         tables += [f"*{table}", *lines, "COMMIT"]
-    _restore(program, tables, "--noflush")
+    _restore(saved.program, tables, "--noflush")
 
 
 def _stand(version: int, chains: Sequence[Chain], saved: _Saved) -> bool:

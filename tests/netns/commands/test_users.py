@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,32 @@ def test_quotas_are_each_users_own(cedos: Installed) -> None:
                 if path.is_file():
                     assert path.stat().st_mode & 0o077 == 0, path
         assert process.poll() is None
+
+
+def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos: Installed) -> None:
+    with cedos.up():
+        cedos.socket.parent.chmod(0o711)
+        client = cedos.client
+        pid = client.status().pid
+
+        def crowd() -> Any:
+            kept = []
+            for _ in range(400):
+                one = socket.socket(socket.AF_UNIX)
+                one.connect(str(cedos.socket))
+                kept.append(one)
+            time.sleep(1.5)
+            return len(kept)
+
+        held: list[Any] = []
+        holding = threading.Thread(target=lambda: held.append(as_user(ALICE, GROUP, crowd)))
+        holding.start()
+        time.sleep(0.7)
+        began_s = time.monotonic()
+        assert as_user(BOB, GROUP, lambda: client.status().pid) == pid
+        assert time.monotonic() - began_s < 2.0
+        holding.join()
+        assert held == [400]
 
 
 def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(

@@ -80,6 +80,27 @@ def test_jumps_that_somebody_flushed_come_back_with_the_next_change(host):
     assert tables(host) == []
 
 
+def test_what_has_gone_is_put_back_and_nothing_else_is_touched(host):
+    with host.client.entered():
+        iptables.track()
+        assert not iptables.put_back([iptables.TRACKING])
+        for flush in (
+            ("ip6tables", "-F", "OUTPUT"),
+            ("iptables", "-F"),
+            (
+                "sh",
+                "-c",
+                "for v in '' 6; do printf '*filter\nCOMMIT\n' | ip${v}tables-restore; done",
+            ),
+        ):
+            host.client.run(*flush)
+            assert iptables.put_back([iptables.TRACKING])
+            assert not iptables.put_back([iptables.TRACKING])
+            assert tables(host).count("-A OUTPUT -j CEDOS_OUT") == 2
+        assert iptables.remove()
+    assert tables(host) == []
+
+
 @pytest.mark.parametrize("version", [4, 6])
 def test_both_ip_versions_are_tracked(host, version):
     async def body() -> None:
