@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -485,6 +485,9 @@ class Daemon:
                 kept_at_s = time.monotonic()
                 self._keep_learned()
                 memory.give_back()  # what a crowd of flows took for a moment
+                if self._privileged is not None:
+                    with suppress(HostError):  # it has ended, which another task says
+                        await asyncio.to_thread(self._privileged.call, "give_back")
             history = self._history
             if history is not None and (history.waiting or history.problem):
                 await asyncio.to_thread(history.flush)

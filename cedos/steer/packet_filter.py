@@ -60,19 +60,7 @@ class PacketFilter:
         if not self._plan:
             return False
         plan = self._plan
-        return await self.do(lambda: self._repair(plan))
-
-    def _repair(self, plan: FilterPlan) -> bool:
-        if self._kernel.filter_stands(plan):
-            return False
-        # The wall first.
-        if plan.barred is not None:
-            self._kernel.bar(plan.barred)
-        if plan.track:
-            self._kernel.track_flows()
-        if plan.rescue:
-            self._kernel.rescue.prepare()
-        return True
+        return await self.do(lambda: self._kernel.repair_filter(plan))
 
     def close(self) -> None:
         """Does nothing any more once what was asked for is done."""

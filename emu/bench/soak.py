@@ -98,8 +98,8 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
     """Takes `duration_s`, and half a minute more.
 
     Returns:
-        For `daemon`, `gateway` and `forward`: `_mb_per_hour` after a sixth of the time,
-        `_settled_mb`, `_end_mb`, `_most_mb`, `_descriptors_grown`, `_threads`. `transfers`,
+        For `daemon`, its `privileged` part, `gateway` and `forward`: `_mb_per_hour` after a sixth of
+        the time, `_settled_mb`, `_end_mb`, `_most_mb`, `_descriptors_grown`, `_threads`. `transfers`,
         `transfers_failed`; `restored_share` of the parts of the laptop's networking after the daemon's
         end; `namespaces_left`.
     """
@@ -122,6 +122,7 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
             gateway_pid, forward_pid = gatewayed.pids
             watched = [
                 Watched("daemon", daemon.process.pid),
+                Watched("privileged", _child(daemon.process.pid)),
                 Watched("gateway", gateway_pid),
                 Watched("forward", forward_pid),
             ]
@@ -139,6 +140,10 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
         found["restored_share"] = sum(before[n] == after[n] for n in before) / len(before)
     found["namespaces_left"] = float(sum(token in path.name for path in RUN.iterdir()))
     return found
+
+
+def _child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def _watch(

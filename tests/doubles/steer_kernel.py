@@ -272,9 +272,17 @@ class MemoryKernel:
         self.barred = tuple(interfaces)
         self.filter = True
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
+    def repair_filter(self, plan: FilterPlan) -> bool:
         there = self.rescue.there or not plan.rescue
-        return there and self.filter and self.barred == (plan.barred or ())
+        if there and self.filter and self.barred == (plan.barred or ()):
+            return False
+        if plan.barred is not None:
+            self.bar(plan.barred)
+        if plan.track:
+            self.track_flows()
+        if plan.rescue:
+            self.rescue.prepare()
+        return True
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         self.tell_filter = on_change

@@ -14,6 +14,6 @@ def test_minutes_of_mixed_load_leave_nothing(registry: Path) -> None:
     assert found["restored_share"] == 1.0
     assert found["namespaces_left"] == 0.0
     assert found["transfers_failed"] <= 0.02 * found["transfers"]
-    for name in ("daemon", "gateway", "forward"):
+    for name in ("daemon", "privileged", "gateway", "forward"):
         assert found[f"{name}_descriptors_grown"] <= 2
         assert found[f"{name}_most_mb"] < 130

@@ -330,7 +330,8 @@ async def _run(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
-        await running
+        async with memory.giving_back():
+            await running
     except asyncio.CancelledError:
         if stdio is not None:
             raise CedosError("it was interrupted") from None

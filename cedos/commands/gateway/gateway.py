@@ -97,11 +97,12 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )
 @click.option(
     "--allow-inside", type=Net(), multiple=True,
-    help="Also connect to this private or carrier's network; may be repeated.",
+    help="Also connect to this private, carrier's or link-local network; may be repeated. A wider one"
+    " opens no link-local address (clouds' metadata): 169.254.0.0/16 does.",
 )  # fmt: skip
 @click.option(
     "--allow-local", is_flag=True,
-    help="Also connect to this host's own addresses, loopback and link-local ones.",
+    help="Also connect to this host's own addresses, and loopback.",
 )  # fmt: skip
 @click.option(
     "--max-connections", default=20_000, show_default=True, type=click.IntRange(1, 500_000),
@@ -325,7 +326,8 @@ async def _serve(
     try:
         while True:
             both: set[asyncio.Future[Any]] = {running, ending}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            async with memory.giving_back():
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
                 await running  # it failed
             why, ending = ending.result(), loop.create_future()

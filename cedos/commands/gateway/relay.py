@@ -104,7 +104,8 @@ class Net(click.ParamType[IPNetwork]):
     "--allow-inside",
     type=Net(),
     multiple=True,
-    help="Also connect to this private or carrier's network (10.0.0.0/8, say); may be repeated.",
+    help="Also connect to this private, carrier's or link-local network (10.0.0.0/8, say); may be"
+    " repeated. A wider one opens no link-local address (clouds' metadata): 169.254.0.0/16 does.",
 )
 @click.option(
     "--allow-port",
@@ -115,7 +116,7 @@ class Net(click.ParamType[IPNetwork]):
 @click.option(
     "--allow-local",
     is_flag=True,
-    help="Also connect to this host's own addresses, loopback and link-local ones; never to itself.",
+    help="Also connect to this host's own addresses, and loopback; never to itself.",
 )
 @click.option(
     "--max-connections", default=4096, show_default=True, type=click.IntRange(1, 500_000),

@@ -6,6 +6,7 @@ of ours with names of interfaces, subflows of connections, sockets for what cedo
 """
 
 import errno
+import gc
 import re
 import socket
 import time
@@ -26,6 +27,7 @@ from cedos.kernel.netlink import (
     Requester,
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.process import memory
 from cedos.kernel.process.wake_timer import WakeTimer
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.kernel.sockets.privileged_sockets import EchoSocket, EventSocket, PacketSocket
@@ -73,6 +75,11 @@ class PrivilegedPart:
         self._delivery: AnswerDelivery | None = None
         self._wake_timer = WakeTimer()
         self._filters = (first_packets.program(), lookups.program())
+
+    def give_back(self) -> None:
+        """Free memory goes back, too: what reads netlink leaves circles, which are seldom looked for."""
+        gc.collect()
+        memory.give_back()
 
     # -- the journal --------------------------------------------------------------------------
 
@@ -159,9 +166,10 @@ class PrivilegedPart:
         self._known(FILTER)
         self._kernel.bar(_checked_interfaces(interfaces))
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        self._known(FILTER, *((RESCUE,) if plan.rescue else ()))
         _checked_interfaces(plan.barred or ())
-        return self._kernel.filter_stands(plan)
+        return self._kernel.repair_filter(plan)
 
     def has_filter(self) -> bool:
         return self._kernel.has_filter()

@@ -36,8 +36,9 @@ from cedos.kernel.sockets.privileged_sockets import (
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _SLOW: Final = frozenset(
     (
-        *("track_flows", "bar", "filter_stands", "has_filter", "remove_filter"),
+        *("track_flows", "bar", "repair_filter", "has_filter", "remove_filter"),
         *("prepare_rescues", "rescues_stand", "rescues_prepared", "remove_rescues", "tracked"),
+        "give_back",
     )
 )
 """What is asked over the second channel, by threads that may wait."""

@@ -79,8 +79,8 @@ class SeparateKernel:
     def bar(self, interfaces: Sequence[str]) -> None:
         self._call("bar", tuple(interfaces))
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
-        return bool(self._call("filter_stands", plan))
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        return bool(self._call("repair_filter", plan))
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         self._here.watch_filter(on_change)

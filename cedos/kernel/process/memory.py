@@ -1,9 +1,13 @@
 """What the C library keeps for a process that lives for months (mallopt(3), malloc_trim(3))."""
 
+import asyncio
 import ctypes
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 _M_ARENA_MAX: Final = -8
+_EVERY_S: Final = 60.0
 
 
 def one_arena() -> None:
@@ -20,3 +24,21 @@ def give_back() -> None:
     """Gives free pages back to the kernel: what a start took for a moment is much."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
+
+
+@asynccontextmanager
+async def giving_back(every_s: float = _EVERY_S) -> AsyncIterator[None]:
+    """Gives free pages back again and again, meanwhile: a burst's memory is not kept for months."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            give_back()
+
+    keeping = asyncio.get_running_loop().create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping

@@ -28,9 +28,8 @@ PRIVATE: Final = tuple(
     )
 )
 _SHORTEST_TOKEN = 16
-_LOCAL: Final = tuple(map(ip_network, ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "::/127",
-                                       "fe80::/10")))  # fmt: skip
-
+_LOCAL: Final = tuple(map(ip_network, ("0.0.0.0/8", "127.0.0.0/8", "::/127")))
+LINK_LOCAL: Final = (IPv4Network("169.254.0.0/16"), IPv6Network("fe80::/10"))
 
 # What is behind the relay's own network, or its provider's, and the services that clouds keep there
 # for their hosts alone (169.254.169.254, 100.100.100.200, fd00:ec2::254, 192.0.0.192).
@@ -126,9 +125,10 @@ def read_tokens(file: Path) -> tuple[bytes, ...]:
 class DestinationRules:
     """Where the relay may connect.
 
-    Never to its `own_ports` on this host, nor to `denied` networks. To this host's own, loopback and
-    link-local addresses only if `local`; to private and carriers' networks only if they are among the
-    `inside` ones; to ports 22 and 25 only if they are among the `ports`.
+    Never to its `own_ports` on this host, nor to `denied` networks. To this host's own and loopback
+    addresses only if `local`; to private and carriers' networks only if they are among the `inside`
+    ones; to ports 22 and 25 only if they are among the `ports`. Link-local addresses, where clouds keep
+    their hosts' secrets, are `inside` only by a network that is no wider than those.
     """
 
     def __init__(
@@ -142,6 +142,7 @@ class DestinationRules:
     ) -> None:
         self._own_ports = frozenset(own_ports)
         self._inside = inside
+        self._links = [each for each in inside if _is_part(each, LINK_LOCAL)]
         self._ports = frozenset(ports)
         self._denied = denied
         self._local = local
@@ -157,11 +158,20 @@ class DestinationRules:
         if here and port in self._own_ports:
             raise _denied(f"{address} port {port} is the relay itself", "proxy_loop_detected")
         if here and not self._local:
-            raise _denied(f"{address} is an address of the relay's own host, or of its own link")
+            raise _denied(f"{address} is an address of the relay's own host")
+        if not here and _within(address, LINK_LOCAL) and not _within(address, self._links):
+            raise _denied(f"{address} is on the relay's own link")
         if not here and _within(address, _INSIDE) and not _within(address, self._inside):
             raise _denied(f"{address} is in a private network, which this relay keeps out of")
         if port in GUARDED_PORTS and port not in self._ports:
             raise _denied(f"this relay does not connect to port {port} ({GUARDED_PORTS[port]})")
+
+
+def _is_part(network: IPNetwork, of: Iterable[IPNetwork]) -> bool:
+    return any(
+        network.prefixlen >= each.prefixlen and _within(network.network_address, [each])
+        for each in of
+    )
 
 
 def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedError:

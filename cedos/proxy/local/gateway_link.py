@@ -82,6 +82,7 @@ class GatewayLink:
         self._watching: asyncio.Task[None] | None = None
         self._numbers = count(1)
         self._questions: dict[int, asyncio.Future[bytes]] = {}
+        self._used_at_s = 0.0
 
     def leads_to(self, host: str) -> bool:
         """Whether that is the gateway itself, as far as it is known by now."""
@@ -241,6 +242,7 @@ class GatewayLink:
                 await self._streams.connection.drained()
 
     async def _session(self) -> Multiplexer:
+        self._used_at_s = self._loop.time()
         if self._streams is not None and not self._streams.connection.ended:
             return self._streams
         if self._is_away:
@@ -298,15 +300,13 @@ class GatewayLink:
 
     async def _end_unused(self, streams: Multiplexer) -> None:
         """Ends the session once nobody has used it for a while."""
-        while True:
-            await asyncio.sleep(UNUSED_S)
-            if not len(streams):
-                if self._questions:
-                    continue
-                if self._streams is streams:
-                    self._streams = None
-                streams.connection.abort("unused")
-                return
+        while (rest_s := self._used_at_s + UNUSED_S - self._loop.time()) > 0:
+            await asyncio.sleep(rest_s)
+            if len(streams) or self._questions:
+                self._used_at_s = self._loop.time()
+        if self._streams is streams:
+            self._streams = None
+        streams.connection.abort("unused")
 
 
 def _speaks(streams: Multiplexer) -> bool:

@@ -17,7 +17,7 @@ import structlog
 from cedos.errors import HostError
 from cedos.kernel.process import open_files
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
-from cedos.proxy.gateway.admission import GUARDED_PORTS, DestinationRules
+from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
@@ -41,7 +41,7 @@ _SPARE_FILES: Final = 256
 """Of the files it may have open: for the paths of its session, above all."""
 _FULL_PAUSE_S: Final = 0.2
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-_EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+_EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *LINK_LOCAL)
 NEAR: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
     map(
         ip_network,

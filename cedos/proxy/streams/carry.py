@@ -17,8 +17,8 @@ _READS: Final = 4
 _MOST_CHUNKS: Final = 64
 
 _UNSENT_BYTES: Final = 1 << 18
-"""Of what a program has not taken, the kernel keeps no more: its own buffers hold megabytes for each
-program that never reads."""
+"""What waits in the kernel for a program that does not read: by itself that may be megabytes for each,
+until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
 
 
 class Carry:

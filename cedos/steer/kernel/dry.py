@@ -110,8 +110,8 @@ class DryKernel:
         self._tell(f"packet filter: {text if interfaces else 'everything over all interfaces'}")
         self._filtered = True
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
-        return True
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        return False
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         pass

@@ -66,8 +66,8 @@ class SteeringKernel(Protocol):
     def bar(self, interfaces: Sequence[str]) -> None:
         """Lets nothing of a program's go over these interfaces, and over all others; none: over all."""
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
-        """Whether all of that is in the packet filter."""
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        """Puts back what of that is not in the packet filter; whether there was something."""
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         """Calls back from the running event loop when something of ours may have gone.

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,53 +59,95 @@ def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> N
     `{set}` in a rule stands for the IP version's name in `names`. OSError without iptables, or with
     its own words.
     """
-    found = programs()
-    if not found:
-        raise OSError(errno.ENOENT, "iptables is not installed")
-    for version, program in found.items():
-        tables: list[str] = []
-        for table in dict.fromkeys(chain.table for chain in chains):
-            stands = _table(program, table)
-            mine = [chain for chain in chains if chain.table == table]
-            lines = [f":{chain.name} - [0:0]" for chain in mine]
-            if not _ours(stands) and not _has_table(program, table):
-                lines.append(f":{_NEW_TABLE} - [0:0]")
-            for chain in mine:
-                rules = (rule.format(set=(names or {}).get(version)) for rule in chain.rules)
-                lines += [f"-A {chain.name} {rule}" for rule in rules]
-                jumps = stands.count(f"-A {chain.hook} -j {chain.name}")
-                if not jumps:
-                    lines.append(f"-I {chain.hook} -j {chain.name}")
-                # iptables on nf_tables may do twice what somebody else's change interrupts.
-                lines += [f"-D {chain.hook} -j {chain.name}"] * (jumps - 1)
-            tables += [f"*{table}", *lines, "COMMIT"]
-        _restore(program, tables, "--noflush")
+    for version, saved in _saved().items():
+        _put(chains, saved, (names or {}).get(version))
 
 
-def stands(chains: Sequence[Chain]) -> bool:
+def put_back(chains: Sequence[Chain]) -> bool:
+    """As `put_in`, in the IP versions where something of them has gone; whether in one of them."""
+    gone = [saved for version, saved in _saved().items() if not _stand(version, chains, saved)]
+    for saved in gone:
+        _put(chains, saved, None)
+    return bool(gone)
+
+
+def stand(chains: Sequence[Chain]) -> bool:
     """Whether chains, their rules and the jumps to them are there, in each IP version.
 
     What a rule says is not looked at: the kernel shows it in other words. OSError without iptables.
     """
+    return all(_stand(version, chains, saved) for version, saved in _saved().items())
+
+
+class _Saved:
+    """An IP version's tables, read by one call."""
+
+    def __init__(self, program: str) -> None:
+        done = _run([f"{program}-save"])
+        self.program = program
+        self._readable = done.returncode == 0  # one foreign table may be in the way
+        self._tables: dict[str, list[str]] = {}
+        mine: list[str] = []
+        for line in done.stdout.splitlines():
+            if line.startswith("*"):
+                mine = self._tables[line[1:]] = []
+            elif line.startswith((":", "-")):
+                mine.append(line.partition(" [")[0])
+
+    def table(self, name: str) -> list[str]:
+        return self._tables.get(name, []) if self._readable else _table(self.program, name)
+
+    def has(self, name: str) -> bool:
+        return not self._readable or name in self._tables
+
+
+def _saved() -> dict[int, _Saved]:
+    """Both IP versions, read side by side, as a wall that is to come back is in a hurry.
+
+    (What changes something goes one after the other: on nf_tables the one would interrupt the other.)
+    """
     found = programs()
     if not found:
         raise OSError(errno.ENOENT, "iptables is not installed")
-    for version, program in found.items():
-        for table in dict.fromkeys(chain.table for chain in chains):
-            there = Counter(
-                line if " -j CEDOS_" in line else " ".join(line.split(None, 2)[:2])
-                for line in _ours(_table(program, table))
-            )
-            for chain in chains:
-                if chain.table != table:
-                    continue
-                others = "-6 " if version == 4 else "-4 "
-                rules = sum(not rule.startswith(others) for rule in chain.rules)
-                if there[f":{chain.name} -"] != 1 or there[f"-A {chain.name}"] != rules:
-                    return False
-                if there[f"-A {chain.hook} -j {chain.name}"] != 1:
-                    return False
-    return True
+    with ThreadPoolExecutor(len(found), "iptables") as side_by_side:
+        return dict(zip(found, side_by_side.map(_Saved, found.values()), strict=True))
+
+
+def _put(chains: Sequence[Chain], saved: _Saved, set_name: str | None) -> None:
+    tables: list[str] = []
+    for table in dict.fromkeys(chain.table for chain in chains):
+        there = saved.table(table)
+        mine = [chain for chain in chains if chain.table == table]
+        lines = [f":{chain.name} - [0:0]" for chain in mine]
+        if not _ours(there) and not saved.has(table):
+            lines.append(f":{_NEW_TABLE} - [0:0]")
+        for chain in mine:
+            lines += [f"-A {chain.name} {rule.format(set=set_name)}" for rule in chain.rules]
+            jumps = there.count(f"-A {chain.hook} -j {chain.name}")
+            if not jumps:
+                lines.append(f"-I {chain.hook} -j {chain.name}")
+            # iptables on nf_tables may do twice what somebody else's change interrupts.
+            lines += [f"-D {chain.hook} -j {chain.name}"] * (jumps - 1)
+        tables += [f"*{table}", *lines, "COMMIT"]
+    _restore(saved.program, tables, "--noflush")
+
+
+def _stand(version: int, chains: Sequence[Chain], saved: _Saved) -> bool:
+    others = "-6 " if version == 4 else "-4 "
+    there = {
+        table: Counter(
+            line if " -j CEDOS_" in line else " ".join(line.split(None, 2)[:2])
+            for line in _ours(saved.table(table))
+        )
+        for table in {chain.table for chain in chains}
+    }
+    return all(
+        there[chain.table][f":{chain.name} -"] == 1
+        and there[chain.table][f"-A {chain.name}"]
+        == sum(not rule.startswith(others) for rule in chain.rules)
+        and there[chain.table][f"-A {chain.hook} -j {chain.name}"] == 1
+        for chain in chains
+    )
 
 
 def on_nf_tables() -> bool:
@@ -172,12 +215,6 @@ def _table(program: str, table: str) -> list[str]:
     done = _run([f"{program}-save", "-t", table])
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return [line.partition(" [")[0] for line in lines if line.startswith((":", "-"))]
-
-
-def _has_table(program: str, table: str) -> bool:
-    """Whether there is such a table: asked for by its name, an empty one is shown for none."""
-    done = _run([f"{program}-save"])
-    return done.returncode != 0 or f"*{table}" in done.stdout.splitlines()
 
 
 def _ours(stands: Iterable[str]) -> list[str]:

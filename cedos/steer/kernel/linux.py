@@ -234,13 +234,16 @@ class LinuxKernel:
         self._must_be_here()
         barring_filter.put_in(interfaces)
 
-    def filter_stands(self, plan: FilterPlan) -> bool:
+    def repair_filter(self, plan: FilterPlan) -> bool:
+        self._must_be_here()
         # The wall first: it is the one that is in a hurry.
         chains = barring_filter.chains(plan.barred) if plan.barred is not None else []
         chains += [iptables.TRACKING] if plan.track else []
-        if not iptables.stands(chains):
-            return False
-        return not plan.rescue or self.rescue.stands()
+        repaired = iptables.put_back(chains)
+        if plan.rescue and not self.rescue.stands():
+            self.rescue.prepare()
+            repaired = True
+        return repaired
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         def told(data: bytes) -> None:

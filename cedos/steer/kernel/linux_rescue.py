@@ -42,7 +42,7 @@ class LinuxRescue:
         rescue_filter.put_in()
 
     def stands(self) -> bool:
-        return iptables.stands(rescue_filter.CHAINS)
+        return iptables.stand(rescue_filter.CHAINS)
 
     def prepared(self) -> bool:
         if rescue_filter.present():

@@ -112,6 +112,7 @@ ROUTES = (
 SYSCTLS = (
     "sysctl -q -e -w net.mptcp.pm_type=0 net.mptcp.path_manager=kernel net.mptcp.close_timeout=33"
 )
+ENDPOINTS = "ip mptcp endpoint flush"  # none of them is ours: what is ours to steer stays as it is
 FLUSHES = {
     **IPTABLES,
     "the wall's chain": "iptables -F CEDOS_BAR_OUT",
@@ -120,8 +121,9 @@ FLUSHES = {
     "rules": RULES,
     "routes": ROUTES,
     "sysctls": SYSCTLS,
+    "endpoints": ENDPOINTS,
     BOTH: "; ".join(emptied("filter", "security").values()),
-    "all together": "; ".join((*IPTABLES.values(), RULES, ROUTES, SYSCTLS)),
+    "all together": "; ".join((*IPTABLES.values(), RULES, ROUTES, SYSCTLS, ENDPOINTS)),
 }
 
 

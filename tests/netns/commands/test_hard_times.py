@@ -113,6 +113,7 @@ def test_a_disk_that_takes_nothing(tethered: Any, install: Any, tmp_path: Path) 
         laptop.ip("route", "add", "default", "via", "192.168.43.1", "metric", "43")
         until(lambda: cedos.client.status().default.network == "wlan0")
         cedos.client.set_budget(Budget("data", Resource.DATA, 1e9, UNTIL, every=Every.MONTH))
+        assert memory_mb(process) < MOST_MB
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert process.returncode == 0, log[-3000:]
@@ -145,6 +146,7 @@ def test_no_descriptor_is_left(tethered: Any, install: Any) -> None:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         laptop.ip("link", "set", "wlan0", "down")
         until(lambda: cedos.client.status().default.network == "lte0")
+        assert memory_mb(process) < MOST_MB
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert process.returncode == 0, log[-3000:]

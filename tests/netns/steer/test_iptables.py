@@ -80,6 +80,27 @@ def test_jumps_that_somebody_flushed_come_back_with_the_next_change(host):
     assert tables(host) == []
 
 
+def test_what_has_gone_is_put_back_and_nothing_else_is_touched(host):
+    with host.client.entered():
+        iptables.track()
+        assert not iptables.put_back([iptables.TRACKING])
+        for flush in (
+            ("ip6tables", "-F", "OUTPUT"),
+            ("iptables", "-F"),
+            (
+                "sh",
+                "-c",
+                "for v in '' 6; do printf '*filter\nCOMMIT\n' | ip${v}tables-restore; done",
+            ),
+        ):
+            host.client.run(*flush)
+            assert iptables.put_back([iptables.TRACKING])
+            assert not iptables.put_back([iptables.TRACKING])
+            assert tables(host).count("-A OUTPUT -j CEDOS_OUT") == 2
+        assert iptables.remove()
+    assert tables(host) == []
+
+
 @pytest.mark.parametrize("version", [4, 6])
 def test_both_ip_versions_are_tracked(host, version):
     async def body() -> None:
@@ -121,9 +142,10 @@ def test_two_capabilities_are_enough(host):
 
 
 def test_a_refusal_is_told_in_its_own_words(host, tmp_path, monkeypatch):
-    for name in ("iptables", "iptables-save", "iptables-restore"):
-        (tmp_path / name).write_text("#!/bin/sh\ncat >&2; echo Permission denied >&2; exit 4\n")
-        (tmp_path / name).chmod(0o755)
+    for program in ("iptables", "ip6tables"):
+        for name in (program, f"{program}-save", f"{program}-restore"):
+            (tmp_path / name).write_text("#!/bin/sh\ncat >&2; echo Permission denied >&2; exit 4\n")
+            (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with host.client.entered():
         with pytest.raises(PermissionError, match="Permission denied"):

@@ -52,3 +52,15 @@ def test_free_memory_is_given_back() -> None:
         "print(held_mb()); memory.give_back(); print(held_mb())"
     )
     assert after < before - 30
+
+
+def test_free_memory_is_given_back_again_and_again() -> None:
+    before, after = told(
+        "import asyncio\n"
+        "async def main():\n"
+        "    async with memory.giving_back(every_s=0.05):\n"
+        "        taken = [bytes(2_000) for _ in range(20_000)]; end = bytes(2_000); del taken\n"
+        "        print(held_mb()); await asyncio.sleep(0.3); print(held_mb())\n"
+        "asyncio.run(main())"
+    )
+    assert after < before - 30

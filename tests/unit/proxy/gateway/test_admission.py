@@ -139,6 +139,20 @@ def test_no_wrapping_leads_to_the_host_itself(address: str):
     assert forbidden(DestinationRules(inside=inside), address) == "destination_ip_prohibited"
 
 
+LINKS = ["169.254.169.254", "fe80::1", "fe80::a9fe:a9fe%eth0", "::ffff:169.254.169.254",
+         "64:ff9b::a9fe:a9fe"]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", LINKS)
+def test_link_local_addresses_want_a_network_of_their_own(address: str):
+    everywhere = [ip_network("0.0.0.0/0"), ip_network("::/0"), ip_network("169.0.0.0/8")]
+    wide = DestinationRules(inside=everywhere, local=True)
+    assert forbidden(wide, address) == "destination_ip_prohibited"
+    links = [ip_network("169.254.169.254/32"), ip_network("fe80::/10")]
+    assert forbidden(DestinationRules(inside=links), address) is None
+    assert forbidden(DestinationRules(inside=links), "169.254.169.253") is not None
+
+
 def test_ports_that_strangers_would_misuse_are_out_of_reach_unless_allowed():
     for port in (22, 25):
         assert forbidden(DestinationRules(), "203.0.113.1", port) == "destination_ip_prohibited"
