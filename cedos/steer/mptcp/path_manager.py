@@ -309,7 +309,9 @@ class PathManager:
         outstanding = state.asked.get(key.local, [])
         backup = outstanding.pop(0) if outstanding else False
         if name is not None and any(other is not backup for other in outstanding):
-            backup = not state.wants_backup(name)
+            others = any(self._carrier(k) is not None for k in state.subflows)
+            backup = state.wants_backup(name) and others
+            step.commands.append(SetBackup(state.token, key, backup))
         state.subflows[key] = MptcpSubflow(key, name, backup)
         if state.unsteerable is None:
             self._leave_gone(state, step)
@@ -330,12 +332,15 @@ class PathManager:
         step.events.append(SubflowDown(self._show(state), subflow.key))
 
     def _leave_gone(self, state: ConnectionState, step: PathManagerStep) -> None:
-        """Destroys subflows over networks that are gone, as soon as another one can take over."""
+        """Destroys subflows over networks that are gone, as soon as another one can take over.
+
+        What ended before its network went leaves backups alone, too.
+        """
         if state.unsteerable is not None:
             return
         gone = [p for k, p in state.subflows.items() if p.network and self._carrier(k) is None]
         there = [p for k, p in state.subflows.items() if self._carrier(k) is not None]
-        if not gone or not there:
+        if not there:
             return
         if all(subflow.backup for subflow in there):
             first = there[0]

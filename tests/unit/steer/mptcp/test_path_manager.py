@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cedos.errors import SteeringError
@@ -317,6 +317,8 @@ ACTIONS = (
 actions = st.lists(st.sampled_from(ACTIONS.split(",")), max_size=40)
 
 
+@example(actions="open,both,wlan0,up,end,wlan0 down".split(","))
+@example(actions="open,both,wlan0,lte0 down,all up,up,lte0 down,wlan0 down,up".split(","))
 @given(actions=actions)
 def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, actions):
     """Whatever happens: as long as a path over a network that is up lives, one such is active."""
