@@ -317,8 +317,10 @@ ACTIONS = (
 actions = st.lists(st.sampled_from(ACTIONS.split(",")), max_size=40)
 
 
-@example(actions="open,both,wlan0,up,end,wlan0 down".split(","))
-@example(actions="open,both,wlan0,lte0 down,all up,up,lte0 down,wlan0 down,up".split(","))
+@example(actions=["open", "both", "wlan0", "up", "end", "wlan0 down"])
+@example(
+    actions=["open", "both", "wlan0", "lte0 down", "all up", "up", "lte0 down", "wlan0 down", "up"]
+)
 @given(actions=actions)
 def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, actions):
     """Whatever happens: as long as a path over a network that is up lives, one such is active."""
