@@ -8,6 +8,7 @@ import pytest
 
 from cedos.model import Bulk, Label, Urgency
 from cedos.prefetch.background_window import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, BackgroundWindow
+from cedos.prefetch.http import HttpFetcher
 from cedos.prefetch.other_programs import OtherPrograms
 from cedos.prefetch.turn import Turn
 from cedos.prefetch.yielding import Yielding
@@ -105,3 +106,25 @@ async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
             await each.wait_closed()
         server.close()
         await server.wait_closed()
+
+
+@pytest.mark.anyio
+async def test_nothing_is_begun_while_others_begin_something() -> None:
+    clear = False
+    turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        fetching = asyncio.create_task(HttpFetcher(f"http://127.0.0.1:{port}/").fetch(turn))
+        await asyncio.sleep(0.1)
+        assert not asked
+        clear = True
+        assert (await asyncio.wait_for(fetching, 5)).content == b"ok"
+    assert len(asked) == 1
