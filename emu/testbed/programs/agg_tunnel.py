@@ -30,10 +30,11 @@ class AggTunnel(Started):
 
     def _start(self) -> None:
         folder, there = self._laptop.directory, SERVER_ADDRESSES[-1]
+        # A target keeps its own port, and after it comes the one that clients ask for.
         self._services.append(
             Service(
                 self._laptop.server, *_PROGRAM, "server", "-n", "--tcp", str(_PORT),
-                "-p", f"{SERVER}:80", output=folder / "agg-server.log",
+                "-p", f"{SERVER}:80:80", output=folder / "agg-server.log",
             )
         )  # fmt: skip
         self._services[-1].wait_for(lambda: accepts(self._laptop.server, there, _PORT))
