@@ -102,6 +102,7 @@ class HttpFetcher:
         if part.size and part.validator:
             headers[hdrs.RANGE] = f"bytes={part.size}-"
             headers[hdrs.IF_RANGE] = part.validator
+        await turn.turn()
         async with session.get(self.url, headers=headers) as answer:
             total = self._begin(answer)
             turn.received(part.size, total)

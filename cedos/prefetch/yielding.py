@@ -14,13 +14,15 @@ from cedos.prefetch.turn import Turn
 _LOOK_S: Final = 0.010
 """Another program's first packet is on its way for longer than this, and its answer as long again."""
 _LEAST_ROUND_S: Final = 0.020
+_HARDLY_ANY_BYTES: Final = 1
+"""The kernel makes it its least, a small segment a round trip."""
 
 
 class Yielding:
     """While this block lasts, a connection reads only what leaves others their way.
 
     Its window keeps its queue short (`background_window`). While other programs begin something, or this
-    one's user waits for something else, nothing is read; so the other end stops within a round trip.
+    one's user waits for something else, the window is closed; so the other end stops within a round trip.
 
     Args:
         transport: of the connection; None: it has been handed back already.
@@ -86,6 +88,9 @@ class Yielding:
         self._paused = pauses
         if pauses:
             transport.pause_reading()
+            # Else as much would still come as the kernel's buffer holds.
+            clamp_window(self._socket, _HARDLY_ANY_BYTES)
         else:
             transport.resume_reading()
+            clamp_window(self._socket, self._window.bytes)
             self._came, self._round_at_s = 0, time.monotonic()

@@ -1,7 +1,19 @@
-"""Prefetching keeps out of other programs' way: its window, and when it does not read."""
+"""Prefetching keeps out of other programs' way: its window, and when hardly anything may come."""
 
-from cedos.prefetch.background_window import LEAST_BYTES, MOST_BYTES, BackgroundWindow
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from cedos.model import Bulk, Label, Urgency
+from cedos.prefetch.background_window import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, BackgroundWindow
+from cedos.prefetch.http import HttpFetcher
 from cedos.prefetch.other_programs import OtherPrograms
+from cedos.prefetch.turn import Turn
+from cedos.prefetch.yielding import Yielding
+
+_TCP_WINDOW_CLAMP = 10
 
 
 def settled(
@@ -61,3 +73,58 @@ def test_who_opens_all_the_time_does_not_stop_it_for_ever() -> None:
 
 def test_a_host_that_does_not_count_is_never_busy() -> None:
     assert not OtherPrograms(lambda: None).busy(1.0)
+
+
+@pytest.mark.anyio
+async def test_while_it_waits_the_other_end_may_send_hardly_anything() -> None:
+    """Not reading is not enough: the kernel would go on to fill its buffer at the full rate."""
+    clear = True
+    turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _reader, its: accepted.append(its), "127.0.0.1")
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        transport: Any = writer.transport
+        one = transport.get_extra_info("socket")
+
+        async def until(true: Any) -> None:
+            async with asyncio.timeout(5):
+                while not true(one.getsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP)):
+                    await asyncio.sleep(0.005)
+
+        async with Yielding(transport, turn):
+            await until(lambda window: window == FIRST_BYTES)
+            clear = False
+            await until(lambda window: window < 1500)
+            assert not transport.is_reading()
+            clear = True
+            await until(lambda window: window >= FIRST_BYTES)
+            assert transport.is_reading()
+    finally:
+        for each in (writer, *accepted):
+            each.close()
+            await each.wait_closed()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.anyio
+async def test_nothing_is_begun_while_others_begin_something() -> None:
+    clear = False
+    turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        fetching = asyncio.create_task(HttpFetcher(f"http://127.0.0.1:{port}/").fetch(turn))
+        await asyncio.sleep(0.1)
+        assert not asked
+        clear = True
+        assert (await asyncio.wait_for(fetching, 5)).content == b"ok"
+    assert len(asked) == 1
