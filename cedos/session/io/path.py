@@ -7,7 +7,7 @@ every byte that waits. What the kernel does not take stays in one list here, at 
 import errno
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
@@ -22,7 +22,7 @@ from cedos.session.protocol.crypto import Buffer
 from cedos.session.protocol.events import Probed
 from cedos.session.protocol.frames.frames import Sync
 from cedos.session.protocol.frames.packing import RECORD_BYTES
-from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts
+from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts, PathState
 from cedos.session.protocol.session import Session
 
 _TCP_USER_TIMEOUT: Final = 18
@@ -33,6 +33,8 @@ UNSENT_BYTES: Final = 1 << 19
 # Where there are several paths, what another one leaves behind has to go before it: no more waits here
 # than goes out in this time, and enough for a record and its successor.
 _UNSENT_S: Final = 0.1
+# While another one pauses, what lies there may have to go before all else in a moment.
+_UNSENT_PAUSE_S: Final = 0.03
 _LEAST_UNSENT_BYTES: Final = 1 << 15
 _MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
 # Records smaller than this go to the kernel together, where the path is fast.
@@ -64,6 +66,14 @@ def prepare(connection: socket.socket, interface: str | None = None) -> None:
     tcp_info.wake_below(connection, UNSENT_BYTES)
     if interface is not None:
         bind_to_interface(connection, interface)
+
+
+def unsent_limit_bytes(rate_bps: float | None, paths: Sequence[PathState]) -> int:
+    """What the kernel may hold that was never sent, on one of a session's paths at this rate."""
+    if rate_bps is None or len(paths) < 2:
+        return UNSENT_BYTES
+    ahead_s = _UNSENT_PAUSE_S if any(each.facts.pauses for each in paths) else _UNSENT_S
+    return min(UNSENT_BYTES, max(_LEAST_UNSENT_BYTES, int(rate_bps / 8 * ahead_s)))
 
 
 class SessionPathEvent(Enum):
@@ -236,7 +246,7 @@ class SessionPath:
             unacknowledged = tcp_info.unacknowledged_bytes(self.connection)
             facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
         rate = facts.rate_bps
-        self._bound_unsent(None if core.in_flight.only else rate)
+        self._bound_unsent(unsent_limit_bytes(rate, core.in_flight.states))
         if rate is None or rate < _SLOW_BPS:
             room = max(_LEAST_RECORD, min(RECORD_BYTES, int((rate or 8e6) / 8 * _RECORD_S)))
             most = room
@@ -269,11 +279,7 @@ class SessionPath:
             left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
             core.datagrams.acknowledged(self.path_id, self._written_bytes - left)
 
-    def _bound_unsent(self, rate_bps: float | None) -> None:
-        """None: nothing can go elsewhere, or nobody knows."""
-        wanted = UNSENT_BYTES
-        if rate_bps is not None:
-            wanted = min(wanted, max(_LEAST_UNSENT_BYTES, int(rate_bps / 8 * _UNSENT_S)))
+    def _bound_unsent(self, wanted: int) -> None:
         if not 0.8 * self._unsent_bytes <= wanted <= 1.25 * self._unsent_bytes:
             self._unsent_bytes = wanted
             tcp_info.wake_below(self.connection, wanted)
