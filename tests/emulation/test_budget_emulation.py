@@ -67,7 +67,8 @@ class Host:
 def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
     slow, fast = Trace.constant(1e6), Trace.constant(20e6)
     with Laptop(
-        Access(NetworkKind.WIFI, slow, slow, 0.150),
+        # (So slow that a small transfer, too, is worth the phone's price and its radio's joules.)
+        Access(NetworkKind.WIFI, slow, slow, 0.500),
         Access(NetworkKind.CELLULAR, fast, fast, 0.020),
     ) as laptop, Servers(laptop):  # fmt: skip
         yield Host(laptop, tmp_path)
