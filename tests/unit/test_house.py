@@ -17,7 +17,8 @@ PACKAGES = sorted(
     for path in ROOT.glob(f"{room}/**/__init__.py")
 )
 MAPS = [
-    *(ROOT / "docs" / name for name in ("architecture.md", "decisions/README.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("architecture", "decisions/README", "gateway")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("replay", "sessions", "state")),
     *(ROOT / name for name in ("CONTRIBUTING.md", "README.md")),
 ]
 

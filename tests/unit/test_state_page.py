@@ -1,0 +1,81 @@
+"""The page of figures says what the result files say."""
+
+import json
+import re
+from collections.abc import Iterable
+from statistics import mean, median
+from typing import Any
+
+import pytest
+
+from emu.lab.figures.mobility import FIXED
+from emu.repository import ROOT
+
+PAGE = (ROOT / "docs" / "state.md").read_text()
+CEDOS = "cedos-blind"
+MOBILITY = ("sbu7-1", "sbu7-2", "sbu7-3", "sbu7-5", "sbu13-1", "p02")
+STEADY = ("p01", "p03", "p06")
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "notebooks" / "results" / f"{name}.json").read_text())
+
+
+def row(beginning: str) -> str:
+    """The row of the page that begins so, without its marks of missed goals."""
+    (found,) = (line for line in PAGE.splitlines() if line.startswith(f"| {beginning}"))
+    return found.replace("**", "")
+
+
+class Live:
+    """The live runs at some places, all runs alike."""
+
+    def __init__(self, places: Iterable[str]) -> None:
+        wanted = set(places)
+        self.runs = [run for run in result("delphi_live")["places"] if run["place"] in wanted]
+        self.best = min(FIXED, key=lambda name: self.mean(name, "mean_s"))
+
+    def mean(self, policy: str, key: str) -> float:
+        return mean(run["policies"][policy][key] for run in self.runs)
+
+    @property
+    def in_hindsight(self) -> float:
+        best = mean(min(run["policies"][name]["mean_s"] for name in FIXED) for run in self.runs)
+        return self.mean(CEDOS, "mean_s") / best
+
+    @property
+    def over_best(self) -> float:
+        return self.mean(CEDOS, "mean_s") / self.mean(self.best, "mean_s")
+
+    @property
+    def ratios(self) -> list[float]:
+        return [run["policies"][CEDOS]["over_best_fixed"] for run in self.runs]
+
+    def used(self, policy: str) -> str:
+        energy_j, cellular_mb = (self.mean(policy, key) for key in ("energy_j", "cellular_mb"))
+        return f"{energy_j:.0f} J and {cellular_mb:.0f} MB"
+
+
+def test_mixed_load_where_wifi_is_left() -> None:
+    live, said = Live(MOBILITY), row("mixed load of an unmodified client")
+    assert len(live.runs) == 18
+    assert f"{live.in_hindsight:.2f} / {live.over_best:.2f} (median" in said
+    assert f"(median of runs {median(live.ratios):.2f}, worst {max(live.ratios):.2f};" in said
+    assert live.used(CEDOS) in said
+
+
+def test_mixed_load_where_nobody_walks() -> None:
+    live, said = Live(STEADY), row("the same, three places where nobody walks")
+    assert f"| {live.in_hindsight:.2f} / {live.over_best:.2f};" in said
+    assert live.used(CEDOS) in said
+
+
+def test_mixed_load_together() -> None:
+    live, said = Live({*MOBILITY, *STEADY}), row("all nine together")
+    assert len(live.runs) == 27
+    assert f"| {live.in_hindsight:.2f} / {live.over_best:.2f};" in said
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((\S+?/results/\S+?)\)", PAGE))
+def test_results_that_it_leads_to_are_there(link: str) -> None:
+    assert (ROOT / "docs" / link).exists()
