@@ -73,7 +73,7 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     rule: Literal["value", "change", "fixed"] = "value"
     full_interval_s: Interval = 30.0
     threshold: Annotated[float, Meta(ge=0, le=100)] = 0.5
-    seconds_per_joule: Annotated[float, Meta(ge=0, le=1000)] = 0.005
+    seconds_per_joule: Annotated[float, Meta(ge=0, le=1000)] = 0.01
     seconds_per_mb: Annotated[float, Meta(ge=0, le=1000)] = 0.2
 
     def __post_init__(self) -> None:

@@ -470,6 +470,7 @@ class Daemon:
             evaluations,
             per_s,
             self._decider.objective.prices,
+            self._observer.prober.heard_at_s,
         )
 
     async def _follow_links(self) -> None:

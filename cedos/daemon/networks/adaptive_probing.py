@@ -1,7 +1,8 @@
-"""Full probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
+"""Probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
 
-Light pings go by a schedule, since a dead network must be known within seconds. What is asked here
-costs more: a lookup and, with a probe server, a train of packets that measures the rate, or a transfer.
+With a probe server these are a look-up and a train of packets that measures the rate, or a transfer.
+Without one nothing tells how fast a network is but that it lives: a ping, or a look-up where pings find
+no reply, where programs' own traffic does not tell it anyway. (Beside it few pings go by a schedule.)
 
 Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
 was one, nor long after the last one: of most hosts, most of the time, nobody wants to know the uplink.
@@ -10,7 +11,7 @@ was one, nor long after the last one: of most hosts, most of the time, nobody wa
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 import structlog
@@ -36,7 +37,7 @@ _ASK_S = 1.0
 _REMEMBERED_S = 60.0
 # Three minutes after the only upload there is hardly any left to expect.
 _NO_UPLOADS = 0.05
-# Before the first probe of a network: bytes of a lookup with its ping, and the radio's time for them.
+# A look-up with its ping, and the radio's time for them.
 _LIGHT_BYTES, _LIGHT_S = 320, 0.1
 
 
@@ -55,9 +56,17 @@ def rule_of(
         None: expected_price(probes, NetworkKind.CELLULAR, power, direction)
     }
     prices |= {each.name: expected_price(probes, each.kind, power, direction) for each in networks}
-    # Whoever is at the screen may load something at any time; uploads come after uploads.
+    # Whoever is at the screen may load something at any time; uploads come after uploads. That a network
+    # lives, the schedule's few pings tell while nothing is loaded.
+    if light(probes):
+        return ProbeValue(prices, idle_per_s=0.0, light=True)
     down = direction is Direction.DOWN
     return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
+
+
+def light(probes: ProbesConfig) -> bool:
+    """Whether probes by the value rule tell no more than that a network lives."""
+    return probes.rule == "value" and not probes.server
 
 
 def expected_price(
@@ -130,6 +139,7 @@ class AdaptiveProbing:
         self._at_s = time.monotonic()
         self._answers: dict[tuple[str, Direction], _RuleAnswer] = {}
         self._sent: dict[tuple[str, Direction], tuple[float, str]] = {}
+        self._light = light(self._probes)
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
             self._kinds.append(ProbeKind.UDP_TRAIN)
@@ -180,7 +190,7 @@ class AdaptiveProbing:
         """Why no rule was asked."""
         if not self._probes.enabled:
             return "probes are off ([probes] enabled)"
-        if not self._kinds:
+        if not self._kinds and not self._light:
             return "there is nothing to ask: neither a lookup ([probes] dns) nor a server"
         if way is Direction.UP:
             return "no upload was seen lately, and a train upwards serves uploads alone"
@@ -191,7 +201,7 @@ class AdaptiveProbing:
         self._begun[Direction.DOWN].begun()
 
     async def run(self) -> None:
-        if not self._probes.enabled or not self._kinds:
+        if not self._probes.enabled or not (self._kinds or self._light):
             return
         while True:
             await aligned_sleep(_ASK_S)
@@ -226,6 +236,8 @@ class AdaptiveProbing:
         worth = []
         for network in self._networks:
             verdict = rule.weigh(network.name, moment)
+            if self._light and verdict.send:
+                verdict = self._not_too_often(network.name, verdict, moment)
             self._answers[network.name, direction] = _RuleAnswer(verdict, moment.prices)
             if verdict.send:
                 rule.probed(network.name, moment)
@@ -236,9 +248,23 @@ class AdaptiveProbing:
                 worth.append(network)
         return worth
 
+    def _not_too_often(self, name: str, verdict: ProbeVerdict, moment: Moment) -> ProbeVerdict:
+        sent_at_s, _ = self._sent.get((name, Direction.DOWN), (-inf, ""))
+        quiet_s = moment.now_s - max(sent_at_s, moment.heard_at_s.get(name, -inf))
+        if quiet_s >= self._probes.interval_s:
+            return verdict
+        why = f"asked or heard {quiet_s:.1f} s ago, less than {self._probes.interval_s:g} s"
+        return verdict._replace(send=False, why=why)
+
+    def _kinds_for(self, network: Network) -> list[ProbeKind]:
+        """What is asked of a network: with pings alone, a look-up where they are in vain."""
+        if not self._light:
+            return self._kinds
+        return [ProbeKind.PING] if self._prober.pings(network) or not self._kinds else self._kinds
+
     async def _probe(self, network: Network, directions: list[Direction]) -> None:
         if Direction.DOWN in directions:
-            for kind in self._kinds:
+            for kind in self._kinds_for(network):
                 await self._prober.probe(network, kind)
         if Direction.UP in directions:
             await self._prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)

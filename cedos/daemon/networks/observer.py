@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
+from math import isfinite
 
 import structlog
 
@@ -16,6 +17,7 @@ from cedos.config.probes import endpoint
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks.silence import PATIENCE_S
 from cedos.kernel.rtnetlink import Counters
+from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import Address, Competing, Context, FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.context import ContextKeeper
@@ -298,6 +300,16 @@ class Observer:
         """Takes every look at the living flows: what came from beyond a router shows that it carries."""
         now_s = time.monotonic()
         self.portals.observe_flows(samples)
+        owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
+        for sample in samples:
+            name, subnet = owner.get(sample.key.local, (None, None))
+            if name is None or subnet is None or sample.key.remote in subnet.network:
+                continue
+            if sample.state == SYN_SENT:
+                continue
+            heard_s = min(sample.idle_down_s, sample.idle_ack_s)
+            if isfinite(heard_s):
+                self.prober.heard(name, sample.at_s - heard_s)
         for name in self.portals.carrying:
             self.keeper.observe_answer(name, now_s)
 

@@ -150,6 +150,7 @@ class Prober:
         self._server = server
         self._price = price
         self._used_at_s: dict[str, float] = {}
+        self._heard_at_s: dict[str, float] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._target = target
         self._schedule = schedule or ProbeSchedule()
@@ -174,6 +175,8 @@ class Prober:
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; sockets of lost or remade interfaces are closed."""
         self._networks = {network.name: network for network in networks}
+        for gone in self._heard_at_s.keys() - self._networks.keys():
+            del self._heard_at_s[gone]
         for name, pings in list(self._pings.items()):
             new = self._networks.get(name)
             if new is None or not new.up or new.index != pings.network.index:
@@ -186,6 +189,16 @@ class Prober:
         self._used_at_s |= dict.fromkeys(names, time.monotonic())
         self._schedule.in_use(names)
         self._wake.set()
+
+    def heard(self, name: str, at_s: float) -> None:
+        """Takes that something came back from beyond the network's router at a monotonic time."""
+        self._heard_at_s[name] = max(at_s, self._heard_at_s.get(name, at_s))
+        self._schedule.heard(name, at_s)
+
+    @property
+    def heard_at_s(self) -> Mapping[str, float]:
+        """Network -> when anything last came back, a ping's answer or what programs received."""
+        return self._heard_at_s
 
     def silent(self, names: Iterable[str]) -> None:
         self._schedule.silent(names)
@@ -204,6 +217,10 @@ class Prober:
         """The results of all probes since the prober was entered; for one consumer."""
         return self._mailbox.iterate()
 
+    def pings(self, network: Network) -> bool:
+        """Whether there is somebody to ping over the network who may answer."""
+        return not self.problem and self._target(network) is not None
+
     async def ping(self, network: Network) -> ProbeResult:
         return await self.probe(network, ProbeKind.PING)
 
@@ -218,6 +235,7 @@ class Prober:
         if kind is ProbeKind.PING:
             started = self._start(network)
             if started is not None:
+                self._schedule.pinged(network.name, time.monotonic())
                 return await started
             return self.finished(network, _lost(self.problem or "there is nobody to ping"))
         if kind is ProbeKind.DNS:
@@ -253,6 +271,8 @@ class Prober:
             energy_j = self._price(network.kind, outcome.spent, max(idle_s, 0.0))
         if kind is ProbeKind.PING:
             self._schedule.answered(network.name, not outcome.problem)
+        if not outcome.problem:
+            self._heard_at_s[network.name] = now_s
         if outcome.spent.bytes:
             self._used_at_s[network.name] = now_s
         result = ProbeResult(

@@ -11,7 +11,8 @@ class ProbeSchedule:
     Every `in_use_s` while in use, every `idle_s` while idle, or `asleep_s` where it is cellular (each
     ping wakes the radio for its tail), every `hurry_s` while it has fallen silent, and `away` times as
     seldom as an idle one while nobody is at the screen (Delphi, 5.2). One that did not answer last is
-    pinged like an idle one of any kind: that it is dead is believed for a minute only.
+    pinged like an idle one of any kind: that it is dead is believed for a minute only. What programs
+    receive tells as much as a ping: in use, none goes before the network was quiet for `quiet_s`.
     """
 
     def __init__(
@@ -21,7 +22,10 @@ class ProbeSchedule:
         hurry_s: float = 0.2,
         away: float = 10.0,
         asleep_s: float = 0.0,
+        quiet_s: float = 0.5,
     ) -> None:
+        self._quiet_s = min(quiet_s, in_use_s)
+        self._heard_s: dict[str, float] = {}
         self._in_use_s = in_use_s
         self._idle_s = idle_s
         self._asleep_s = max(asleep_s, idle_s)
@@ -45,10 +49,20 @@ class ProbeSchedule:
                 self._last_s.pop(name, None)
         self._up = up
         self._last_s = {name: at_s for name, at_s in self._last_s.items() if name in up}
+        self._heard_s = {name: at_s for name, at_s in self._heard_s.items() if name in up}
         self._unanswered.intersection_update(up)
 
     def in_use(self, names: Iterable[str]) -> None:
         self._in_use = frozenset(names)
+
+    def heard(self, name: str, at_s: float) -> None:
+        """Something came back from beyond the network's router."""
+        self._heard_s[name] = max(at_s, self._heard_s.get(name, at_s))
+
+    def pinged(self, name: str, at_s: float) -> None:
+        """Somebody else had it pinged."""
+        if name in self._up:
+            self._last_s[name] = at_s
 
     def silent(self, names: Iterable[str]) -> None:
         self._silent = frozenset(names)
@@ -69,10 +83,13 @@ class ProbeSchedule:
         rests = name not in self._unanswered
         idle_s = self._asleep_s if rests and name in self._cellular else self._idle_s
         idle_s *= self._away if rests and not self._user_present else 1.0
-        interval_s = self._in_use_s if name in self._in_use else idle_s
+        in_use_s = self._in_use_s if name in self._in_use else idle_s
         if name in self._silent:
-            interval_s = min(interval_s, self._hurry_s)
-        return self._last_s[name] + interval_s
+            return self._last_s[name] + min(self._hurry_s, in_use_s)
+        heard_s = self._heard_s.get(name, float("-inf"))
+        if name in self._in_use:
+            return max(self._last_s[name] + in_use_s, heard_s + self._quiet_s)
+        return max(self._last_s[name], heard_s) + idle_s
 
     def next_s(self) -> float | None:
         """When the next ping is due; in the past if at once, None while no network is up."""

@@ -8,7 +8,7 @@ sign of news, and lets a host that nobody looks at probe only when it has someth
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cedos.model import Evaluation, Indicator
@@ -38,6 +38,7 @@ class Moment:
         indicators: network name -> what is known of it, passive and active, with ages.
         evaluations: what the strategies of the next transfer would cost by what is known now.
         transfers_per_s: how many transfers begin, of late.
+        heard_at_s: network name -> when anything last came back from beyond its router.
     """
 
     now_s: float
@@ -47,6 +48,7 @@ class Moment:
     evaluations: tuple[Evaluation, ...] = ()
     transfers_per_s: float = 0.0
     prices: Prices = FREE
+    heard_at_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class ProbeVerdict(NamedTuple):

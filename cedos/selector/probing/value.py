@@ -100,6 +100,7 @@ class ProbeValue:
         price: of one probe, by network name; another network's is that of `None`.
         drift: how knowledge goes stale.
         idle_per_s: transfers expected per second where none was seen of late and a person is there.
+        light: of a probe that tells whether a network lives, not how fast it is (a ping, a look-up).
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class ProbeValue:
         price: dict[str | None, Price],
         drift: Drift = Drift(),
         idle_per_s: float = 0.1,
+        light: bool = False,
     ) -> None:
+        self._light = light
         self._price = price
         self._drift = drift
         self._idle_per_s = idle_per_s
@@ -120,27 +123,35 @@ class ProbeValue:
         best, rival = _best(network, moment)
         if rival is None:
             return 0.0  # nothing to choose from
-        drift = self._drift
+        drift, quiet_s = self._drift, self._quiet_s(network, moment)
         age_s = moment.now_s - self._probed_at_s.get(network, -_NEVER_S)
         change = min(self._passive.change(network, moment), _WHOLE)
+        if self._light and network not in self._probed_at_s:
+            change = 0.0  # since when is not known
         each = 0.0
-        if best is not None:
+        if best is not None and not self._light:
             each = expected_saving(abs(rival - best), best * drift.sigma(age_s, change))
         if best is not None and best <= rival:
-            each += drift.died(age_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
-        else:
+            each += drift.died(quiet_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
+        elif best is None or not self._light:
             # Of a network that was never seen alive: at its best it would be as quick as half the rival.
             before = self._before.get(network) or (0.5 * rival,)
             saved = sum([max(rival - cost, 0.0) for cost in before]) / len(before)
             each += drift.returned(age_s, change) * saved
         return each * self._transfers(network, moment)
 
+    def _quiet_s(self, network: str, moment: Moment) -> float:
+        """Seconds since anything told that the network lives: what is heard makes a probe's word old."""
+        probed_at_s = self._probed_at_s.get(network, -_NEVER_S)
+        return moment.now_s - max(probed_at_s, moment.heard_at_s.get(network, -_NEVER_S))
+
     def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         price = self._of(network)
         cost = price.today(network, moment.prices)
         forbidden = cost >= PROHIBITIVE
         takes = f"{price.carried_bytes / 1e3:.3g} kB, {price.energy_j:.3g} J"
-        if network not in self._probed_at_s:
+        known_alive = self._light and network in moment.heard_at_s
+        if network not in self._probed_at_s and not known_alive:
             why = f"never probed, but a used-up budget forbids it ({takes})"
             return ProbeVerdict(not forbidden, why if forbidden else "never probed", None, cost)
         worth = self.worth(network, moment)
@@ -153,9 +164,14 @@ class ProbeValue:
         elif not count > 0.0:
             why = "no transfer is expected while the answer is fresh"
         else:
-            age_s = moment.now_s - self._probed_at_s[network]
+            quiet_s = self._quiet_s(network, moment)
+            probed_at_s = self._probed_at_s.get(network)
+            if probed_at_s is None or (quiet_s < moment.now_s - probed_at_s and self._light):
+                last = f"it was heard {_time(quiet_s)} ago"
+            else:
+                last = f"the last probe is {_time(moment.now_s - probed_at_s)} old"
             why = (
-                f"the last probe is {age_s:.3g} s old. A new one should save {_time(worth)}"
+                f"{last}. A new one should save {_time(worth)}"
                 f" ({_time(worth / count)} for each of {count:.2g} transfers)."
                 f" That is {'more' if worth > cost else 'not more'} than its price of {_time(cost)}"
                 f" ({takes})"

@@ -44,6 +44,9 @@ class Recorder:
         self.asked: list[tuple[str, ProbeKind]] = []
         self.directions: list[Direction] = []
 
+    def pings(self, network: Network) -> bool:
+        return True
+
     async def probe(
         self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
     ) -> None:
@@ -119,15 +122,16 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
     monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.001)
     recorder = Recorder()
     evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", rival_s))
-    looks = iter(range(30))
+    clock = iter(range(10_000))
+    monkeypatch.setattr(
+        adaptive_probing, "time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+    )
     over = asyncio.Event()
 
     def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
-        at_s = next(looks, None)
-        if at_s is None:
+        if now_s >= 30.0:
             over.set()
-            at_s = 0
-        return Moment(float(at_s), True, False, {}, evaluations, 0.2)
+        return Moment(now_s, True, False, {}, evaluations, 0.2)
 
     async def live() -> None:
         subject = AdaptiveProbing(configured(), cast(Prober, recorder), moment)
@@ -140,6 +144,48 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
     asked = [network for network, _ in recorder.asked]
     assert "lte0" in asked, "what was never probed is probed once"
     assert (asked.count("wlan0") > 1) is again
+
+
+@pytest.mark.parametrize(
+    ("heard", "pings", "dns", "asked"),
+    [
+        (False, True, True, [ProbeKind.PING]),
+        (True, True, True, []),
+        (False, False, True, [ProbeKind.DNS]),
+        (False, False, False, [ProbeKind.PING]),
+    ],
+)
+def test_a_network_in_use_is_asked_whether_it_lives_unless_programs_hear_it(
+    heard: bool, pings: bool, dns: bool, asked: list[ProbeKind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every two seconds at most; where pings are in vain its resolver is asked."""
+    monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.001)
+    clock = iter(range(10_000))
+    monkeypatch.setattr(
+        adaptive_probing, "time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+    )
+    recorder = Recorder()
+    monkeypatch.setattr(recorder, "pings", lambda network: pings)
+    evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", 0.21))
+    over = asyncio.Event()
+
+    def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
+        if now_s >= 21.0:
+            over.set()
+        at_s = {"wlan0": now_s - 0.4} if heard else {}
+        return Moment(now_s, True, False, {}, evaluations, 1.0, heard_at_s=at_s)
+
+    async def live() -> None:
+        subject = AdaptiveProbing(configured(dns=dns), cast(Prober, recorder), moment)
+        subject.networks_changed([WIFI])
+        running = asyncio.create_task(subject.run())
+        await over.wait()
+        running.cancel()
+
+    asyncio.run(live())
+    kinds = [kind for _, kind in recorder.asked]
+    assert set(kinds) == set(asked)
+    assert not asked or 9 <= len(kinds) <= 11
 
 
 @pytest.mark.parametrize(
@@ -290,7 +336,11 @@ def test_it_is_told_why_networks_are_probed_or_not(
 
 
 @pytest.mark.parametrize(
-    ("keys", "why"), [({"enabled": False}, "probes are off"), ({"dns": False}, "nothing to ask")]
+    ("keys", "why"),
+    [
+        ({"enabled": False}, "probes are off"),
+        ({"dns": False, "rule": "fixed"}, "nothing to ask"),
+    ],
 )
 def test_it_is_told_that_nothing_is_probed(keys: dict[str, Any], why: str) -> None:
     subject = AdaptiveProbing(

@@ -94,6 +94,24 @@ def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> No
     assert "phone" in schedule.take_due(406.0 + 3000.0)
 
 
+def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
+    """Half a second after the last word, and not while they hear something."""
+    schedule = ProbeSchedule(in_use_s=2.0, idle_s=30.0)
+    schedule.networks_changed([LTE])
+    schedule.in_use(["phone"])
+    assert schedule.take_due(0.0) == ["phone"]
+    schedule.heard("phone", 9.8)
+    assert schedule.take_due(10.2) == []
+    assert schedule.next_s() == pytest.approx(10.3)
+    assert schedule.take_due(10.3) == ["phone"], "a network that dies in use is asked soon"
+    assert schedule.next_s() == pytest.approx(12.3)
+    schedule.in_use([])
+    schedule.heard("phone", 12.0)
+    assert schedule.next_s() == pytest.approx(42.0), "what was heard is as good as an answer"
+    schedule.pinged("phone", 20.0)
+    assert schedule.next_s() == pytest.approx(50.0)
+
+
 def test_a_silent_network_is_pinged_in_a_hurry() -> None:
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
     schedule.networks_changed([WIFI, LTE])

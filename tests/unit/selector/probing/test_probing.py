@@ -181,3 +181,41 @@ def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was() -> None:
     assert known.weigh("wlan0", choice(13.0, 5.0, 0.5)).send
     gone = known.worth("wlan0", choice(13.0, None, 0.5))
     assert gone > new.worth("wlan0", choice(13.0, None, 0.5))
+
+
+def moment_of(heard_s: float | None, costs: dict[str, float], at_s: float = 100.0) -> Moment:
+    evaluations = tuple(
+        Evaluation(Strategy(StrategyKind.SINGLE, (name,)), cost, cost, cost, 0.0, 0.0, cost)
+        for name, cost in costs.items()
+    )
+    heard = {} if heard_s is None else {"wlan0": at_s - heard_s}
+    return Moment(at_s, True, False, {}, evaluations, 1.0, heard_at_s=heard)
+
+
+def test_what_programs_hear_makes_a_light_probe_unnecessary() -> None:
+    rule = ProbeValue({None: Price(1e-3)}, light=True)
+    costs = {"wlan0": 0.2, "lte0": 0.3}
+    rule.probed("wlan0", moment_of(None, costs, 0.0))
+    worth = [rule.worth("wlan0", moment_of(heard_s, costs)) for heard_s in (0.0, 1.0, 10.0, None)]
+    assert worth == sorted(worth)
+    assert worth[0] == 0.0 < worth[1]
+    assert "it was heard 10 s ago" in rule.weigh("wlan0", moment_of(10.0, costs)).why
+
+
+def test_a_light_probe_cannot_make_a_slow_network_quick() -> None:
+    """It tells that a network lives: of one that is worse than the others that changes no choice."""
+    costs = {"wlan0": 0.05, "lte0": 0.15}
+    light, full = (ProbeValue({None: Price(1e-3)}, light=each) for each in (True, False))
+    for rule in (light, full):
+        rule.probed("lte0", moment_of(None, costs, 0.0))
+        rule.probed("wlan0", moment_of(None, costs, 0.0))
+    assert light.worth("lte0", moment_of(None, costs)) == 0.0
+    assert full.worth("lte0", moment_of(None, costs)) > 0.0
+    assert light.worth("wlan0", moment_of(None, {"lte0": 0.15})) > 0.0, "a dead one may be back"
+    assert light.worth("lte0", moment_of(None, {"wlan0": 0.05})) == 0.0, "of no use then either"
+
+
+def test_a_network_that_was_heard_needs_no_first_light_probe() -> None:
+    rule = ProbeValue({None: Price(1e-3)}, light=True)
+    assert rule.weigh("wlan0", moment_of(None, {"wlan0": 0.2, "lte0": 0.3})).send
+    assert not rule.weigh("wlan0", moment_of(0.001, {"wlan0": 0.2, "lte0": 0.3})).send
