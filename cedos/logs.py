@@ -7,7 +7,7 @@ standard logging module come out in the same form.
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -85,6 +85,7 @@ def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
             structlog.processors.JSONRenderer(serializer=_serialize),
         ]
     return [
+        _human,
         _plain,
         structlog.dev.ConsoleRenderer(
             colors=not journal and stream.isatty() and "NO_COLOR" not in os.environ,
@@ -92,6 +93,44 @@ def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
             exception_formatter=structlog.dev.plain_traceback,
         ),
     ]
+
+
+def _human(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Numbers as people read them; `_s` and `_bytes` at the end of a name become units."""
+    shown = {}
+    for key, value in event.items():
+        name, _, unit = key.rpartition("_")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if unit in _UNITS and name:
+                shown[name] = _UNITS[unit](value)
+            else:
+                shown[key] = value if isinstance(value, int) else f"{value:.3g}"
+        elif isinstance(value, list | tuple | set | frozenset):
+            shown[key] = ", ".join(map(str, value)) or "none"
+        else:
+            shown[key] = value
+    return shown
+
+
+def _duration(seconds: float) -> str:
+    if abs(seconds) < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    for limit, unit, divisor in ((99.5, "s", 1), (5970, "min", 60), (172_800, "h", 3600)):
+        if abs(seconds) < limit:
+            rest = seconds / divisor
+            return f"{rest:.1f} {unit}" if abs(rest) < 9.95 else f"{rest:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000.0
+    return f"{count:.3g} GB"
+
+
+_UNITS: Mapping[str, Callable[[float], str]] = {"s": _duration, "bytes": _size}
 
 
 def _plain(_logger: object, _method: str, event: EventDict) -> EventDict:

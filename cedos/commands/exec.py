@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,8 +24,13 @@ T = TypeVar("T", Urgency, Bulk)
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
+def at_a_terminal() -> bool:
+    """Whether a person reads the errors."""
+    return sys.stderr.isatty()
+
+
 class Size(click.ParamType[int]):
-    """A number of bytes: `3000`, `10MB`, `1.5 GB`."""
+    """A number of bytes: `3000`, `10MB`, `1.5 GB`. A person who gives no unit is told how it is read."""
 
     name = "size"
 
@@ -35,6 +41,9 @@ class Size(click.ParamType[int]):
         size = int(float(match[1]) * _FACTORS[match[2]]) if match else 0
         if not 1 <= size <= 10**15:
             self.fail(f"{value!r} is not a size such as 3000, 20kB or 1.5GB", param, ctx)
+        if value.isdecimal() and size < amounts.PLAINLY_BYTES and at_a_terminal():
+            plural = "s" * (size != 1)
+            click.echo(f'{size} byte{plural}, as there is no unit (such as "{value}MB")', err=True)
         return size
 
 

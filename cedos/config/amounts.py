@@ -21,7 +21,7 @@ MORNING_HOUR: Final = 8
 """A day without a time of day is meant as its morning."""
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
-_PLAINLY_BYTES: Final = 1e6
+PLAINLY_BYTES: Final = 1e6
 """From here on a size without a unit is one in bytes: "4" is meant as gigabytes, "1500" as megabytes."""
 
 
@@ -31,7 +31,7 @@ def size_bytes(text: str) -> float:
     Without a unit they are bytes, as programs print them: a million at least. Fewer are refused, because
     people who leave the unit out mean gigabytes or megabytes.
     """
-    if re.fullmatch(r"\s*[\d.]+\s*", text) and _amount(text, _BYTES, _SIZE) < _PLAINLY_BYTES:
+    if re.fullmatch(r"\s*[\d.]+\s*", text) and _amount(text, _BYTES, _SIZE) < PLAINLY_BYTES:
         number = text.strip()
         raise ValueError(
             f'"{number}": a size needs a unit: "{number}GB", "{number}MB" or "{number} B"'

@@ -242,13 +242,14 @@ class ApiBackend:
         return self._log.decided.subscribe()
 
     def _default(self) -> DefaultMessage:
-        decision = self._director.default.decision
+        default = self._director.default
+        decision = default.decision
         if decision is None:
-            return DefaultMessage(network=None, reason="nothing has been decided yet")
+            return DefaultMessage(network=None, reason=default.reason)
         networks = decision.choice.networks
         return DefaultMessage(
             network=networks[0] if networks else None,
-            reason=decision.reason,
+            reason=default.reason,
             age_s=max(0.0, time.monotonic() - decision.context.at_s),
             decision=decision.number,
         )

@@ -157,7 +157,8 @@ async def run(
         await stack.enter_async_context(server)
         memory.give_back()
         notifier.ready(f"{len(links.networks())} networks")
-        _log.info("ready", networks=[each.name for each in links.networks()], dry_run=dry_run)
+        dry = {"dry_run": "nothing is changed"} if dry_run else {}
+        _log.info("ready", networks=[each.name for each in links.networks()], **dry)
         await daemon.run(notifier)
 
 

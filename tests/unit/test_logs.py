@@ -26,6 +26,36 @@ def _restored() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def test_people_read_units_and_few_digits() -> None:
+    stream = io.StringIO()
+    logs.configure("info", "console", stream)
+    structlog.get_logger().info(
+        "woken",
+        slept_s=31.284712,
+        late_s=0.0123456,
+        old_s=93_784.2,
+        carried_bytes=1_328_111,
+        share=0.123456,
+        count=1234567,
+        networks=["wlan0", "lte0"],
+        names=[],
+        dry=True,
+    )
+    line = stream.getvalue()
+    for word in (
+        "slept='31 s'",
+        "late='12.3 ms'",
+        "old='26 h'",
+        "carried='1.33 MB'",
+        "share=0.123",
+        "count=1234567",
+        "networks='wlan0, lte0'",
+        "names=none",
+        "dry=True",
+    ):
+        assert word in line, (word, line)
+
+
 def test_json() -> None:
     stream = io.StringIO()
     logs.configure("info", "json", stream)

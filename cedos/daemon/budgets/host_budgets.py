@@ -163,7 +163,8 @@ class HostBudgets:
         self._keep(budget)
         await self._read_battery()
         self.tick()
-        _log.info("budget", name=budget.name, supply=budget.supply, until=budget.until)
+        supply = price_text.amount(budget.supply, budget.resource)
+        _log.info("a budget was set", name=budget.name, supply=supply, until=budget.until)
 
     def _open_file(self) -> None:
         self._set, aside = budget_file.opened(self._file)
@@ -293,7 +294,7 @@ class HostBudgets:
         difference_s = now_s - self._steady()
         jumped_s = difference_s - self._difference_s
         if abs(jumped_s) >= _JUMP_S:
-            _log.info("the clock was set", by_s=round(jumped_s, 1))
+            _log.info("the clock was set", by_s=jumped_s)
             self._usage.jumped(jumped_s)
             self._difference_s = difference_s
 

@@ -95,15 +95,23 @@ class Decider:
 
         It holds while its choice is still possible and not clearly (by `margin`) worse than the best.
         """
-        decision = self._decide(transfer, context)
-        if before is not None:
-            if decision.choice == before.choice:
-                return None
-            costs = {each.strategy: each.cost for each in decision.evaluations}
-            best, kept = costs.get(decision.choice), costs.get(before.choice)
-            if best is not None and kept is not None and best > kept * (1 - self.choices.margin):
-                return None
+        decision = self.considered(transfer, context, before)
+        if before is not None and decision.choice == before.choice:
+            return None
         return self.record(decision)
+
+    def considered(self, transfer: Transfer, context: Context, before: Decision | None) -> Decision:
+        """What `renewed` would decide by what is known now, and why; not recorded."""
+        decision = self._decide(transfer, context)
+        if before is None or decision.choice == before.choice:
+            return decision
+        costs = {each.strategy: each.cost for each in decision.evaluations}
+        best, kept = costs.get(decision.choice), costs.get(before.choice)
+        if best is None or kept is None or best <= kept * (1 - self.choices.margin):
+            return decision
+        better = decision.choice.networks[0] if decision.choice.networks else "to wait"
+        little = f"{better} would be better, but too little for a change"
+        return replace(decision, choice=before.choice, reason=sentences(little, decision.reason))
 
     def choose(
         self,

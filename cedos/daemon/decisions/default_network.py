@@ -15,17 +15,21 @@ class DefaultNetwork:
 
     Attributes:
         decision: the one in force; None before the first.
+        reason: why it is in force, by what was known when it was last looked at.
     """
 
     def __init__(self, steer: Steer, decider: Decider) -> None:
         self.decision: Decision | None = None
+        self.reason = "nothing has been decided yet"
         self._steer = steer
         self._decider = decider
 
     async def reconsider(self, context: Context) -> None:
-        decision = self._decider.renewed(self._decider.unknown(), context, self.decision)
-        if decision is None:
+        decision = self._decider.considered(self._decider.unknown(), context, self.decision)
+        self.reason = decision.reason
+        if self.decision is not None and decision.choice == self.decision.choice:
             return
+        self._decider.record(decision)
         if decision.choice.kind is not StrategyKind.DEFER:
             await carried_out(self._steer.set_default(decision.choice.networks[0]))
         self.decision = decision

@@ -210,7 +210,7 @@ class Observer:
 
     def context(self) -> Context:
         if slept_s := self._sleep.slept_s():
-            _log.info("the host has slept", seconds=round(slept_s, 1))
+            _log.info("the host has slept", slept_s=slept_s)
             self.keeper.slept(slept_s)
             self.portals.recheck()
         now_s = time.monotonic()
@@ -249,7 +249,10 @@ class Observer:
         for name in self._silent | networks.keys():
             self.keeper.update(name, {"silence_s": Indicator(networks.get(name, 0.0), now_s)})
         if networks.keys() != self._silent:
-            _log.info("silent networks", names=sorted(networks))
+            if networks:
+                _log.info("no reply though one is due", networks=sorted(networks))
+            else:
+                _log.info("replies again", networks=sorted(self._silent))
             self.prober.silent(networks)
         self._silent = frozenset(networks)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.api.messages import parse
+from cedos.commands import exec as exec_command
 from cedos.errors import ConfigError
 from cedos.model import Bulk, Direction, Label, Urgency
 
@@ -36,6 +37,30 @@ def test_the_networks_are_printed_one_to_a_line(
     ]
     assert json.loads(cedos("choose", "--size", "1", "--json").stdout)["number"] == 8
     assert cedos("choose").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        ("4", '4 bytes, as there is no unit (such as "4MB")\n'),
+        ("1", '1 byte, as there is no unit (such as "1MB")\n'),
+        ("4kB", ""),
+        ("4B", ""),
+        ("3000000", ""),
+    ],
+)
+def test_a_person_is_told_how_a_size_without_unit_is_read(
+    size: str,
+    told: str,
+    control: Path,
+    fake_daemon: Any,
+    cedos: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert cedos("choose", "--size", size).stderr == "", "a script is left alone"
+    monkeypatch.setattr(exec_command, "at_a_terminal", lambda: True)
+    asked = cedos("choose", "--size", size)
+    assert (asked.stdout, asked.stderr) == ("wlan0\n", told)
 
 
 def test_what_was_sent_already_may_be_asked_about(

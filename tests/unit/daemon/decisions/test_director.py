@@ -59,6 +59,19 @@ async def test_a_small_advantage_does_not_move_the_default(stage: Stage) -> None
     stage.model.rtt_s["cellular"] = 0.02 + bits / 1e6 / 2 - bits / 20e6 / 2 - 0.002
     await stage.reconsider()
     assert stage.asked() == []
+    assert "lte0 would be better, but too little for a change" in stage.director.default.reason
+
+
+async def test_why_the_default_stands_is_told_by_what_is_known_now(stage: Stage) -> None:
+    """Not by what was known when it was decided, which may be days ago."""
+    await stage.reconsider()
+    first = stage.director.default.reason
+    assert first == stage.decisions[-1].reason
+    stage.model.rtt_s["cellular"] = 2.5
+    await stage.reconsider()
+    assert stage.asked() == [("default", "wlan0")], "nothing else was done"
+    assert stage.director.default.reason != first
+    assert "faster than lte0 (5.00 s)" in stage.director.default.reason
 
 
 async def test_a_dead_network_loses_the_default_at_once(stage: Stage) -> None:
