@@ -97,7 +97,7 @@ def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
 
 def _human(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Numbers as people read them; `_s` and `_bytes` at the end of a name become units."""
-    shown = {}
+    shown: dict[str, object] = {}
     for key, value in event.items():
         name, _, unit = key.rpartition("_")
         if isinstance(value, int | float) and not isinstance(value, bool):

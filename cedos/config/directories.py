@@ -1,10 +1,10 @@
-"""Where the daemon keeps its files (DESIGN, "Commands and files")."""
+"""Where the daemon, and a user's own programs, keep their files (DESIGN, "Commands and files")."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from cedos.errors import ConfigError
 
@@ -42,6 +42,24 @@ def directories(environment: Mapping[str, str] = os.environ) -> Directories:
         state=_directory(environment, "STATE", "/var/lib/cedos"),
         runtime=_directory(environment, "RUNTIME", "/run/cedos"),
     )
+
+
+_USUAL: Final = {"config": ".config", "state": ".local/state", "cache": ".cache"}
+
+
+def user_folder(
+    kind: Literal["config", "state", "cache"], environment: Mapping[str, str] = os.environ
+) -> Path:
+    """A user's own: below `CEDOS_USER_DIR`, else cedos/ in the folder that `XDG_*_HOME` or usage says.
+
+    Errors: ConfigError, `CEDOS_USER_DIR` is not absolute.
+    """
+    if value := environment.get("CEDOS_USER_DIR", ""):
+        if not Path(value).is_absolute():
+            raise ConfigError(f"CEDOS_USER_DIR must be an absolute path, not {value}")
+        return Path(value) / kind
+    base = environment.get(f"XDG_{kind.upper()}_HOME")
+    return (Path(base).expanduser() if base else Path.home() / _USUAL[kind]) / "cedos"
 
 
 def _directory(environment: Mapping[str, str], what: str, usual: str) -> Path:

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from cedos.config import toml_file
+from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
 from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 
@@ -31,9 +32,8 @@ class _Names(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def folder() -> Path:
-    """Where a user's keys are: cedos/ in XDG_CONFIG_HOME, else in ~/.config."""
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "cedos"
+    """Where a user's keys are."""
+    return user_folder("config")
 
 
 def own_key_path() -> Path:

@@ -114,6 +114,31 @@ def test_the_host_s_own_state_is_covered(places: Path) -> None:
             folder.rmdir()
 
 
+def test_what_programs_keep_for_a_user_stays_in_the_laptop(
+    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway's key and clients, and podcasts: not in the host's home, whatever moves that."""
+    home, other = tmp_path / "home", tmp_path / "xdg"
+    (home / ".local" / "state" / "cedos").mkdir(parents=True)
+    (home / ".local" / "state" / "cedos" / "podcasts.json").write_text("of the host")
+    other.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(other))
+    python = f"{sys.executable} -c"
+    script = f"""
+        timeout -s INT 3 {sys.executable} -m cedos gateway --name 192.0.2.1 --no-cache
+        {python} 'from cedos.commands.sessions.pod import main; main()' \\
+            --add http://198.51.100.1/feed.xml --name news
+        ls -R $CEDOS_USER_DIR; cat $HOME/.local/state/cedos/podcasts.json
+    """
+    before = sorted(tmp_path.rglob("*"))
+    done = shell(places, "--", "sh", "-c", script)
+    assert "gateway-clients.toml" in done.stdout, done.stderr
+    assert "podcasts.toml" in done.stdout, done.stderr
+    assert "of the host" not in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_mistakes_are_one_line(places: Path) -> None:
     line = [*SHELL, "--place", "evn", "--places", str(places), "--", "true"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)

@@ -17,6 +17,7 @@ from cedos.commands.console.manual import Manual
 from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option
 from cedos.commands.exec import Duration, Size
 from cedos.commands.gateway.relay import Net
+from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
 from cedos.files.objects.object_store import ObjectStore
 from cedos.kernel.process import memory
@@ -223,7 +224,7 @@ def _cache_folder() -> Path:
     """As systemd says, or the user's own."""
     if given := os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cedos"
+    return user_folder("cache")
 
 
 async def _run(

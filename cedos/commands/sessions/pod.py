@@ -1,7 +1,6 @@
 """`cedos-pod`: the morning's episodes are on the laptop before the train leaves."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
+from cedos.config.directories import user_folder
 from cedos.errors import CedosError, ConfigError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.episode_transfer import forget, here_bytes
@@ -28,8 +28,7 @@ _FAILED_S: Final = 60.0
 
 
 def _state() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "cedos" / "podcasts.json"
+    return user_folder("state") / "podcasts.json"
 
 
 @click.command(

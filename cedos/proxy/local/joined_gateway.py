@@ -52,7 +52,9 @@ def own_path() -> Path:
 def path() -> Path:
     """Where it is read from: this user's file; where root by sudo has none, that of who called sudo."""
     own = own_path()
-    if os.geteuid() or own.exists() or not (name := os.environ.get("SUDO_USER")):
+    if os.geteuid() or own.exists() or "CEDOS_USER_DIR" in os.environ:
+        return own
+    if not (name := os.environ.get("SUDO_USER")):
         return own
     try:
         theirs = Path(pwd.getpwnam(name).pw_dir) / ".config" / "cedos" / "gateway.toml"

@@ -114,6 +114,7 @@ def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> Non
 
 
 def test_where_keys_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CEDOS_USER_DIR", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert keys.own_key_path() == tmp_path / "cedos" / "session.key"
     monkeypatch.delenv("XDG_CONFIG_HOME")
