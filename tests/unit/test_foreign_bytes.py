@@ -53,6 +53,7 @@ from cedos.monitor.dns.resolvers import parse_resolv_conf
 from cedos.monitor.portal.verdict import TestPage, judge
 from cedos.monitor.probing import ping, wire
 from cedos.monitor.providers import access_points, adb, android, wifi
+from cedos.monitor.providers.information_elements import says_metered
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
@@ -255,6 +256,9 @@ PARSERS: dict[str, Parser] = {
     "Wi-Fi stations": Parser(
         lambda data: (wifi.parse_stations([data]), wifi.parse_survey([data]), wifi.parse_bssid([data])),
         (attribute(21, attribute(7, b"\xc4")),),
+    ),
+    "what access points announce": Parser(
+        says_metered, (bytes.fromhex("000161dd080050f211020000006b0112dd07506f9a10140000"),)
     ),
     "Wi-Fi scans": Parser(access_points.parse, (attribute(47, attribute(1, bytes(6))),)),
     "captured packets": Parser(

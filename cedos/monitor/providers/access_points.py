@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cedos.kernel import generic_netlink
 from cedos.kernel.netlink import attribute, attributes, unsigned
+from cedos.monitor.providers.information_elements import says_metered, ssid
 from cedos.monitor.providers.provider import AccessPoint
 
 # linux/nl80211.h
@@ -17,27 +18,34 @@ _GET_SCAN = 32
 _ATTR_IFINDEX, _ATTR_BSS = 3, 47
 _BSSID, _ELEMENTS, _SIGNAL_MBM, _STATUS, _SEEN_MS_AGO, _BEACON = 1, 6, 7, 9, 10, 11
 _ASSOCIATED = 1
-_SSID = 0  # an information element's number (IEEE 802.11, 9.4.2.2)
 _MBM = struct.Struct("=i")
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedPoint:
-    """One access point of the list: its level in dBm where known, and how long ago it was heard."""
+    """One access point of the list: its level in dBm where known, and how long ago it was heard.
+
+    `metered`: it announces that its bytes cost something.
+    """
 
     point: AccessPoint
     associated: bool
     age_s: float
     level_dbm: float | None
+    metered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ScanList:
-    """`count` is None where only the own one is listed: then nothing was scanned lately."""
+    """`count` is None where only the own one is listed: then nothing was scanned lately.
+
+    `metered`: the own one announces it.
+    """
 
     own: AccessPoint | None
     count: int | None
     age_s: float
+    metered: bool = False
 
 
 def parse(payload: bytes) -> ScannedPoint | None:
@@ -46,32 +54,28 @@ def parse(payload: bytes) -> ScannedPoint | None:
     if len(bssid) != 6:
         return None
     level = found.get(_SIGNAL_MBM, b"")
+    # (A probe response may lack what the beacon has.)
+    announced = [found[each] for each in (_ELEMENTS, _BEACON) if found.get(each)]
     return ScannedPoint(
-        AccessPoint(bssid.hex(":"), _ssid(found.get(_ELEMENTS) or found.get(_BEACON, b""))),
+        AccessPoint(bssid.hex(":"), ssid(announced[0]) if announced else ""),
         unsigned(found.get(_STATUS)) == _ASSOCIATED,
         (unsigned(found.get(_SEEN_MS_AGO)) or 0) / 1000.0,
         _MBM.unpack(level)[0] / 100.0 if len(level) == _MBM.size else None,
+        any(map(says_metered, announced)),
     )
-
-
-def _ssid(elements: bytes) -> str:
-    offset = 0
-    while offset + 2 <= len(elements):
-        number, length = elements[offset], elements[offset + 1]
-        if number == _SSID:
-            # A hidden one is announced with a length but as zeros, or empty.
-            name = elements[offset + 2 : offset + 2 + length].strip(b"\0")
-            return name.decode("utf-8", "replace")
-        offset += 2 + length
-    return ""
 
 
 def summarise(heard: Iterable[ScannedPoint]) -> ScanList:
     known = list(heard)
-    own = next((one.point for one in known if one.associated), None)
+    own = next((one for one in known if one.associated), None)
     others = [one.age_s for one in known if not one.associated]
     # The own one is heard all the time: how old the list is, the youngest of the others tells.
-    return ScanList(own, len(known) if others else None, min(others, default=0.0))
+    return ScanList(
+        own.point if own is not None else None,
+        len(known) if others else None,
+        min(others, default=0.0),
+        own is not None and own.metered,
+    )
 
 
 async def read(index: int) -> ScanList:

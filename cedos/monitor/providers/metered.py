@@ -1,13 +1,16 @@
-"""What the host's system says of networks' being metered: NetworkManager, or the DHCP server's option."""
+"""What is said of networks' being metered: by NetworkManager, the DHCP server, or the access point."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from cedos.errors import HostError
 from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.interface_kind import MeteredWord
 from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.providers import access_points
+from cedos.monitor.providers.access_points import ScanList
 from cedos.monitor.providers.networkmanager import DEVICE, PATH, SERVICE
 
 _MOST_DEVICES: Final = 64
@@ -25,10 +28,18 @@ def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None
 
 
 class HostMetered:
-    """NetworkManager's word (`bus` None: without it), else what leases tell."""
+    """NetworkManager's word (`bus` None: without it), else what leases and access points tell.
 
-    def __init__(self, bus: SystemBus | None) -> None:
+    `scanned`: what the radio behind an interface has heard (`access_points.read`, or a test's).
+    """
+
+    def __init__(
+        self,
+        bus: SystemBus | None,
+        scanned: Callable[[int], Awaitable[ScanList]] = access_points.read,
+    ) -> None:
         self._bus = bus
+        self._scanned = scanned
         self._changed: Callable[[], None] = lambda: None
         self._watched: set[str] = set()
         self._seen: set[tuple[str, int]] = set()
@@ -43,9 +54,18 @@ class HostMetered:
             # A lease may be written a moment after its address is there.
             asyncio.get_running_loop().call_later(_LEASE_S, self._changed)
         for name, index in interfaces.items():
-            if name not in words and await asyncio.to_thread(announced_metered, name, index):
+            if name in words:
+                continue
+            if await asyncio.to_thread(announced_metered, name, index) or await self._says(index):
                 words[name] = MeteredWord.GUESSED_YES
         return words
+
+    async def _says(self, index: int) -> bool:
+        """Whether the interface is at an access point that says it is metered."""
+        try:
+            return (await self._scanned(index)).metered
+        except (OSError, LookupError, HostError):  # no radio of nl80211's
+            return False
 
     async def _managed(self) -> dict[str, MeteredWord]:
         words: dict[str, MeteredWord] = {}

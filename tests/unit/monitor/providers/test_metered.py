@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from cedos.kernel.interface_kind import MeteredWord
-from cedos.monitor.providers import metered
+from cedos.kernel.netlink import attribute
+from cedos.monitor.providers import access_points, metered
+from cedos.monitor.providers.access_points import ScanList
 from cedos.monitor.providers.metered import HostMetered, parse_device
 from tests.doubles.bus import PlayedBus
 
@@ -56,6 +58,24 @@ async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> No
     for bus in (None, PlayedBus({})):
         source = HostMetered(bus)
         assert await source.read({"wlan0": 2, "eth0": 3}) == {"wlan0": MeteredWord.GUESSED_YES}
+
+
+async def test_without_both_the_access_point_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a phone's hotspot announces it; what has no radio is not asked in vain."""
+    monkeypatch.setattr(metered, "announced_metered", lambda name, index: False)
+
+    async def scanned(index: int) -> ScanList:
+        if index == 3:
+            raise OSError("no wireless interface")
+        element = bytes.fromhex("dd080050f21102000000" if index == 2 else "")
+        bss = attribute(1, bytes(6)) + attribute(9, bytes([1, 0, 0, 0])) + attribute(6, element)
+        point = access_points.parse(attribute(47, bss))
+        assert point is not None
+        return access_points.summarise([point])
+
+    source = HostMetered(None, scanned)
+    interfaces = {"wlan0": 2, "eth0": 3, "wlan1": 4}
+    assert await source.read(interfaces) == {"wlan0": MeteredWord.GUESSED_YES}
 
 
 async def test_a_new_interface_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
