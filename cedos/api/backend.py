@@ -9,6 +9,7 @@ from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.api.rules import RuleMessage, RuleRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.model import Budget
 
@@ -74,6 +75,15 @@ class Backend(Protocol):
 
     async def remove_budget(self, name: str) -> None:
         """Takes a budget back; NotFoundError where there is none, ConfigError where a file has it."""
+
+    async def rules(self) -> list[RuleMessage]:
+        """The user's rules, and where they lead now."""
+
+    async def add_rule(self, rule: RuleRequest) -> RuleMessage:
+        """Adds a rule, or changes that of the same host and port; ConfigError: there are too many."""
+
+    async def remove_rule(self, number: int) -> None:
+        """Takes a rule back; NotFoundError where there is none."""
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         """All decisions from now on (`api.broadcast.Broadcast.subscribe`)."""

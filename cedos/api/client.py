@@ -22,6 +22,7 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.api.rules import RuleMessage, RuleRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 from cedos.model import Budget
@@ -81,6 +82,15 @@ class ControlClient:
     def usage(self, since_unix_s: float) -> UsageMessage:
         """What was used since then (seconds since the epoch)."""
         return self._ask("GET", f"/v1/usage?since={since_unix_s}", UsageMessage)
+
+    def rules(self) -> list[RuleMessage]:
+        return self._ask("GET", "/v1/rules", list[RuleMessage])
+
+    def add_rule(self, rule: RuleRequest) -> RuleMessage:
+        return self._ask("POST", "/v1/rules", RuleMessage, msgspec.json.encode(rule))
+
+    def remove_rule(self, number: int) -> None:
+        self._exchange("DELETE", f"/v1/rules/{number}", None)
 
     def set_budget(self, budget: Budget) -> BudgetMessage:
         return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(budget))

@@ -24,6 +24,7 @@ from cedos.api.hints import HintRequest
 from cedos.api.messages import ErrorMessage, parse
 from cedos.api.open_connections import OpenConnections
 from cedos.api.prefetching import PrefetchingRequest
+from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferReport
 from cedos.errors import (
     AlreadyRunningError,
@@ -127,6 +128,9 @@ class ControlServer:
         application.router.add_get("/v1/transfers", self._transfers)
         application.router.add_post("/v1/transfers", self._transfer)
         application.router.add_post("/v1/hints", self._hint)
+        application.router.add_get("/v1/rules", self._rules)
+        application.router.add_post("/v1/rules", self._add_rule)
+        application.router.add_delete(r"/v1/rules/{number:\d{1,9}}", self._remove_rule)
         application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
         return application
 
@@ -159,6 +163,16 @@ class ControlServer:
     async def _transfer(self, request: web.Request) -> web.Response:
         report = parse(await request.read(), TransferReport, "transfer")
         return _json(await self._backend.transfer(report, _asker(request)))
+
+    async def _rules(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.rules())
+
+    async def _add_rule(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.add_rule(parse(await request.read(), RuleRequest, "rule")))
+
+    async def _remove_rule(self, request: web.Request) -> web.Response:
+        await self._backend.remove_rule(int(request.match_info["number"]))
+        return web.Response(status=204)
 
     async def _transfers(self, request: web.Request) -> web.Response:
         return _json(await self._backend.transfers())

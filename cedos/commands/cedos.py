@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "transfers": "Show what waits for its deadline, and why.",
     "budget": "Show, set and remove budgets of data, energy and money.",
     "usage": "Show what each network carried: metered data, energy, servers.",
+    "rule": "Show, add and remove rules: hosts that keep to some networks.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",
     "choose": "Say which network, or networks, a transfer should use now.",

@@ -23,6 +23,7 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.api.rules import RuleMessage, RuleRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.hard_budgets import HardBudgets
@@ -231,6 +232,22 @@ class ApiBackend:
 
     async def transfers(self) -> list[TransferInTable]:
         return self._transfers.listed()
+
+    async def rules(self) -> list[RuleMessage]:
+        return self._director.ruled.messages()
+
+    async def add_rule(self, rule: RuleRequest) -> RuleMessage:
+        async with self._director.turn:
+            number = self._director.ruled.rules.add(rule)
+            await self._director.ruled.reconsider(self._observer.context())
+        return next(each for each in await self.rules() if each.number == number)
+
+    async def remove_rule(self, number: int) -> None:
+        async with self._director.turn:
+            self._director.ruled.rules.remove(number)
+            context = self._observer.context()
+            await self._director.ruled.reconsider(context)
+            await self._director.destinations.reconsider(context)
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         return await self._hints.take(hint, uid)

@@ -32,6 +32,7 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.decisions.rescue import Rescuer
+from cedos.daemon.decisions.user_rules import UserRules
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
@@ -75,6 +76,7 @@ _log = structlog.get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
+_RULES_FILE, _RULES = "rules.json", "the rules"
 _KEEP_S = 60.0
 _JUDGED = 1_000
 """What is learned is kept so often, and at the end."""
@@ -238,9 +240,17 @@ class Daemon:
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
         self._decider = Decider(chosen, self._flows.idle_s, self._log.record, self._log.next_number)
-        self._director = Director(steering, self._flows, sizes, self._decider)
+        rules = UserRules(
+            state_file.read(state / _RULES_FILE, _RULES),
+            lambda kept: state_file.write(state / _RULES_FILE, kept, _RULES),
+        )
+        self._director = Director(steering, self._flows, sizes, self._decider, rules)
         self._rescuer = Rescuer(
-            steering.rescues, self._observer.context, self._rescued, dry_run=dry_run
+            steering.rescues,
+            self._observer.context,
+            self._rescued,
+            dry_run=dry_run,
+            may_use=self._director.ruled.may_use,
         )
         self._decision_loop = DecisionLoop(
             self._wakeup,

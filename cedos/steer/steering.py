@@ -34,7 +34,7 @@ from cedos.steer.refusals import refusals
 from cedos.steer.repairs import Repairs
 from cedos.steer.rescue.rescues import Rescues
 from cedos.steer.restore import restore
-from cedos.steer.routing.plan import Destination
+from cedos.steer.routing.plan import NOWHERE, Destination
 from cedos.steer.routing.routing import Routing
 from cedos.steer.undo import undo_all
 
@@ -302,8 +302,9 @@ class Steering:
     ) -> None:
         """Leads new connections to some destination to a network; None: like all others again.
 
-        `prefix` is an address or `address/length`, `protocol` `tcp` or `udp`; None: all. SteeringError
-        for what is none of that, for a network that is not there, and where the kernel refuses.
+        `NOWHERE` in place of a network: they are refused. `prefix` is an address or `address/length`,
+        `protocol` `tcp` or `udp`; None: all. SteeringError for what is none of that, for a network
+        that is not there, and where the kernel refuses.
         """
         self._must_be_open()
         try:
@@ -312,7 +313,7 @@ class Steering:
             raise SteeringError(f"{error}; right would be 192.0.2.0/24 or 2001:db8::/32") from None
         if protocol not in (None, *PROTOCOLS) or (port is not None and not 0 < port < 65536):
             raise SteeringError(f"port {port}, protocol {protocol}: no such destination")
-        if network_name is not None and network_name not in self._networks:
+        if network_name not in (None, NOWHERE) and network_name not in self._networks:
             raise SteeringError(f"there is no network {network_name}")
         with refusals(f"lead {prefix} to {network_name}"):
             self._routing.set_destination(destination, network_name)

@@ -1,13 +1,14 @@
 """Destinations whose transfers are known to be unlike others: their connections may go another way."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_network
 
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.default_network import DefaultNetwork
 from cedos.daemon.decisions.steer_interface import Steer, carried_out
-from cedos.model import Context, Decision, Direction, FlowKey, SizeEstimate, Transfer
+from cedos.model import Address, Context, Decision, Direction, FlowKey, SizeEstimate, Transfer
 from cedos.profiler.sizes import SizeHistory
 
 _MOST = 64
@@ -34,9 +35,17 @@ class _SteeredDestination:
 
 
 class SteeredDestinations:
+    """`ruled`: whether a destination is under a rule of the user's: then nothing else leads it."""
+
     def __init__(
-        self, steer: Steer, decider: Decider, default: DefaultNetwork, sizes: SizeHistory
+        self,
+        steer: Steer,
+        decider: Decider,
+        default: DefaultNetwork,
+        sizes: SizeHistory,
+        ruled: Callable[[Address, int | None], bool] = lambda *_: False,
     ) -> None:
+        self._ruled = ruled
         self._steer = steer
         self._decider = decider
         self._default = default
@@ -62,6 +71,9 @@ class SteeredDestinations:
         for place, known in list(self._known.items()):
             if context.at_s > known.until_s or len(self._known) > _MOST:
                 del self._known[place]
+                await self._rule(place, known, None)
+                continue
+            if self._ruled(ip_network(place[0]).network_address, place[1]):
                 await self._rule(place, known, None)
                 continue
             transfer = known.hinted or self._expected(known.address, place[1])

@@ -10,7 +10,9 @@ from cedos.daemon.decisions.default_network import DefaultNetwork
 from cedos.daemon.decisions.destinations import SteeredDestinations
 from cedos.daemon.decisions.moves import Moves
 from cedos.daemon.decisions.programs import Programs
+from cedos.daemon.decisions.ruled_destinations import RuledDestinations
 from cedos.daemon.decisions.steer_interface import Steer
+from cedos.daemon.decisions.user_rules import UserRules
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import Context, Decision, Network, Strategy, StrategyKind
@@ -25,12 +27,20 @@ class Director:
     """
 
     def __init__(
-        self, steer: Steer, flows: LivingFlows, sizes: SizeHistory, decider: Decider
+        self,
+        steer: Steer,
+        flows: LivingFlows,
+        sizes: SizeHistory,
+        decider: Decider,
+        rules: UserRules | None = None,
     ) -> None:
         self.turn = asyncio.Lock()
         self.decider = decider
         self.default = DefaultNetwork(steer, decider)
-        self.destinations = SteeredDestinations(steer, decider, self.default, sizes)
+        self.ruled = RuledDestinations(steer, decider, rules or UserRules())
+        self.destinations = SteeredDestinations(
+            steer, decider, self.default, sizes, self.ruled.covers
+        )
         self.programs = Programs(steer, decider)
         self.moves = Moves(steer, decider, self.default)
         self._flows = flows
@@ -45,12 +55,15 @@ class Director:
         self._flows.networks_changed(networks)
 
     async def reconsider(self, context: Context) -> None:
-        """Decides on everything again: the default, destinations, programs, living connections."""
+        """Decides on everything again: what has a rule, the default, destinations, programs, flows."""
+        await self.ruled.reconsider(context)
         await self.default.reconsider(context)
         await self.destinations.reconsider(context)
         await self.programs.reconsider(context)
         await self.moves.keep_spares(context.at_s)
         for flow in self._flows:
+            if self.ruled.covers(flow.key.remote, flow.key.remote_port):
+                continue  # it stays where its rule has led it
             if self.moves.may_move(flow) and await self.moves.reconsider(flow, context):
                 # The next one finds it where it is now.
                 context = replace(context, competing=self._flows.competing(context.at_s))
@@ -60,7 +73,7 @@ class Director:
         if flow.incoming or flow.key.protocol != "tcp":
             return
         destination = self.destinations.visited(flow.key, now_s)
-        flow.led(self.programs.decision(mark) or destination)
+        flow.led(self.ruled.decision(flow.key) or self.programs.decision(mark) or destination)
 
     def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
         """A flow's first packet found no answer, and goes over another network now."""

@@ -80,6 +80,7 @@ class Rescuer:
     Args:
         rescued: told of each rescue: the flow, its new network, the reason in words.
         dry_run: a rescue is only printed, so each is tried once.
+        may_use: whether a flow may go over a network, by the user's rules.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class Rescuer:
         rescued: Callable[[FlowKey, str, str], None],
         *,
         dry_run: bool = False,
+        may_use: Callable[[FlowKey, str], bool] = lambda *_: True,
     ) -> None:
+        self._may_use = may_use
         self._rescues = rescues
         self._context = context
         self._rescued = rescued
@@ -269,6 +272,8 @@ class Rescuer:
         candidates = []
         for name, network in self._networks.items():
             if name == current or not network.up or (name in dead and not any_of_them):
+                continue
+            if not self._may_use(key, name):
                 continue
             if not any(each.version == version for each in network.addresses):
                 continue

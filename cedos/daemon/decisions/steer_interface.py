@@ -20,7 +20,10 @@ class Steer(Protocol):
     async def set_destination(
         self, prefix: str, port: int | None, network_name: str | None
     ) -> None:
-        """Sends new connections to a destination over this network; None: like all others."""
+        """Sends new connections to a destination over this network; None: like all others.
+
+        `cedos.steer.routing.plan.NOWHERE`: they are refused.
+        """
 
     async def set_mark(self, mark: int, network_name: str | None) -> None:
         """Sends new connections that carry a mark over this network; None: like all others."""

@@ -30,6 +30,8 @@ TABLE_BASE: Final = 7_300_000
 TABLE_COUNT: Final = 1 << 20
 FIRST_PREFERENCE: Final = 32000
 LAST_PREFERENCE: Final = 32099
+NOWHERE: Final = ""
+"""In place of a network's name: connections to a destination are refused."""
 
 
 class Preference(IntEnum):
@@ -126,7 +128,7 @@ def plan(
     Args:
         networks: all networks, also those that are down.
         default: the name of the network for new connections; None: the host's own choice.
-        destinations: destination -> the name of its network.
+        destinations: destination -> the name of its network, or `NOWHERE`.
         marks: a program's mark (SO_MARK) -> the name of the network for what carries it.
         rescues: a rescued flow -> the name of the network that it was rescued to.
         tunnelled: the IP versions whose default a VPN has taken: of these only what is bound to
@@ -154,8 +156,9 @@ def plan(
             continue
         rules |= _resolver_rules(networks, version)
         for destination, name in (destinations or {}).items():
-            if destination.prefix.version == version and name in by_name:
-                rules.add(_destination_rule(destination, by_name[name]))
+            if destination.prefix.version == version and (name in by_name or name == NOWHERE):
+                to = table_of(by_name[name]) if name != NOWHERE else None
+                rules.add(_destination_rule(destination, to))
         for mark, name in (marks or {}).items():
             if name in by_name and _leads_out(by_name[name], version):
                 table = table_of(by_name[name])
@@ -243,7 +246,7 @@ def _resolver_rules(networks: Sequence[Network], version: int) -> set[Rule]:
     }
 
 
-def _destination_rule(destination: Destination, network: Network) -> Rule:
+def _destination_rule(destination: Destination, table: int | None) -> Rule:
     prefix = destination.prefix
     # 32 steps from the most specific to the least; a port counts more than any prefix.
     step = round((prefix.max_prefixlen - prefix.prefixlen) * 15 / prefix.max_prefixlen)
@@ -251,7 +254,7 @@ def _destination_rule(destination: Destination, network: Network) -> Rule:
     return Rule(
         prefix.version,
         first + step,
-        table_of(network),
+        table,
         destination=prefix if prefix.prefixlen else None,
         local=True,
         protocol=destination.protocol,

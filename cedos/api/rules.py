@@ -1,0 +1,75 @@
+"""A user's own rules over the control socket: where connections to some hosts may go."""
+
+import re
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from cedos.api.messages import ControlMessage
+
+MOST_ADDRESSES: Final = 16
+METERED: Final = "metered"
+"""In place of a network's name: every network that is metered."""
+_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_-]{1,63}"
+)
+_Network = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Connections to `host` go over the networks `only`, or over all but those of `never`.
+
+    `host` is an address, a prefix, or a name, which means what lies below it, too; of a name `addresses`
+    are those that it leads to. `port` None: all ports.
+    """
+
+    host: Annotated[str, Meta(min_length=1, max_length=253)]
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    only: tuple[_Network, ...] = ()
+    never: tuple[_Network, ...] = ()
+    addresses: Annotated[tuple[str, ...], Meta(max_length=MOST_ADDRESSES)] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.only) == bool(self.never):
+            raise ValueError("a rule needs either `only` or `never`, with a network")
+        if self.prefix is None and not _NAME.fullmatch(self.host):
+            raise ValueError(
+                f'host must be a name, an address or a prefix such as 198.51.100.0/24, not "{self.host}"'
+            )
+        for each in self.addresses:
+            ip_address(each)
+
+    @property
+    def prefix(self) -> IPv4Network | IPv6Network | None:
+        """Whom it is about; None: a name."""
+        try:
+            return ip_network(self.host, strict=False)
+        except ValueError:
+            return None
+
+    def allows(self, network: str, *, metered: bool) -> bool:
+        if self.only:
+            return network in self.only or (metered and METERED in self.only)
+        return network not in self.never and not (metered and METERED in self.never)
+
+    @property
+    def words(self) -> str:
+        """`never lte0`, `only wlan0`."""
+        which = self.only or self.never
+        return f"{'only' if self.only else 'never'} {' or '.join(which)}"
+
+
+class RuleMessage(ControlMessage, frozen=True, kw_only=True):
+    """A rule in force, and what follows from it now.
+
+    Attributes:
+        network: where such connections go; None: nowhere, they are refused.
+        why: in words.
+    """
+
+    number: int
+    rule: RuleRequest
+    network: str | None
+    why: str

@@ -1,0 +1,180 @@
+"""`cedos rule`: where connections to some hosts may go, whatever would be quickest."""
+
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from ipaddress import ip_address
+
+import click
+
+from cedos.api.client import ControlClient
+from cedos.api.rules import METERED, MOST_ADDRESSES, RuleMessage, RuleRequest
+from cedos.commands.console import render
+from cedos.commands.console.manual import SOCKET, Manual, json_option
+from cedos.config.directories import directories
+from cedos.daemon.decisions.user_rules import UserRules
+from cedos.errors import NotFoundError
+
+
+class _Group(Manual, click.Group): ...
+
+
+@click.group(
+    cls=_Group,
+    invoke_without_command=True,
+    examples=[
+        ("cedos rule add --host updates.example --never metered", "Not over the phone, ever."),
+        ("cedos rule add --host 10.8.0.0/16 --port 22 --only wlan0", "By one network alone."),
+        ("cedos rule", "The rules, and where they lead now."),
+        ("cedos rule test mirror.updates.example", "Which rule applies to this host?"),
+        ("cedos rule remove 1", "No such rule any more."),
+    ],
+    exits={0: "", 1: "There is no such rule.", **dict.fromkeys((2, 3, 6), "")},
+    files=[SOCKET, ("/var/lib/cedos/rules.json", "The rules; they survive a restart.")],
+)
+@json_option
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Shows your own rules: hosts whose connections keep to some networks.
+
+    Among the networks that its rule allows, a connection goes to the best one. Where none of them is
+    up it is refused, as by a host that is out of reach. Living connections stay where they are. A
+    rule for a name holds for what lies below it, too, at the addresses that the name leads to now and
+    those that programs connect to by it later.
+
+    Rules are about connections that begin on this host while the daemon runs. What a program binds to
+    a network itself, and what `cedos-get` and the gateway carry, is not asked; nor are spare paths of
+    MPTCP connections.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    rules = _client().rules()
+    if as_json:
+        render.print_json(rules)
+    else:
+        render.show(lines(rules))
+
+
+@command.command(
+    "add",
+    cls=Manual,
+    examples=[("cedos rule add --host updates.example --never metered", "Not over the phone.")],
+    exits=(0, 2, 3, 6),
+    files=[SOCKET],
+)
+@click.option("--host", required=True, help="A name, an address or a prefix (198.51.100.0/24).")
+@click.option("--port", type=click.IntRange(1, 65535), help="This port alone.")
+@click.option(
+    "--only", multiple=True, metavar="NETWORK", help="Over this network; may be repeated."
+)
+@click.option(
+    "--never",
+    multiple=True,
+    metavar="NETWORK",
+    help=f"Not over this network, or `{METERED}`: over no metered one; may be repeated.",
+)
+def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ...]) -> None:
+    """Adds a rule, or changes the one for the same host and port."""
+    if bool(only) == bool(never):
+        raise click.UsageError("either --only NETWORK or --never NETWORK, please")
+    host = host.strip().rstrip(".").lower().removeprefix("*.")
+    try:
+        rule = RuleRequest(host=host, port=port, only=only, never=never)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if rule.prefix is None:
+        rule = RuleRequest(host=host, port=port, only=only, never=never, addresses=addresses(host))
+    client = _client()
+    told = client.add_rule(rule)
+    render.show(lines([told]))
+    names = [network.name for network in client.networks()]
+    for stray in [name for name in (*only, *never) if name not in (*names, METERED)]:
+        there = ", ".join(names) or "none"
+        click.echo(f"There is no network {stray} now: the networks are {there}.", err=True)
+    if rule.prefix is None and not rule.addresses:
+        click.echo(
+            f"{host} leads to no address now: the rule begins with the second connection to it.",
+            err=True,
+        )
+
+
+@command.command("remove", cls=Manual, exits=(0, 1, 2, 3, 6), files=[SOCKET])
+@click.argument("number", type=click.IntRange(1))
+def remove(number: int) -> None:
+    """Takes a rule back, by its number."""
+    _client().remove_rule(number)
+    click.echo(f"rule {number} is gone")
+
+
+@command.command(
+    "test",
+    cls=Manual,
+    examples=[("cedos rule test mirror.updates.example --port 443", "Which rule applies to this?")],
+    exits={0: "", 1: "No rule applies.", **dict.fromkeys((2, 3, 6), "")},
+    files=[SOCKET],
+)
+@click.argument("host")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port that is connected to.")
+def test(host: str, port: int | None) -> None:
+    """Says which rule applies to connections to HOST, a name or an address."""
+    found = {one.number: one for one in _client().rules()}
+    number = applies(found.values(), host, port, addresses)
+    if number is None:
+        raise NotFoundError(f"no rule applies to {host}: it goes like all other connections")
+    render.show(lines([found[number]]))
+
+
+def applies(
+    rules: Iterable[RuleMessage],
+    host: str,
+    port: int | None,
+    looked_up: Callable[[str], Sequence[str]],
+) -> int | None:
+    """The number of the rule for a host; by its name, or by an address that it leads to."""
+    rules = list(rules)
+    known = UserRules({str(one.number): one.rule for one in rules})
+    host = host.strip().rstrip(".").lower()
+    try:
+        own: Sequence[str] = [str(ip_address(host))]
+    except ValueError:
+        named = [
+            one
+            for one in rules
+            if one.rule.prefix is None
+            and (host == one.rule.host or host.endswith(f".{one.rule.host}"))
+            and one.rule.port in (None, port)
+        ]
+        if named:
+            best = max(named, key=lambda one: (one.rule.port is not None, len(one.rule.host)))
+            return best.number
+        own = looked_up(host)
+    return next(filter(None, (known.of(ip_address(each), port) for each in own)), None)
+
+
+def addresses(name: str) -> tuple[str, ...]:
+    """What a name leads to, by this host's own resolver; nothing where it does not answer."""
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    found = dict.fromkeys(str(answer[4][0]).partition("%")[0] for answer in answers)
+    return tuple(found)[:MOST_ADDRESSES]
+
+
+def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:
+    if not rules:
+        yield "No rules. `cedos rule add --host updates.example --never metered` would make one."
+        return
+    yield from render.table(("RULE", "HOST", "PORT", "NETWORKS", "NOW"), map(_row, rules))
+
+
+def _row(one: RuleMessage) -> tuple[str, ...]:
+    rule = one.rule
+    if rule.prefix is None and not rule.addresses:
+        now = "no address known yet"
+    else:
+        now = one.network or "refused: no such network is up"
+    return str(one.number), rule.host, str(rule.port or "all"), rule.words, now
+
+
+def _client() -> ControlClient:
+    return ControlClient(directories().socket)

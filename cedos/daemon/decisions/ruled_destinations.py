@@ -1,0 +1,108 @@
+"""Carries out a user's rules: each of their destinations goes to the best network that it may use."""
+
+from dataclasses import dataclass, replace
+
+from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.destinations import Place
+from cedos.daemon.decisions.steer_interface import Steer, carried_out
+from cedos.daemon.decisions.user_rules import UserRules
+from cedos.model import Address, Context, Decision, FlowKey, Strategy, StrategyKind
+from cedos.selector.decision.reason import sentences
+from cedos.steer.routing.plan import NOWHERE
+
+
+@dataclass(slots=True)
+class _Ruled:
+    """What was decided for a rule."""
+
+    rule: RuleRequest
+    decision: Decision
+
+    @property
+    def network(self) -> str | None:
+        networks = self.decision.choice.networks
+        return networks[0] if networks else None
+
+
+class RuledDestinations:
+    """Connections under a rule that no network may carry are refused, not sent elsewhere."""
+
+    def __init__(self, steer: Steer, decider: Decider, rules: UserRules) -> None:
+        self.rules = rules
+        self._steer = steer
+        self._decider = decider
+        self._led: dict[Place, str] = {}
+        self._ruled: dict[int, _Ruled] = {}
+
+    def decision(self, key: FlowKey) -> Decision | None:
+        """By which a connection goes; None: it is under no rule."""
+        number = self.rules.of(key.remote, key.remote_port)
+        ruled = None if number is None else self._ruled.get(number)
+        return None if ruled is None else ruled.decision
+
+    def covers(self, address: Address, port: int | None) -> bool:
+        return self.rules.of(address, port) is not None
+
+    def may_use(self, key: FlowKey, network: str) -> bool:
+        metered = any(n.name == network and n.metered for n in self._decider.networks)
+        return self.rules.allows(key.remote, key.remote_port, network, metered=metered)
+
+    async def reconsider(self, context: Context) -> None:
+        before, self._ruled = self._ruled, {}
+        if not self.rules.rules and not self._led:
+            return
+        usual = self._decider.considered(self._decider.unknown(), context, None)
+        for number, rule in self.rules.rules.items():
+            decision = self._decide(number, rule, usual)
+            known = before.get(number)
+            if (
+                known is not None
+                and known.rule == rule
+                and known.decision.choice == decision.choice
+            ):
+                self._ruled[number] = known
+                continue
+            self._ruled[number] = _Ruled(rule, self._decider.record(decision))
+        wanted = {
+            place: self._ruled[number].network or NOWHERE for place, number in self.rules.places()
+        }
+        for place, network in wanted.items():
+            if self._led.get(place) != network and await carried_out(
+                self._steer.set_destination(*place, network)
+            ):
+                self._led[place] = network
+        for place in self._led.keys() - wanted.keys():
+            if await carried_out(self._steer.set_destination(*place, None)):
+                del self._led[place]
+
+    def messages(self) -> list[RuleMessage]:
+        return [
+            RuleMessage(
+                number=number, rule=ruled.rule, network=ruled.network, why=ruled.decision.reason
+            )
+            for number, ruled in self._ruled.items()
+        ]
+
+    def _decide(self, number: int, rule: RuleRequest, decision: Decision) -> Decision:
+        """Like any new connection (`decision`), among those that it may use."""
+        allowed = {
+            network.name
+            for network in self._decider.usable
+            if network.up and rule.allows(network.name, metered=network.metered)
+        }
+        ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
+        transfer = replace(decision.transfer, server_name=rule.host)
+        said = f"Your rule {number}: {rule.words}"
+        if not ways:
+            nowhere = Strategy(StrategyKind.DEFER, ())
+            why = sentences(said, "No such network is up, so connections are refused")
+            return replace(decision, transfer=transfer, choice=nowhere, reason=why)
+        best = min(ways, key=lambda each: each.cost).strategy
+        others = (
+            "It is the only one that the rule allows"
+            if len(ways) == 1
+            else f"Of those that it allows {best.networks[0]} is best now"
+        )
+        why = sentences(said, others)
+        return replace(decision, transfer=transfer, choice=best, reason=why)

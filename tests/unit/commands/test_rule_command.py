@@ -1,0 +1,134 @@
+"""`cedos rule`: what is asked of the daemon, and what people are shown."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.commands import rule as rule_command
+from cedos.commands.rule import applies, command, lines
+
+
+class Played:
+    """The daemon's answers, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[RuleRequest] = []
+        self.removed: list[int] = []
+        self.known: list[RuleMessage] = []
+
+    def rules(self) -> list[RuleMessage]:
+        return self.known
+
+    def add_rule(self, rule: RuleRequest) -> RuleMessage:
+        self.asked.append(rule)
+        return RuleMessage(number=3, rule=rule, network="wlan0", why="so")
+
+    def remove_rule(self, number: int) -> None:
+        self.removed.append(number)
+
+    def networks(self) -> list[Any]:
+        return [type("Network", (), {"name": name}) for name in ("wlan0", "lte0")]
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+    monkeypatch.setattr(rule_command, "_client", lambda: played)
+    monkeypatch.setattr(rule_command, "addresses", lambda name: ("192.0.2.7",))
+    return played
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(command, list(arguments))
+
+
+def test_a_rule_is_added(daemon: Played) -> None:
+    done = run("add", "--host", "*.Updates.Example.", "--never", "metered")
+    assert done.exit_code == 0, done.output
+    assert daemon.asked == [
+        RuleRequest(host="updates.example", never=("metered",), addresses=("192.0.2.7",))
+    ]
+    assert done.stdout.splitlines() == [
+        "RULE  HOST             PORT  NETWORKS       NOW",
+        "3     updates.example  all   never metered  wlan0",
+    ]
+    assert done.stderr == ""
+    run("add", "--host", "198.51.100.0/24", "--port", "22", "--only", "wlan0")
+    assert daemon.asked[-1] == RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
+
+
+def test_what_may_be_a_slip_is_said(daemon: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run("add", "--host", "198.51.100.1", "--never", "lte1")
+    assert done.stderr == "There is no network lte1 now: the networks are wlan0, lte0.\n"
+    monkeypatch.setattr(rule_command, "addresses", lambda name: ())
+    done = run("add", "--host", "nowhere.example", "--never", "lte0")
+    assert "nowhere.example leads to no address now" in done.stderr
+    assert "no address known yet" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--host", "x.example"), "either --only NETWORK or --never NETWORK"),
+        (("--host", "x.example", "--only", "a", "--never", "b"), "either --only"),
+        (("--host", "http://x.example/", "--never", "b"), "host must be a name"),
+        (("--host", "x", "--port", "0", "--never", "b"), "0 is not in the range"),
+        (("--never", "b"), "Missing option '--host'"),
+    ],
+)
+def test_what_cannot_be_a_rule_is_refused(
+    daemon: Played, arguments: Sequence[str], said: str
+) -> None:
+    done = run("add", *arguments)
+    assert (done.exit_code, daemon.asked) == (2, [])
+    assert said in done.stderr
+
+
+def test_rules_are_listed_and_removed(daemon: Played) -> None:
+    assert "No rules." in run().stdout
+    refused = RuleMessage(
+        number=1,
+        rule=RuleRequest(host="192.0.2.1", port=443, only=("wlan1",)),
+        network=None,
+        why="",
+    )
+    daemon.known = [refused]
+    assert list(lines([refused]))[1].split() == (
+        ["1", "192.0.2.1", "443", "only", "wlan1", "refused:", "no", "such", "network", "is", "up"]
+    )
+    assert '"number": 1' in run("--json").stdout
+    assert run("remove", "1").stdout == "rule 1 is gone\n"
+    assert daemon.removed == [1]
+
+
+def test_which_rule_applies() -> None:
+    rules = [
+        RuleMessage(number=number, rule=rule, network="wlan0", why="")
+        for number, rule in enumerate(
+            (
+                RuleRequest(host="example.org", never=("lte0",)),
+                RuleRequest(host="updates.example.org", never=("lte0",)),
+                RuleRequest(host="198.51.100.0/24", only=("lte0",)),
+                RuleRequest(host="example.org", port=22, only=("lte0",)),
+            ),
+            1,
+        )
+    ]
+
+    def asked(host: str, port: int | None = None) -> int | None:
+        return applies(rules, host, port, lambda name: ["203.0.113.9", "198.51.100.7"])
+
+    assert asked("example.org") == 1
+    assert asked("eu.updates.example.org.", 443) == 2
+    assert asked("example.org", 22) == 4
+    assert asked("198.51.100.9") == 3
+    assert asked("other.example") == 3, "by the addresses that it leads to"
+    assert asked("192.0.2.1") is None
+
+
+def test_that_none_applies_is_an_exit_status(daemon: Played) -> None:
+    done = run("test", "192.0.2.1")
+    assert done.exit_code != 0

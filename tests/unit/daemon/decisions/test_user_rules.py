@@ -1,0 +1,161 @@
+"""A user's rules: which applies, where it leads, and that nothing else leads there."""
+
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.api.rules import MOST_ADDRESSES, RuleRequest
+from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.user_rules import MOST, UserRules
+from cedos.errors import ConfigError, NotFoundError
+from cedos.model import Direction, FlowKey, StrategyKind
+
+pytestmark = pytest.mark.anyio
+
+Stage = Any
+
+
+def rules_of(*rules: RuleRequest) -> UserRules:
+    found = UserRules()
+    for rule in rules:
+        found.add(rule)
+    return found
+
+
+def test_the_closest_rule_applies() -> None:
+    rules = rules_of(
+        RuleRequest(host="198.51.0.0/16", never=("lte0",)),
+        RuleRequest(host="198.51.100.0/24", only=("lte0",)),
+        RuleRequest(host="198.51.0.0/16", port=22, only=("wlan0",)),
+        RuleRequest(host="updates.example", never=("metered",), addresses=("203.0.113.7",)),
+        RuleRequest(host="2001:db8::/32", never=("lte0",)),
+    )
+    assert rules.of(ip_address("198.51.7.7"), 80) == 1
+    assert rules.of(ip_address("198.51.100.7"), 80) == 2
+    assert rules.of(ip_address("198.51.100.7"), 22) == 3, "a port counts more than any prefix"
+    assert rules.of(ip_address("203.0.113.7"), 443) == 4
+    assert rules.of(ip_address("2001:db8::1"), 443) == 5
+    assert rules.of(ip_address("192.0.2.1"), 443) is None
+    assert not rules.allows(ip_address("203.0.113.7"), 443, "lte0", metered=True)
+    assert rules.allows(ip_address("203.0.113.7"), 443, "wlan0", metered=False)
+    assert rules.allows(ip_address("192.0.2.1"), 443, "lte0", metered=True)
+
+
+def test_a_name_is_met_at_other_addresses() -> None:
+    rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
+    assert not rules.met("updates.example.org", ip_address("192.0.2.1"))
+    assert not rules.met("otherupdates.example", ip_address("192.0.2.1"))
+    assert rules.met("eu.updates.example", ip_address("192.0.2.2"))
+    assert not rules.met("updates.example", ip_address("192.0.2.2")), "it is known"
+    assert rules.of(ip_address("192.0.2.2"), 443) == 1
+    for number in range(3, 40):
+        rules.met("updates.example", ip_address(f"192.0.2.{number}"))
+    assert len(rules.rules[1].addresses) == MOST_ADDRESSES
+    assert rules.of(ip_address("192.0.2.39"), 443) == 1
+
+
+def test_rules_are_kept() -> None:
+    kept: list[object] = []
+    rules = UserRules(None, kept.append)
+    assert rules.add(RuleRequest(host="192.0.2.1", never=("lte0",))) == 1
+    assert rules.add(RuleRequest(host="192.0.2.1", port=22, never=("lte0",))) == 2
+    assert rules.add(RuleRequest(host="192.0.2.1", only=("lte0",))) == 1, "it is changed"
+    again = UserRules(msgspec.json.decode(msgspec.json.encode(kept[-1])))
+    assert again.rules == rules.rules
+    assert again.rules[1].words == "only lte0"
+    rules.remove(1)
+    assert "1" not in kept[-1]  # type: ignore[operator]
+    with pytest.raises(NotFoundError, match="there is no rule 1"):
+        rules.remove(1)
+    for number in range(MOST - 1):
+        rules.add(RuleRequest(host=f"10.0.0.{number}", never=("lte0",)))
+    with pytest.raises(ConfigError, match=f"{MOST} rules already"):
+        rules.add(RuleRequest(host="10.1.0.1", never=("lte0",)))
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+    )
+)
+def test_a_file_with_anything_in_it_gives_no_rules(kept: object) -> None:
+    assert UserRules(kept).rules == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"host": "a b", "never": ["lte0"]},
+        {"host": "", "never": ["lte0"]},
+        {"host": "x.example"},
+        {"host": "x.example", "never": ["lte0"], "only": ["wlan0"]},
+        {"host": "x.example", "never": ["lte0"], "port": 0},
+        {"host": "x.example", "never": ["lte0"], "addresses": ["nonsense"]},
+        {"host": "x.example", "never": ["lte0"], "more": 1},
+    ],
+)
+def test_what_cannot_be_a_rule_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, RuleRequest)
+
+
+@pytest.fixture
+def ruled(stage: Stage) -> Stage:
+    """A stage whose server is never reached over LTE."""
+    rules = rules_of(RuleRequest(host=stage.server, never=("metered",)))
+    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    return stage
+
+
+async def test_it_goes_to_the_best_of_what_is_allowed(ruled: Stage) -> None:
+    ruled.model.rtt_s["wifi"] = 0.5
+    await ruled.reconsider()
+    assert ruled.asked() == [
+        ("destination", f"{ruled.server}/32", None, "wlan0"),
+        ("default", "lte0"),
+    ]
+    (told,) = ruled.director.ruled.messages()
+    assert told.network == "wlan0"
+    assert told.why == ("Your rule 1: never metered. It is the only one that the rule allows")
+    flow = ruled.connection()
+    assert flow.decision == ruled.director.ruled.decision(ruled.key).number
+    await ruled.reconsider()
+    assert ruled.asked() == [], "nothing changed"
+
+
+async def test_without_an_allowed_network_it_is_refused(ruled: Stage) -> None:
+    await ruled.reconsider()
+    ruled.asked()
+    ruled.director.networks_changed([replace(ruled.wlan, up=False), ruled.lte])
+    await ruled.reconsider()
+    assert ruled.asked()[0] == ("destination", f"{ruled.server}/32", None, "")
+    (told,) = ruled.director.ruled.messages()
+    assert told.network is None
+    assert "connections are refused" in told.why
+    assert ruled.director.ruled.decision(ruled.key).choice.kind is StrategyKind.DEFER
+    assert not ruled.director.ruled.may_use(ruled.key, "lte0")
+    assert ruled.director.ruled.may_use(
+        FlowKey(ruled.key.local, 1, ip_address("192.0.2.9"), 80), "lte0"
+    )
+
+
+async def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Stage) -> None:
+    """LTE is quicker for what it sends; the rule counts."""
+    ruled.connection()
+    await ruled.reconsider()
+    ruled.sizes.learn(ruled.server, 80, Direction.DOWN, 4_000_000)
+    await ruled.reconsider()
+    assert ("destination", f"{ruled.server}/32", 80, "lte0") not in ruled.asked()
+    ruled.director.ruled.rules.remove(1)
+    await ruled.reconsider()
+    assert ruled.asked() == [
+        ("destination", f"{ruled.server}/32", None, None),
+        ("destination", f"{ruled.server}/32", 80, "lte0"),
+    ]
