@@ -1,4 +1,4 @@
-"""`cedos rule` as a user has it: what may not go over the phone does not, and is refused without Wi-Fi."""
+"""`cedos rule` as a user has it: what may not go over the phone does not, Wi-Fi or no Wi-Fi."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
 """Probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
 
 With a probe server these are a look-up and a train of packets that measures the rate, or a transfer.
-Without one nothing tells how fast a network is but that it lives: a ping, or a look-up where pings find
-no reply, where programs' own traffic does not tell it anyway. (Beside it few pings go by a schedule.)
+Without one a look-up tells that a network lives, where pings are in vain and programs do not hear it
+anyway. (Pings go by a schedule, `docs/decisions/pings.md`.)
 
 Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
 was one, nor long after the last one: of most hosts, most of the time, nobody wants to know the uplink.
@@ -56,8 +56,7 @@ def rule_of(
         None: expected_price(probes, NetworkKind.CELLULAR, power, direction)
     }
     prices |= {each.name: expected_price(probes, each.kind, power, direction) for each in networks}
-    # Whoever is at the screen may load something at any time; uploads come after uploads. That a network
-    # lives, the schedule's few pings tell while nothing is loaded.
+    # Whoever is at the screen may load something at any time; uploads come after uploads.
     if light(probes):
         return ProbeValue(prices, idle_per_s=0.0, light=True)
     down = direction is Direction.DOWN
@@ -190,7 +189,7 @@ class AdaptiveProbing:
         """Why no rule was asked."""
         if not self._probes.enabled:
             return "probes are off ([probes] enabled)"
-        if not self._kinds and not self._light:
+        if not self._kinds:
             return "there is nothing to ask: neither a lookup ([probes] dns) nor a server"
         if way is Direction.UP:
             return "no upload was seen lately, and a train upwards serves uploads alone"
@@ -201,7 +200,7 @@ class AdaptiveProbing:
         self._begun[Direction.DOWN].begun()
 
     async def run(self) -> None:
-        if not self._probes.enabled or not (self._kinds or self._light):
+        if not self._probes.enabled or not self._kinds:
             return
         while True:
             await aligned_sleep(_ASK_S)
@@ -237,7 +236,7 @@ class AdaptiveProbing:
         for network in self._networks:
             verdict = rule.weigh(network.name, moment)
             if self._light and verdict.send:
-                verdict = self._not_too_often(network.name, verdict, moment)
+                verdict = self._needed(network, verdict, moment)
             self._answers[network.name, direction] = _RuleAnswer(verdict, moment.prices)
             if verdict.send:
                 rule.probed(network.name, moment)
@@ -248,23 +247,20 @@ class AdaptiveProbing:
                 worth.append(network)
         return worth
 
-    def _not_too_often(self, name: str, verdict: ProbeVerdict, moment: Moment) -> ProbeVerdict:
-        sent_at_s, _ = self._sent.get((name, Direction.DOWN), (-inf, ""))
-        quiet_s = moment.now_s - max(sent_at_s, moment.heard_at_s.get(name, -inf))
+    def _needed(self, network: Network, verdict: ProbeVerdict, moment: Moment) -> ProbeVerdict:
+        if self._prober.pings(network):
+            why = "pings tell whether it lives, and how fast it is a probe server alone could tell"
+            return verdict._replace(send=False, why=why)
+        sent_at_s, _ = self._sent.get((network.name, Direction.DOWN), (-inf, ""))
+        quiet_s = moment.now_s - max(sent_at_s, moment.heard_at_s.get(network.name, -inf))
         if quiet_s >= self._probes.interval_s:
             return verdict
         why = f"asked or heard {quiet_s:.1f} s ago, less than {self._probes.interval_s:g} s"
         return verdict._replace(send=False, why=why)
 
-    def _kinds_for(self, network: Network) -> list[ProbeKind]:
-        """What is asked of a network: with pings alone, a look-up where they are in vain."""
-        if not self._light:
-            return self._kinds
-        return [ProbeKind.PING] if self._prober.pings(network) or not self._kinds else self._kinds
-
     async def _probe(self, network: Network, directions: list[Direction]) -> None:
         if Direction.DOWN in directions:
-            for kind in self._kinds_for(network):
+            for kind in self._kinds:
                 await self._prober.probe(network, kind)
         if Direction.UP in directions:
             await self._prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)

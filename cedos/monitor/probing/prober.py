@@ -235,7 +235,6 @@ class Prober:
         if kind is ProbeKind.PING:
             started = self._start(network)
             if started is not None:
-                self._schedule.pinged(network.name, time.monotonic())
                 return await started
             return self.finished(network, _lost(self.problem or "there is nobody to ping"))
         if kind is ProbeKind.DNS:

@@ -59,11 +59,6 @@ class ProbeSchedule:
         """Something came back from beyond the network's router."""
         self._heard_s[name] = max(at_s, self._heard_s.get(name, at_s))
 
-    def pinged(self, name: str, at_s: float) -> None:
-        """Somebody else had it pinged."""
-        if name in self._up:
-            self._last_s[name] = at_s
-
     def silent(self, names: Iterable[str]) -> None:
         self._silent = frozenset(names)
 

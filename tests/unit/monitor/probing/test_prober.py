@@ -108,8 +108,6 @@ def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
     schedule.in_use([])
     schedule.heard("phone", 12.0)
     assert schedule.next_s() == pytest.approx(42.0), "what was heard is as good as an answer"
-    schedule.pinged("phone", 20.0)
-    assert schedule.next_s() == pytest.approx(50.0)
 
 
 def test_a_silent_network_is_pinged_in_a_hurry() -> None:
