@@ -1,6 +1,7 @@
 """Carries out a user's rules: each of their destinations goes to the best network that it may use."""
 
 from dataclasses import dataclass, replace
+from ipaddress import ip_network
 
 from cedos.api.rules import RuleMessage, RuleRequest
 from cedos.daemon.decisions.decider import Decider
@@ -9,7 +10,7 @@ from cedos.daemon.decisions.steer_interface import Steer, carried_out
 from cedos.daemon.decisions.user_rules import UserRules
 from cedos.model import Address, Context, Decision, FlowKey, Strategy, StrategyKind
 from cedos.selector.decision.reason import sentences
-from cedos.steer.routing.plan import NOWHERE
+from cedos.steer.routing.plan import NOWHERE, leads_out
 
 
 @dataclass(slots=True)
@@ -65,7 +66,8 @@ class RuledDestinations:
                 continue
             self._ruled[number] = _Ruled(rule, self._decider.record(decision))
         wanted = {
-            place: self._ruled[number].network or NOWHERE for place, number in self.rules.places()
+            place: self._carrier(place, self._ruled[number].network)
+            for place, number in self.rules.places()
         }
         for place, network in wanted.items():
             if self._led.get(place) != network and await carried_out(
@@ -75,6 +77,12 @@ class RuledDestinations:
         for place in self._led.keys() - wanted.keys():
             if await carried_out(self._steer.set_destination(*place, None)):
                 del self._led[place]
+
+    def _carrier(self, place: Place, network: str | None) -> str:
+        """The network; nowhere where it lacks the IP version, or the kernel would take another one."""
+        version = ip_network(place[0]).version
+        leads = any(n.name == network and leads_out(n, version) for n in self._decider.networks)
+        return network if network is not None and leads else NOWHERE
 
     def messages(self) -> list[RuleMessage]:
         return [

@@ -65,9 +65,9 @@ class RoutingPlan:
     routes: frozenset[Route] = frozenset()
 
 
-def leads_out(network: Network) -> bool:
-    """Whether a default route of either IP version leads over it."""
-    return any(_leads_out(network, version) for version in (4, 6))
+def leads_out(network: Network, *versions: int) -> bool:
+    """Whether a default route of one of these IP versions (of either, without) leads over it."""
+    return any(_leads_out(network, version) for version in versions or (4, 6))
 
 
 def table_of(network: Network) -> int:

@@ -101,7 +101,9 @@ def context(seen_at_s=None, **networks):
 class Place:
     """A watcher among networks that can be changed."""
 
-    def __init__(self, monkeypatch, kernel, networks=NETWORKS, dry_run=False, **known):
+    def __init__(
+        self, monkeypatch, kernel, networks=NETWORKS, dry_run=False, may_use=None, **known
+    ):
         monkeypatch.setattr("cedos.daemon.decisions.rescue.LEAST_S", SHORT_S)
         self.kernel, self.known, self.told = kernel, known, []
         self.seen_at_s = time.monotonic()
@@ -110,6 +112,7 @@ class Place:
             lambda: context(self.seen_at_s, **self.known),
             lambda *said: self.told.append(said),
             dry_run=dry_run,
+            **({} if may_use is None else {"may_use": may_use}),
         )
         self.rescuer.networks_changed(networks)
 
@@ -147,6 +150,21 @@ async def test_a_packet_lost_where_others_are_answered_is_repeated_there_once(mo
     place.seen_at_s = time.monotonic()
     await asyncio.sleep(1.5 * SHORT_S)
     assert place.kernel.rescued == []
+    await place.until_rescued()
+    assert place.kernel.rescued[0][1] == "lte0"
+    place.rescuer.close()
+
+
+async def test_the_users_rules_are_kept(monkeypatch):
+    place = Place(
+        monkeypatch,
+        Kernel(),
+        may_use=lambda key, name: (key, name) != (KEY, "eth0"),
+        wlan0=0.01,
+        lte0=0.02,
+        eth0=0.03,
+    )
+    await place.connect()
     await place.until_rescued()
     assert place.kernel.rescued[0][1] == "lte0"
     place.rescuer.close()

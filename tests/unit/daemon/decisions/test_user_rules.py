@@ -1,7 +1,7 @@
 """A user's rules: which applies, where it leads, and that nothing else leads there."""
 
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 import msgspec
@@ -144,6 +144,15 @@ async def test_without_an_allowed_network_it_is_refused(ruled: Stage) -> None:
     assert ruled.director.ruled.may_use(
         FlowKey(ruled.key.local, 1, ip_address("192.0.2.9"), 80), "lte0"
     )
+
+
+async def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Stage) -> None:
+    """By IPv6, that is, which only LTE has: the kernel would look for the next best way."""
+    lte = replace(ruled.lte, addresses=(*ruled.lte.addresses, ip_interface("2001:db8::2/64")))
+    ruled.director.networks_changed([ruled.wlan, lte])
+    ruled.director.ruled.rules.add(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
+    await ruled.reconsider()
+    assert ("destination", "2001:db8:7::/48", None, "") in ruled.asked()
 
 
 async def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Stage) -> None:

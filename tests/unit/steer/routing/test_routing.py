@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.kernel.policy_routing import SeenRule
-from cedos.steer.routing.plan import FIRST_PREFERENCE, LAST_PREFERENCE, Destination, plan
+from cedos.steer.routing.plan import (
+    FIRST_PREFERENCE,
+    LAST_PREFERENCE,
+    NOWHERE,
+    Destination,
+    plan,
+)
 from cedos.steer.routing.routing import Routing
 
 both = pytest.mark.parametrize("version", [4, 6])
@@ -80,6 +86,18 @@ def test_more_specific_destinations_come_first(world, routing):
     routing.set_destination(Destination(ip_network("0.0.0.0/0"), 443, "udp"), "lte0")
     assert world.carrier(4, remote="198.51.100.7", port=443, protocol="udp") == "lte0"
     assert world.carrier(4, remote="198.51.100.7", port=443, protocol="tcp") == "wlan0"
+
+
+@pytest.mark.parametrize("prefix", ["198.51.100.0/24", "2001:db8:7::/48"])
+def test_a_destination_may_lead_nowhere(world, routing, prefix):
+    network = ip_network(prefix)
+    remote, other = str(network[7]), str(network.supernet(new_prefix=8)[1])
+    routing.set_default("wlan0")
+    routing.set_destination(Destination(network), NOWHERE)
+    assert world.carrier(network.version, remote=remote) is None
+    assert world.carrier(network.version, remote=other) == "wlan0"
+    routing.set_destination(Destination(network), None)
+    assert world.carrier(network.version, remote=remote) == "wlan0"
 
 
 def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing):
