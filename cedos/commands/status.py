@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import click
 
-from cedos.api import predicted_text
 from cedos.api.client import ControlClient
 from cedos.api.messages import FlowMessage, NetworkMessage, StatusMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
+from cedos.doctor import predicted_text
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # Of what was delivered it is known that the network can do at least that.

@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from cedos.api import predicted_text
 from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.config import Config
 from cedos.config.directories import Directories
 from cedos.config.unknown_names import unknown_names
+from cedos.doctor import predicted_text
 from cedos.doctor.finding import Finding, limited, missing, ok
 from cedos.errors import CedosError, ConfigError, HostError, ModelError
 from cedos.model import Network

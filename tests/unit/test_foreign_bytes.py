@@ -30,6 +30,7 @@ from cedos.api.budgets import parse_budget
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintRequest
 from cedos.api.prefetching import PrefetchingRequest
+from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferReport
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
@@ -330,6 +331,7 @@ PARSERS: dict[str, Parser] = {
         read_records, (b'{"undo":"sysctl","key":"net.mptcp.pm_type","before":"0","after":"1"}\n',)
     ),
     "hints": Parser(lambda data: api.parse(data, HintRequest, "hint"), JSON, (ConfigError,)),
+    "users' rules": Parser(lambda data: api.parse(data, RuleRequest, "rule"), JSON, (ConfigError,)),
     "choices": Parser(lambda data: api.parse(data, ChoiceRequest, "choice"), JSON, (ConfigError,)),
     "prefetching": Parser(
         lambda data: api.parse(data, PrefetchingRequest, "prefetching"), JSON, (ConfigError,)

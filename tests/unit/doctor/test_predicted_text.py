@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.api.predicted_text import sentence
+from cedos.doctor.predicted_text import sentence
 from predictors.calibration import Calibration
 
 
