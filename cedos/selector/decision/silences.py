@@ -39,11 +39,11 @@ def silences(context: Context, roles: Roles) -> dict[str, float]:
 
 def waits(context: Context, roles: Roles) -> dict[str, float]:
     """The networks that are silent, by role, and for how many seconds more."""
+    silent = silences(context, roles)
+    if not silent:
+        return silent
     pauses = {role: context.pauses.get(network.name, ()) for role, network in roles.players()}
-    return {
-        role: longer_s(role, silence_s, pauses[role])
-        for role, silence_s in silences(context, roles).items()
-    }
+    return {role: longer_s(role, silent_s, pauses[role]) for role, silent_s in silent.items()}
 
 
 def delayed(
