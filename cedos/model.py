@@ -155,13 +155,15 @@ class Context:
     those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps`, `past1_up_bps` and other
     rates of the uplink, `udp_up_bps` and all else of a train upwards, and `captive` (1: a portal
     is in the way, or nothing goes through). `attachments` has the access points, where known,
-    `competing` by network what this host's other transfers have still to carry.
+    `competing` by network what this host's other transfers have still to carry, `pauses` for how long
+    it was silent each time of late, s.
     """
 
     at_s: float
     networks: Mapping[str, Mapping[str, Indicator]]
     attachments: Mapping[str, Attachment] = field(default_factory=dict)
     competing: Competing = field(default_factory=dict)
+    pauses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,6 @@ class FlowSampler:
             },
             now_s,
         )
-        self._observer.silent(silent, now_s)
+        self._observer.silent(silent, self._silence.pauses(now_s), now_s)
         before, self._silent = self._silent, frozenset(silent)
         return before != self._silent

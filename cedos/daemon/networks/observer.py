@@ -187,6 +187,7 @@ class Observer:
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
         self._silent: frozenset[str] = frozenset()
+        self._pauses: Mapping[str, tuple[float, ...]] = {}
         probes = config.probes
         self._target = probe_target(config)
         self.prober = Prober(
@@ -214,7 +215,9 @@ class Observer:
             self.keeper.slept(slept_s)
             self.portals.recheck()
         now_s = time.monotonic()
-        return replace(self.keeper.snapshot(now_s), competing=self._competing(now_s))
+        return replace(
+            self.keeper.snapshot(now_s), competing=self._competing(now_s), pauses=self._pauses
+        )
 
     def recent_context(self) -> Context:
         """The same for all flows that begin or end in one moment: they do so by the hundred."""
@@ -244,8 +247,17 @@ class Observer:
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)
 
-    def silent(self, networks: Mapping[str, float], now_s: float) -> None:
-        """Takes the networks that are silent though something is expected, and for how long (s)."""
+    def silent(
+        self,
+        networks: Mapping[str, float],
+        pauses: Mapping[str, tuple[float, ...]],
+        now_s: float,
+    ) -> None:
+        """Takes the networks that are silent though something is expected, and for how long (s).
+
+        `pauses`: how long each one's silences lasted that are over.
+        """
+        self._pauses = pauses
         for name in self._silent | networks.keys():
             self.keeper.update(name, {"silence_s": Indicator(networks.get(name, 0.0), now_s)})
         if networks.keys() != self._silent:

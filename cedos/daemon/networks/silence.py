@@ -5,6 +5,7 @@ flow that waits for data or for an acknowledgement tells it within a few round t
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -23,6 +24,10 @@ _OWN_RTTS = 2.0
 """A path that had waited for so long, and for so many round trips, when its network answered somebody
 else waits for its own reasons: its server thinks, or the data take another path."""
 
+_REMEMBERED = 16
+_REMEMBERED_S = 600.0
+"""A network's habits of so long ago were perhaps another place's."""
+
 
 class RoundTrips(NamedTuple):
     """A network's round trip as it has been of late, and the least of a longer time, s."""
@@ -40,6 +45,18 @@ class Silence:
     def __init__(self) -> None:
         self._heard_at_s: dict[str, float] = {}
         self._waiting_since_s: dict[FlowKey, float] = {}
+        self._silent_since_s: dict[str, float] = {}
+        self._over: dict[str, deque[tuple[float, float]]] = {}
+
+    def pauses(self, now_s: float) -> dict[str, tuple[float, ...]]:
+        """For how long each network was silent each time of late, s; the newest last."""
+        found = {}
+        for name, over in self._over.items():
+            while over and over[0][0] < now_s - _REMEMBERED_S:
+                over.popleft()
+            if over:
+                found[name] = tuple([lasted_s for _, lasted_s in over])
+        return found
 
     def check(
         self,
@@ -83,7 +100,18 @@ class Silence:
             trips = rtts_s.get(name, _UNKNOWN)
             if silent_s > max(PATIENCE_S, _PATIENCE_RTTS * trips.least_s, trips.late_s):
                 found[name] = silent_s
+        self._remember(found, now_s)
         return found
+
+    def _remember(self, silent: Mapping[str, float], now_s: float) -> None:
+        """Notes the silences that are over: of those that nobody waits for any more it is not known."""
+        for name in self._silent_since_s.keys() - silent.keys():
+            lasted_s = self._heard_at_s.get(name, -math.inf) - self._silent_since_s.pop(name)
+            if lasted_s > PATIENCE_S:
+                over = self._over.setdefault(name, deque(maxlen=_REMEMBERED))
+                over.append((now_s, lasted_s))
+        for name, silent_s in silent.items():
+            self._silent_since_s.setdefault(name, now_s - silent_s)
 
     def _heard(self, network: str, at_s: float) -> None:
         self._heard_at_s[network] = max(at_s, self._heard_at_s.get(network, -math.inf))

@@ -49,7 +49,11 @@ def decide_again(case: Case, living: Living) -> Decision:
     dead = dead_networks(case.context, case.networks)
     size_bytes = case.transfer.size.median_bytes
     roles = assign(case.networks, dead)
-    used = [role for role, network in roles.players() if network.name in current.networks[:1]]
+    used = {
+        role: case.context.pauses.get(network.name, ())
+        for role, network in roles.players()
+        if network.name in current.networks[:1]
+    }
     silent = not silences(case.context, roles).keys().isdisjoint(used)
     found, by_rule = _evaluations(
         case,

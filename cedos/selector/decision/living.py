@@ -1,7 +1,7 @@
 """A flow that is under way: what its strategies' times become beside those of a new one."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cedos.model import SizeEstimate, Strategy, StrategyKind, Transfer
@@ -15,6 +15,10 @@ TRYING_S = 1.0
 """A flow that tries another network knows after so long what that is worth."""
 
 _LEAST_BPS = 1e3
+
+_OBSERVED = 1 / 3
+"""How much the last second's rate counts beside what is predicted (of their logarithms): a slow second is
+seldom a slow minute, and those that share a network end (docs/decisions/staying.md)."""
 
 
 def rest_of(transfer: Transfer, bytes_remaining: int) -> Transfer:
@@ -31,8 +35,8 @@ class Living:
         current: the strategy in force.
         switch_cost_s: measured seconds without data when a flow changes networks.
         margin: the share of the staying cost that a move must save.
-        observed_bps: the rate at which the flow has been going lately; it says more of the current
-            path than any prediction. 0: stalled. None: unknown, or limited by the application.
+        observed_bps: the rate at which the flow has been going lately. 0: stalled. None: unknown, or
+            limited by the application.
         stalled_s: how long a stalled flow has stood still; it is expected to do so for as long again,
             or for as long as silences of its network last (`silent`).
         waited_s: how long the rest has been awaited without any of it: of the times that were expected
@@ -51,7 +55,7 @@ class Living:
         predicted: Mapping[Strategy, Distribution],
         old: Collection[Strategy],
         size_bytes: int,
-        used: Collection[str],
+        used: Mapping[str, Sequence[float]],
         *,
         silent: bool,
     ) -> dict[Strategy, Distribution]:
@@ -65,7 +69,7 @@ class Living:
             predicted: of a new transfer.
             old: the strategies whose networks' rates were measured long ago.
             size_bytes: of the rest.
-            used: the roles of the network that carries the flow.
+            used: the roles of the network that carries the flow, and how long its pauses were.
             silent: whether that network is silent, which `predicted` has in it then.
         """
         found = {}
@@ -86,16 +90,21 @@ class Living:
         return found
 
     def _staying(
-        self, time: Distribution, size_bytes: int, used: Collection[str], *, silent: bool
+        self,
+        time: Distribution,
+        size_bytes: int,
+        used: Mapping[str, Sequence[float]],
+        *,
+        silent: bool,
     ) -> Distribution:
         if self.observed_bps:
             rest_s = 8.0 * size_bytes / max(self.observed_bps, _LEAST_BPS)
-            return time.scaled(rest_s / time.mean)
+            return time.scaled((rest_s / time.mean) ** _OBSERVED)
         if self.observed_bps is not None:
             if silent:
                 return time
-            wait_s = max([self.stalled_s, *(longer_s(role, self.stalled_s) for role in used)])
-            return time.later(wait_s)
+            longest_s = [longer_s(role, self.stalled_s, pauses) for role, pauses in used.items()]
+            return time.later(max([self.stalled_s, *longest_s]))
         if self.waited_s > 0.0:
             return time.left_after(self.waited_s)
         return time

@@ -7,7 +7,7 @@ from cedos.selector.decision.case import Case
 from cedos.selector.decision.liveness import GIVEN_UP_S
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
-from cedos.selector.decision.silences import longer_s, silences
+from cedos.selector.decision.silences import silences, waits
 from cedos.selector.objective import MaxS, WeightedCost
 from cedos.selector.uncertainty.brute_force import BruteForce
 
@@ -189,9 +189,9 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
     if any("silence_s" in known for known in case.context.networks.values()):
         roles = assign(case.networks)
         names = {role: network.name for role, network in roles.players()}
+        waits_s = waits(case.context, roles)
         notes = [
-            f"{names[role]}: no reply for {silent_s:.1f} s (probably another"
-            f" {longer_s(role, silent_s):.0f} s)"
+            f"{names[role]}: no reply for {silent_s:.1f} s (probably another {waits_s[role]:.0f} s)"
             for role, silent_s in silences(case.context, roles).items()
             if silent_s <= GIVEN_UP_S
         ]

@@ -1,9 +1,10 @@
 """How much longer a silent network will stay silent: what its silence adds to a transfer's time.
 
-A silent Wi-Fi is gone, a silent cellular network comes back (`docs/decisions/silences.md`).
+A silent Wi-Fi is mostly gone, a silent cellular network comes back; and one that has paused shortly
+before does so again (`docs/decisions/silences.md`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cedos.model import Context
 from cedos.selector.decision.roles import Roles
@@ -17,9 +18,11 @@ _HALF = 0.5
 until it has been sent again."""
 
 
-def longer_s(role: str, silent_s: float) -> float:
+def longer_s(role: str, silent_s: float, pauses_s: Sequence[float] = ()) -> float:
+    """What is usual for its kind counts like one of its own pauses that lasted longer than so far."""
     least_s, per_second = _WAITS[role]
-    return least_s + per_second * silent_s
+    rests_s = [each - silent_s for each in pauses_s if each > silent_s]
+    return (least_s + per_second * silent_s + sum(rests_s)) / (1 + len(rests_s))
 
 
 def silent_s(context: Context, network: str) -> float:
@@ -34,10 +37,19 @@ def silences(context: Context, roles: Roles) -> dict[str, float]:
     return {role: silence_s for role, silence_s in by_role.items() if silence_s > 0.0}
 
 
+def waits(context: Context, roles: Roles) -> dict[str, float]:
+    """The networks that are silent, by role, and for how many seconds more."""
+    silent = silences(context, roles)
+    if not silent:
+        return silent
+    pauses = {role: context.pauses.get(network.name, ()) for role, network in roles.players()}
+    return {role: longer_s(role, silent_s, pauses[role]) for role, silent_s in silent.items()}
+
+
 def delayed(
     strategy_roles: tuple[str, ...],
     time: Distribution,
-    silent: Mapping[str, float],
+    waits_s: Mapping[str, float],
     *,
     joined: bool,
 ) -> Distribution:
@@ -46,11 +58,11 @@ def delayed(
     Args:
         strategy_roles: the parts that the strategy uses, the primary one first.
         time: without the silence.
-        silent: by role, from `silences`.
+        waits_s: by role, from `waits`.
         joined: whether the strategy's second path is there already.
     """
-    waits = [longer_s(role, silent[role]) if role in silent else 0.0 for role in strategy_roles]
-    wait_s = waits[0]
-    if joined and len(waits) > 1:
-        wait_s = _HALF * max(waits) if min(waits) == 0.0 else min(waits)
+    each_s = [waits_s.get(role, 0.0) for role in strategy_roles]
+    wait_s = each_s[0]
+    if joined and len(each_s) > 1:
+        wait_s = _HALF * max(each_s) if min(each_s) == 0.0 else min(each_s)
     return time.later(wait_s) if wait_s > 0.0 else time

@@ -6,7 +6,7 @@ from cedos.model import Context, Transfer
 from cedos.selector.decision.own_queue import emptied, own_queues, queued
 from cedos.selector.decision.roles import ROLES_OF, Roles
 from cedos.selector.decision.sharing import competitors, shared
-from cedos.selector.decision.silences import delayed, silences
+from cedos.selector.decision.silences import delayed, waits
 from cedos.selector.uncertainty.completion import CompletionModel
 from predictors.base import Distribution
 
@@ -50,9 +50,9 @@ def lengthened(
         predicted = {
             name: queued(ROLES_OF[name], time, queues_s) for name, time in predicted.items()
         }
-    if silent := silences(context, roles):
+    if waits_s := waits(context, roles):
         predicted = {
-            name: delayed(ROLES_OF[name], time, silent, joined=joined)
+            name: delayed(ROLES_OF[name], time, waits_s, joined=joined)
             for name, time in predicted.items()
         }
     return predicted

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from emu.lab.report import reliability, timeline
-from emu.lab.report.table import caption, columns, is_best
+from emu.lab.report.table import caption, columns, disturbed, is_best
 from emu.lab.runs import runs
 
 _STYLE = """
@@ -19,7 +19,7 @@ th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd 
 th:first-child, td:first-child { text-align: left }
 td small { color: #777; display: block; white-space: nowrap }
 .best { font-weight: 600 }
-.synthetic { background: #fff3cd; padding: .5rem 1rem; border-radius: .3rem }
+.caution { background: #fff3cd; padding: .5rem 1rem; border-radius: .3rem }
 img { max-width: 100% }
 details { margin: 1rem 0 }
 pre { overflow-x: auto; background: #f6f6f6; padding: 1rem }
@@ -66,7 +66,7 @@ def _section(run: runs.Recorded, beside: Path) -> str:
     parts = [f"<h1>{html.escape(run.title)}</h1>"]
     if run.environment["synthetic"]:
         parts.append(
-            "<p class=synthetic>The traces of this place are synthetic: generated, not measured.</p>"
+            "<p class=caution>The traces of this place are synthetic: generated, not measured.</p>"
         )
     parts.append(
         f"<p>{run.duration_s:g} s from second {scenario.start_s:g}, "
@@ -74,6 +74,7 @@ def _section(run: runs.Recorded, beside: Path) -> str:
         " Bold: the best of its column; below: its 95 % interval.</p>"
     )
     parts.append(_table(run))
+    parts += [f"<p class=caution>{html.escape(line)}</p>" for line in disturbed(run)]
     for repeat in range(scenario.repeats):
         picture = run.directory / f"timeline{f'-{repeat}' if repeat else ''}.svg"
         source = os.path.relpath(picture, beside)

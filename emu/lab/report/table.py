@@ -61,6 +61,8 @@ def print_table(directory: Path) -> None:
         ]
         table.add_row(name, *cells)
     console().print(table)
+    for line in disturbed(run):
+        console().print(line, markup=False)
 
 
 def print_places(file: Path) -> None:
@@ -76,6 +78,15 @@ def print_places(file: Path) -> None:
             *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
         )
     console().print(table)
+
+
+def disturbed(run: runs.Recorded) -> list[str]:
+    """What disturbed the policies' runs from outside, a line each."""
+    return [
+        f"DISTURBED, {name}: {why}"
+        for name, figures in run.summary["policies"].items()
+        for why in figures.get("disturbed", ())
+    ]
 
 
 def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:

@@ -22,6 +22,7 @@ from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
 from emu.lab.runs.calibrated import by_network_and_size
 from emu.lab.runs.claim import claimed
 from emu.lab.runs.decisions import recorded
+from emu.lab.runs.disturbance import disturbances
 from emu.lab.runs.energy import run_energy_j
 from emu.lab.runs.runs import RunFolder, refuse_foreign, tables_of
 from emu.lab.runs.sampler import Sample, Sampler
@@ -34,6 +35,7 @@ from emu.testbed.programs.relay import Relaying
 from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.testbed.replay import replay
 from emu.testbed.subflow_bytes import CarriedBytes, Connection, SubflowBytes
+from emu.testbed.tcp_memory import TcpMemory
 from emu.workloads import curl
 from emu.workloads.mixed import PlannedTransfer, schedule
 
@@ -106,6 +108,8 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         held = by_network_and_size(row for result in each for row in result.predictions)
         if held:
             figures["policies"][name]["calibration"] = held
+        if disturbed := list(dict.fromkeys(why for result in each for why in result.disturbed)):
+            figures["policies"][name]["disturbed"] = disturbed
     folder.write_json("summary.json", figures)
     return folder
 
@@ -121,6 +125,7 @@ class _Result:
     switches: Sequence[Mapping[str, Any]]
     predictions: Sequence[Mapping[str, Any]]
     browsed: Browsed
+    disturbed: Sequence[str]
 
     def of_interface(self, kind: NetworkKind) -> list[Sample]:
         return [sample for sample in self.samples if sample.interface == INTERFACES[kind]]
@@ -222,6 +227,7 @@ def _run_policy(
             with (
                 Sampler(laptop.client, list(INTERFACES.values())) as sampler,
                 SubflowBytes(laptop.client) as carried,
+                TcpMemory(laptop.client) as memory,
             ):
                 browsed = person(zero_at_s)
                 given = ["env", *(f"{key}={value}" for key, value in variables.items())]
@@ -251,6 +257,16 @@ def _run_policy(
         switches,
         predictions,
         seen,
+        tuple(
+            disturbances(
+                most_pages=memory.most_pages,
+                free_pages=memory.free_pages,
+                latest_s=max(
+                    (each.started_at_s - zero_at_s - each.planned.at_s for each in completed),
+                    default=0.0,
+                ),
+            )
+        ),
     )
 
 

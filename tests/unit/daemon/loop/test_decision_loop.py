@@ -224,7 +224,9 @@ class Sockets:
         self.delivered_at_s.append(round(now_s, 3))
         self.delivered += len(samples)
 
-    def silent(self, networks: Mapping[str, float], now_s: float) -> None: ...
+    def silent(
+        self, networks: Mapping[str, float], pauses: Mapping[str, tuple[float, ...]], now_s: float
+    ) -> None: ...
 
     def context(self) -> Context:
         return Context(self.now_s, {"wlan0": {"rtt_s": Indicator(0.02, self.now_s)}})

@@ -167,3 +167,22 @@ def test_a_pause_between_two_transfers_is_no_silence(world: World) -> None:
     sample = FlowSample(later, world.now_s, 1, None, 0.03, 0.03, 1e6, 0, 100, 0, inf, 100, inf)
     world.flows.sampled([sample], world.now_s)
     assert world.silence.check(world.flows, {}, {}, RTTS, world.now_s) == {}
+
+
+def test_how_long_a_silence_lasted_is_remembered_for_a_while(world: World) -> None:
+    world.check()
+    for _ in range(4):
+        world.check(arrives=False)
+    world.check()
+    (lasted_s,) = world.silence.pauses(world.now_s)["wlan0"]
+    assert lasted_s == pytest.approx(1.0)
+    assert world.silence.pauses(world.now_s + 700.0) == {}
+
+
+def test_of_a_silence_that_nobody_waits_for_any_more_nothing_is_learned(world: World) -> None:
+    world.check()
+    for _ in range(4):
+        assert "wlan0" not in world.silence.pauses(world.now_s)
+        world.check(arrives=False)
+    world.check(arrives=False, done=True)
+    assert world.silence.pauses(world.now_s) == {}

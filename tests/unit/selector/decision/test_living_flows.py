@@ -82,12 +82,21 @@ def test_the_switch_costs_energy_too(host: Any) -> None:
     assert cellular.energy_j == pytest.approx(1.674 * 1.2 + 6.5)
 
 
-def test_the_flows_own_rate_says_more_than_a_prediction(host: Any) -> None:
+def test_a_slow_second_is_not_taken_for_a_slow_minute(host: Any) -> None:
+    """Staying was expected to take what the last second's rate makes of the rest: seven times as long
+    as it did (docs/decisions/staying.md)."""
+    model = host.oracle(wifi=1.0, cellular=3.0)
+    slow = again(host, model, "wlan0", observed_bps=1e6)
+    assert str(slow.choice) == "single(wlan0)"
+    assert slow.evaluations[0].time_s == pytest.approx(8.0 ** (1 / 3))
+
+
+def test_the_flows_own_rate_counts_beside_a_prediction(host: Any) -> None:
     model = host.oracle(wifi=1.0, cellular=2.0)
     assert str(again(host, model, "wlan0").choice) == "single(wlan0)"
-    slow = again(host, model, "wlan0", observed_bps=1e6)
+    slow = again(host, model, "wlan0", observed_bps=1e5)
     assert str(slow.choice) == "single(lte0)"
-    assert slow.evaluations[0].time_s == pytest.approx(8.0)
+    assert slow.evaluations[0].time_s == pytest.approx(80.0 ** (1 / 3))
     stalled = again(host, model, "wlan0", observed_bps=0.0)
     assert str(stalled.choice) == "single(lte0)"
 

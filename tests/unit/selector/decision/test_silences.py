@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,20 @@ def test_the_rest_of_a_silence_is_what_was_measured() -> None:
     ):
         for silent_s, rest_s in measured.items():
             assert longer_s(role, silent_s) == pytest.approx(rest_s, rel=0.25)
+
+
+def test_a_network_that_only_ever_paused_is_expected_to_pause() -> None:
+    """It was expected to be gone for six seconds each time."""
+    assert longer_s("wifi", 0.4, [0.7, 0.6, 0.8, 0.7]) == pytest.approx((6.02 + 1.2) / 5)
+    assert longer_s("wifi", 0.9, [0.7, 0.6, 0.8, 0.7]) == longer_s("wifi", 0.9), "it never did so"
+
+
+def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
+    for pauses, chosen in (((), "single(lte0)"), ((0.6, 0.7, 0.6), "single(wlan0)")):
+        context = replace(host.context(wlan0_silence_s=0.5), pauses={"wlan0": pauses})
+        model = host.oracle(wifi=0.2, cellular=4.0)
+        decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
+        assert str(decision.choice) == chosen
 
 
 def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction
 from emu.lab import report
-from emu.lab.report import timeline
+from emu.lab.report import table, timeline
 from emu.lab.runs import runs, scenario
 from emu.lab.runs.summary import PolicyRun, summarise
 
@@ -142,3 +142,14 @@ def test_settings_of_an_unknown_policy_are_refused_where_they_stand(tmp_path: Pa
     first, second = str(refused.value).splitlines()
     assert first == f"{file}:{count - 2}: no policy is called 'cedoss'; did you mean 'cedos'?"
     assert second.startswith(f"{file}:{count}: no policy is called 'zzz'; there are cedos, ")
+
+
+def test_what_disturbed_a_run_stands_under_its_table(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run")
+    summary = runs.read(tmp_path / "run").summary
+    summary["policies"]["cedos"]["disturbed"] = ["the machine was too busy & slow"]
+    folder.write_json("summary.json", summary)
+    assert table.disturbed(runs.read(tmp_path / "run")) == [
+        "DISTURBED, cedos: the machine was too busy & slow"
+    ]
+    assert "too busy &amp; slow" in report.write([tmp_path / "run"]).read_text()
