@@ -93,7 +93,7 @@ class StallDetector:
         if info is None:
             return False
         watch = self._watches.setdefault(path.path_id, PathWatch())
-        waits = info.waiting_segments > 0
+        waits = info.waits
         voice = watch.observe(
             PathProgress(
                 waits,
@@ -101,7 +101,7 @@ class StallDetector:
                 now - info.acknowledged_idle_s,
                 info.rtt_s,
                 info.rtt_min_s,
-                repeats=info.retransmits > 0,
+                repeats=info.retries > 0,
             ),
             now,
         )
@@ -109,7 +109,7 @@ class StallDetector:
         if changed and voice is PathVoice.PAUSES:
             self._pauses(path, watch.silent_s)
         if voice is PathVoice.SILENT:
-            if watch.silent_s > _DEAD_FACTOR * watch.limit_s and info.retransmits > 1:
+            if watch.silent_s > _DEAD_FACTOR * watch.limit_s and info.retries > 1:
                 self._probed.add(path.path_id)
                 if self._dialler is not None:
                     self._dialler.probe(path)
@@ -127,6 +127,6 @@ class StallDetector:
     def _overdue(self, path: SessionPath, now: float) -> bool:
         """Whether what waits there has been waiting for the peer's word until the deadline."""
         since_s, info = path.facts.stalled_at_s, path.estimator.info
-        if since_s is None or info is None or not info.retransmits:
+        if since_s is None or info is None or not info.retries:
             return False
         return min(now - since_s, info.acknowledged_idle_s) >= self._deadline_s

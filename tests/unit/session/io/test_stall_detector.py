@@ -33,8 +33,8 @@ class PlayedHost:
     def _poll(self, *_args: object, **_options: object) -> bool:
         at_s = min(self.now_s, self.until_s)
         self._estimator.info = SimpleNamespace(
-            waiting_segments=3, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
-            acknowledged_idle_s=self.now_s - at_s, retransmits=0, unsent_bytes=0,
+            waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
+            acknowledged_idle_s=self.now_s - at_s, retries=0, unsent_bytes=0,
         )  # fmt: skip
         return True
 
