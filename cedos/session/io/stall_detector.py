@@ -51,6 +51,12 @@ class StallDetector:
     def begin(self) -> None:
         """Checks, where there is or can be another path, or the deadline comes before TCP gives up."""
         if self._dialler or len(self._paths) > 1 or self._deadline_s < SILENCE_S:
+            now = self._driver.now()
+            for path in list(self._paths.values()):
+                if path.facts.stalled_at_s is None:
+                    self._check_path(
+                        path, now
+                    )  # a silence counts from now, not from the next check
             self._check_later()
 
     def end(self) -> None:
