@@ -21,7 +21,7 @@ _SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
-_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xII4xI8xI4xI16xQQIIII4xIQQ16xI4xQQ")
+_TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII8xII4xI8xI4xI16xQQIIII4xIQQ16xI4xQQ12xI")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
@@ -32,6 +32,7 @@ class TcpInfoFields(NamedTuple):
     """The structure's fields under the kernel's names: times in us or ms, rates in byte/s."""
 
     retransmits: int
+    probes: int
     delivery_rate_app_limited: int
     snd_mss: int
     unacked: int
@@ -56,6 +57,7 @@ class TcpInfoFields(NamedTuple):
     delivered: int
     bytes_sent: int
     bytes_retrans: int
+    snd_wnd: int
 
 
 def tcp_info_fields(raw: bytes) -> TcpInfoFields:
@@ -78,6 +80,7 @@ class TcpInfo:
     more to send: then it is only a lower bound.
     `acknowledged_bytes`, `busy_s` (with something on the way) and `delivered_segments` (out of order,
     too) count since the connection began; `waiting_segments` are on the way, or lost there.
+    `retries` have gone without an answer since the last one.
     """
 
     rtt_s: float | None
@@ -92,11 +95,22 @@ class TcpInfo:
     loss: float
     receive_idle_s: float
     acknowledged_idle_s: float
-    retransmits: int
+    retries: int
     acknowledged_bytes: int
     busy_s: float
     waiting_segments: int
     delivered_segments: int
+    peer_window_bytes: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for the peer's acknowledgement.
+
+        Also where nothing is on the way, though the peer has room: what this host's queue, filter or
+        routes refuse is not counted as sent, and tried again every half second.
+        """
+        has_room = self.peer_window_bytes >= self.segment_bytes
+        return self.waiting_segments > 0 or (self.unsent_bytes > 0 and has_room)
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
@@ -136,11 +150,12 @@ def read_info(raw: bytes) -> TcpInfo | None:
         loss=min(0.99, info.bytes_retrans / sent) if sent else 0.0,
         receive_idle_s=info.last_data_recv / 1e3,
         acknowledged_idle_s=info.last_ack_recv / 1e3,
-        retransmits=info.retransmits,
+        retries=info.retransmits + info.probes,
         acknowledged_bytes=info.bytes_acked,
         busy_s=info.busy_time / 1e6,
         waiting_segments=info.unacked,
         delivered_segments=info.delivered,
+        peer_window_bytes=info.snd_wnd,
     )
 
 

@@ -16,6 +16,7 @@ from cedos.commands.console.servers import (
     print_key_option,
 )
 from cedos.commands.exec import Size
+from cedos.commands.sessions.shared.transfers import SCHEDULER
 from cedos.files.serving import Serving, client_names, log
 from cedos.files.tree import Tree
 from cedos.files.uploads import UploadLimits, Uploads
@@ -149,7 +150,7 @@ async def _serve(
     tree = Tree(folder)
     names = {} if clients is None else client_names(keys.read_names(clients))
     allow = None if clients is None else names.__contains__
-    listener = await session_listen(listen, key=me, allow=allow, idle=remember)
+    listener = await session_listen(listen, key=me, allow=allow, scheduler=SCHEDULER, idle=remember)
     uploads = None if limits is None else Uploads(tree, limits)
     serving = Serving(tree, listener, names, uploads)
     running = asyncio.get_running_loop().create_task(serving.run())

@@ -165,6 +165,7 @@ class SessionFlow:
         for other in self.paths.values():
             if other.facts.stalled_at_s is not None:  # it had nobody to leave its data to
                 self.core.requeue(other.path_id, now)
+        self._stalls.end()  # with several paths it looks more often
         self._changed()
         self.pump()
 

@@ -51,6 +51,12 @@ class StallDetector:
     def begin(self) -> None:
         """Checks, where there is or can be another path, or the deadline comes before TCP gives up."""
         if self._dialler or len(self._paths) > 1 or self._deadline_s < SILENCE_S:
+            now = self._driver.now()
+            for path in list(self._paths.values()):
+                if path.facts.stalled_at_s is None:
+                    self._check_path(
+                        path, now
+                    )  # a silence counts from now, not from the next check
             self._check_later()
 
     def end(self) -> None:
@@ -93,7 +99,7 @@ class StallDetector:
         if info is None:
             return False
         watch = self._watches.setdefault(path.path_id, PathWatch())
-        waits = info.waiting_segments > 0
+        waits = info.waits
         voice = watch.observe(
             PathProgress(
                 waits,
@@ -101,7 +107,7 @@ class StallDetector:
                 now - info.acknowledged_idle_s,
                 info.rtt_s,
                 info.rtt_min_s,
-                repeats=info.retransmits > 0,
+                repeats=info.retries > 0,
             ),
             now,
         )
@@ -109,7 +115,7 @@ class StallDetector:
         if changed and voice is PathVoice.PAUSES:
             self._pauses(path, watch.silent_s)
         if voice is PathVoice.SILENT:
-            if watch.silent_s > _DEAD_FACTOR * watch.limit_s and info.retransmits > 1:
+            if watch.silent_s > _DEAD_FACTOR * watch.limit_s and info.retries > 1:
                 self._probed.add(path.path_id)
                 if self._dialler is not None:
                     self._dialler.probe(path)
@@ -127,6 +133,6 @@ class StallDetector:
     def _overdue(self, path: SessionPath, now: float) -> bool:
         """Whether what waits there has been waiting for the peer's word until the deadline."""
         since_s, info = path.facts.stalled_at_s, path.estimator.info
-        if since_s is None or info is None or not info.retransmits:
+        if since_s is None or info is None or not info.retries:
             return False
         return min(now - since_s, info.acknowledged_idle_s) >= self._deadline_s

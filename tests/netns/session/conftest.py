@@ -86,6 +86,31 @@ class World:
                     *f"tc qdisc replace dev {name} root tbf rate {rate} burst 32kb latency 30ms".split()
                 )
 
+    def swallow(self, name: str, ends: str = "far", *, by: str = "queue") -> Callable[[], None]:
+        """All that the `far`, `near` or `both` ends send over a network vanishes before it leaves them.
+
+        In the interface's `queue` or a `filter`, neither of which lets TCP count it as sent. Returns
+        what undoes it.
+        """
+        queue = f"dev {name} root".split()
+        drop = ["OUTPUT", "-o", name, "-j", "DROP"]
+        wheres = {"far": [self.far], "near": [self.near], "both": [self.near, self.far]}[ends]
+        for where in wheres:
+            if by == "queue":
+                nothing = ["tbf", "rate", "8bit", "burst", "1b", "limit", "1b"]
+                where.run("tc", "qdisc", "replace", *queue, *nothing)
+            else:
+                where.run("iptables", "-I", *drop)
+
+        def undo() -> None:
+            for where in wheres:
+                if by == "queue":
+                    where.run("tc", "qdisc", "del", *queue)
+                else:
+                    where.run("iptables", "-D", *drop)
+
+        return undo
+
     def listen(self, **options: Any) -> session.Listener:
         return self.server.do(session.listen((SERVER, PORT), key=self.server_key, **options))
 

@@ -143,6 +143,23 @@ def test_a_dead_path_is_not_waited_for(
     assert longest_stall_s(arrivals) < MOST_STALL_S
 
 
+@pytest.mark.parametrize("ends", ["far", "near", "both"])
+@pytest.mark.parametrize(("down", "name"), [(True, "wlan0"), (False, "lte0")], ids=str)
+def test_what_this_host_cannot_send_is_not_waited_for(
+    world: Any, down: bool, name: str, ends: str
+) -> None:
+    """Its own queue refuses it: TCP has nothing on the way, and is silent all the same."""
+    world.shape("20mbit")
+
+    def meanwhile(arrivals: Arrivals, over: Callable[[], bool]) -> None:
+        while not over() and (not arrivals or arrivals[-1][1] < SIZE // 16):
+            time.sleep(0.002)
+        world.swallow(name, ends)
+
+    arrivals = transfer(world, meanwhile, down=down, size=SIZE // 4)
+    assert longest_stall_s(arrivals) < MOST_STALL_S
+
+
 _BLOCKING = """
 import json, sys, time
 from cedos.session import blocking

@@ -1,5 +1,6 @@
 """What the kernel tells of a TCP connection."""
 
+import dataclasses
 import select
 import socket
 from collections.abc import Iterator
@@ -44,6 +45,23 @@ def test_queues_grow_and_drain(pair: tuple[socket.socket, socket.socket]) -> Non
             break
         select.select([], [], [], 0.01)
     assert tcp_info.unacknowledged_bytes(near) == 0
+
+
+def test_who_waits_for_a_peer_that_does_not_read_waits_for_no_acknowledgement(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    near, _ = pair
+    fill(near)
+    for _ in range(1000):
+        info = tcp_info.tcp_info(near)
+        assert info is not None
+        if not info.waiting_segments:
+            break
+        select.select([], [], [], 0.01)
+    assert info.unsent_bytes > 0
+    assert not info.waits
+    # The same with room at the peer's: this host cannot send it, and nobody can acknowledge it.
+    assert dataclasses.replace(info, peer_window_bytes=info.segment_bytes).waits
 
 
 def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -23,6 +23,9 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
+SCHEDULER: Final = "prompt-swtc"
+"""A file is quickest over all networks; which of them it may use, a daemon says."""
+
 _DRAWN_EVERY_S: Final = 0.2
 
 networks_option = click.option(
@@ -88,6 +91,7 @@ class Endpoints:
                 deadline=self.deadline_s,
                 timeout_s=timeout_s[0],
                 networks=usable if given or may_use is not None else None,
+                scheduler=SCHEDULER,
                 chooser=chooser,
                 limits=limits,
             )

@@ -33,8 +33,8 @@ class PlayedHost:
     def _poll(self, *_args: object, **_options: object) -> bool:
         at_s = min(self.now_s, self.until_s)
         self._estimator.info = SimpleNamespace(
-            waiting_segments=3, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
-            acknowledged_idle_s=self.now_s - at_s, retransmits=0, unsent_bytes=0,
+            waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
+            acknowledged_idle_s=self.now_s - at_s, retries=0, unsent_bytes=0,
         )  # fmt: skip
         return True
 
@@ -61,3 +61,9 @@ def test_a_path_counts_as_silent_at_its_moment_where_data_can_go_elsewhere(until
     silent_s = min(at_s for at_s, voice in host.told if voice is PathVoice.SILENT)
     assert silent_s - until_s == pytest.approx(SILENT_S, abs=0.002)
     assert len(host.told) < 100, "it looks now and then, and not all the time"
+
+
+def test_a_silence_counts_from_when_something_began_to_wait() -> None:
+    host = PlayedHost(0.0)
+    host.play(1.0)
+    assert min(at_s for at_s, voice in host.told if voice is PathVoice.SILENT) == SILENT_S
