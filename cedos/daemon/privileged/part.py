@@ -171,6 +171,13 @@ class PrivilegedPart:
         _checked_interfaces(plan.barred or ())
         return self._kernel.repair_filter(plan)
 
+    def raise_wall(self, interfaces: tuple[str, ...]) -> bool:
+        self._known(FILTER)
+        return self._kernel.raise_wall(_checked_interfaces(interfaces))
+
+    def remove_wall(self) -> bool:
+        return self._kernel.remove_wall()
+
     def has_filter(self) -> bool:
         return self._kernel.has_filter()
 

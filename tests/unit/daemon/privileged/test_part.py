@@ -73,6 +73,7 @@ def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
     assert asked.refuses("add_routes", (ROUTE,))
     assert asked.refuses("track_flows")
     assert asked.refuses("bar", ("wlan0",))
+    assert asked.refuses("raise_wall", ("wlan0",))
     assert asked.refuses("prepare_rescues")
     assert asked.refuses("adopt", KEY)
     assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "1")
@@ -125,6 +126,7 @@ def test_interfaces_are_names(asked: Asked, name: str) -> None:
     asked.knows(FILTER)
     assert asked.refuses("bar", (name,))
     assert asked.refuses("repair_filter", FilterPlan(barred=(name,)))
+    assert asked.refuses("raise_wall", (name,))
 
 
 def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
