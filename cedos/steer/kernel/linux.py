@@ -234,10 +234,12 @@ class LinuxKernel:
 
     def bar(self, interfaces: Sequence[str]) -> None:
         self._must_be_here()
-        # Where it cannot be, whoever repairs is told.
-        with suppress(HostError):
-            self._wall.only(interfaces)
-        barring_filter.put_in(interfaces)
+        try:
+            # First, as it resets what lives: what the second one drops hears of nothing.
+            barring_filter.put_in(interfaces)
+        finally:
+            with suppress(HostError):  # `raise_wall` tells
+                self._wall.only(interfaces)
 
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return self._wall.put_up(interfaces)

@@ -146,7 +146,9 @@ def test_whatever_is_flushed_is_back_within_a_second(host: Host, install: Any) -
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
         time.sleep(1.0)
+        looking_s = -time.monotonic()
         right = host.ours()
+        looking_s += time.monotonic()
         assert any("CEDOS_BAR_OUT" in line for line in right)
         for number in range(ROUNDS):
             kind = list(FLUSHES)[number % len(FLUSHES)]
@@ -163,5 +165,6 @@ def test_whatever_is_flushed_is_back_within_a_second(host: Host, install: Any) -
             time.sleep(chance.uniform(0.0, 0.4))
     print({kind: round(max(times), 2) for kind, times in took.items()})
     print({kind: max(bytes_) for kind, bytes_ in through.items()})
-    assert max(max(times) for times in took.values()) < WITHIN_S + 0.5  # looking takes time, too
+    # What has been back for long is seen by a look that begins then.
+    assert max(max(times) for times in took.values()) < WITHIN_S + 2 * max(looking_s, 0.25)
     assert max(max(bytes_) for bytes_ in through.values()) <= THROUGH_BYTES
