@@ -69,6 +69,7 @@ from cedos.session import keys
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.steer.journal.reading import read_records
+from cedos.steer.kernel import traffic_control
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.nftables import takes_from_ours
 from cedos.steer.kernel.routing_requests import parse_rule
@@ -239,6 +240,7 @@ PARSERS: dict[str, Parser] = {
     "counters": Parser(of_message(rtnetlink.parse_counters, 16), NETLINK),
     "routes": Parser(of_message(policy_routing.parse_route, 24, 25), NETLINK),
     "default routes": Parser(of_message(policy_routing.parse_default_routes, 24, 25), NETLINK),
+    "filters at interfaces": Parser(of_message(traffic_control.takes_out, 36, 37, 45), NETLINK),
     "rules": Parser(of_message(parse_rule, 32), NETLINK),
     "an origin's headers": Parser(cached, CACHED),
     "connection tracking": Parser(of_message(conntrack.parse, 256, 258), NETLINK),

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-CHUNK_BYTES: Final = 256
+CHUNK_BYTES: Final = 384
 """What each piece costs beside its bytes: thousands of one byte each count for what they take."""
 
 MOST_BYTES: Final = 1 << 30
