@@ -121,10 +121,17 @@ def test_other_sysctls_stay(asked: Asked) -> None:
     assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "2")
 
 
-@pytest.mark.parametrize("name", ["-j ACCEPT", "a b", 'a"b', "", "x" * 16, "a\nb", "*"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("-j ACCEPT", "-j", "--", "a b", 'a"b', "", "x" * 16, "a\nb", "a\n", "*", "+", "wlan+"),
+        *("../x", "a/b", "a\0b", "\0", "wlan0\0", "é", "a\tb", "!a", "$(id)", "a;b", "#", "a,b"),
+    ],
+)
 def test_interfaces_are_names(asked: Asked, name: str) -> None:
-    asked.knows(FILTER)
+    asked.knows(FILTER, ROUTING)
     assert asked.refuses("bar", (name,))
+    assert asked.refuses("add_rules", (replace(RULE, interface=name),))
     assert asked.refuses("repair_filter", FilterPlan(barred=(name,)))
     assert asked.refuses("raise_wall", (name,))
 
