@@ -10,6 +10,7 @@ import pytest
 
 from cedos.api import open_connections
 from cedos.api.client import ControlClient
+from cedos.errors import DaemonUnreachableError
 
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -91,5 +92,20 @@ def test_who_sends_a_question_for_ever_makes_room_for_others(
                     each.send(b" ")
         assert ControlClient(control).status().pid == 7
     finally:
+        for each in crowd:
+            each.close()
+
+
+def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
+    """Its time-out is the whole time, and what it says is not that there is no daemon to be found."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        crowd = [opened(path) for _ in range(2)]
+        began_s = time.monotonic()
+        with pytest.raises(DaemonUnreachableError, match=r"no answer for 0\.6 s"):
+            ControlClient(path, timeout_s=0.6).status()
+        assert time.monotonic() - began_s > 0.5
         for each in crowd:
             each.close()
