@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -38,8 +39,14 @@ class _ControlConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Where a crowd asks, one waits for one's turn: with a time-out of Python's the kernel refuses.
+        wait = struct.pack("@ll", int(self.timeout or 0), int((self.timeout or 0) % 1 * 1e6))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+        try:
+            self.sock.connect(str(self._path))
+        except BlockingIOError:
+            raise TimeoutError from None
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 class ControlClient:

@@ -24,6 +24,7 @@ from cedos.kernel.privileges import PART_NAME, held
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
 _ROOT: Final = 0
+_PID_BYTES: Final = 32
 _ENDING_S: Final = 0.5
 _log = structlog.get_logger(__name__)
 
@@ -55,11 +56,16 @@ def running_pid(pid_file: Path) -> int | None:
     Who may not open it is told of the one that steers this network namespace.
     """
     try:
-        with pid_file.open("rb") as file:
+        # Its folder is the daemon's user's, who may have put a pipe or a link there.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(pid_file, flags)
+        try:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _read_pid(pid_file)
+                return _read_pid(file)
+        finally:
+            os.close(file)
     except PermissionError:
         holder = _holder()
         return daemon_of(holder[0]) if holder is not None and _can_steer(*holder) else None
@@ -86,8 +92,8 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
+        pid = _read_pid(descriptor)
         os.close(descriptor)
-        pid = _read_pid(pid_file)
         if not again and (pid is None or not Path(f"/proc/{pid}").exists()):
             # Whoever locks it is none: it was open to others once.
             pid_file.unlink(missing_ok=True)
@@ -164,9 +170,9 @@ def _can_steer(pid: int, uid: int) -> bool:
         return uid in (_ROOT, os.geteuid())
 
 
-def _read_pid(pid_file: Path) -> int | None:
+def _read_pid(file: int) -> int | None:
     try:
-        return int(pid_file.read_text())
+        return int(os.pread(file, _PID_BYTES, 0))
     except (OSError, ValueError):
         return None
 

@@ -31,6 +31,7 @@ class OpenConnections:
 
     @web.middleware
     async def during(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await request.read()  # who never sends all of it asks nothing
         protocol = request.protocol
         self._asking.add(protocol)
         try:

@@ -107,7 +107,7 @@ class ControlServer:
 
     def _application(self) -> web.Application:
         application = web.Application(
-            middlewares=[self._connections.during, _errors_as_json],
+            middlewares=[_errors_as_json, self._connections.during],
             client_max_size=MAX_BODY_BYTES,
         )
         application.router.add_get("/v1/status", self._status)
@@ -258,6 +258,8 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}"
         return _error(message, "NotFoundError", error.status)
+    except ConnectionError:  # in the middle of a request: nobody reads this
+        return _error("whoever asked has gone", "HostError", 400)
     except Exception:
         _log.exception("control request failed", path=request.path)
         return _error("the daemon failed at this; its log says why", "CedosError", 500)

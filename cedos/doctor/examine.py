@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from cedos.config import Config
 from cedos.config.directories import Directories
-from cedos.doctor import mptcp, observation, radios, rescue, services, surroundings
+from cedos.doctor import barring, mptcp, observation, radios, rescue, services, surroundings
 from cedos.doctor.finding import Files, Finding, FindingState
 
 
@@ -26,6 +26,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         mptcp.black_hole(files),
         await mptcp.endpoints(files, runs),
         services.iptables(),
+        barring.second_wall(),
         rescue.translation(),
         rescue.early(files),
         await observation.flows(),

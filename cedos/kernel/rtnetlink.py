@@ -77,6 +77,12 @@ def links_request() -> bytes:
     return _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _U32.pack(_SKIP_STATISTICS))
 
 
+def link_request(name: str) -> bytes:
+    """Asks for one link."""
+    name_and_end = attribute(_IFLA_IFNAME, name.encode() + b"\0")
+    return _LINK.pack(0, 0, 0, 0, 0) + name_and_end
+
+
 def parse_link(message: NetlinkMessage) -> Link | None:
     """The link of an RTM_NEWLINK; None for anything else."""
     if message.type != RTM_NEWLINK or len(message.payload) < _LINK.size:

@@ -55,6 +55,22 @@ class PacketFilter:
         self._plan = replace(self._plan, barred=wanted)
         await self.do(lambda: self._kernel.bar(wanted))
 
+    def raise_wall(self) -> str | None:
+        """The second wall of barred networks is back, at once; what keeps it away, in words."""
+        if not self._plan.barred:
+            return None
+        try:
+            if self._kernel.raise_wall(self._plan.barred):
+                _log.debug("the second wall has been put up", at=self._plan.barred)
+        except (OSError, HostError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            return f"blocked networks have one wall only, which `iptables -F` opens: {why}"
+        return None
+
+    def leave(self) -> None:
+        """Repairs nothing any more: all of it is about to be undone."""
+        self._plan = FilterPlan()
+
     async def repaired(self) -> bool:
         """Puts back what others took out; whether there was something. Errors: OSError."""
         if not self._plan:

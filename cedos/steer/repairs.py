@@ -44,7 +44,8 @@ class Repairs:
         self._failing = False
 
     def filter_changed(self) -> None:
-        """Something of the packet filter may have gone."""
+        """Something of the packet filter, or of the second wall, may have gone."""
+        self._raise_wall()  # no matter of iptables, and thus of no time
         self._changed.set()
 
     async def run(self) -> None:
@@ -57,11 +58,15 @@ class Repairs:
                     await self._changed.wait()
             except TimeoutError:
                 self._problem("sysctls", "; ".join(self._sysctls.repaired()) or None)
+                self._raise_wall()
                 self._also()
             if self._changed.is_set() or self._failing or not self._filter.told:
                 self._changed.clear()
                 await self._repair()
                 await asyncio.sleep(_BARRED_REST_S if self._filter.plan.barred else _REST_S)
+
+    def _raise_wall(self) -> None:
+        self._problem("wall", self._filter.raise_wall())
 
     async def _repair(self) -> None:
         try:

@@ -215,6 +215,7 @@ class Steering:
         self._connections.close()
         self.rescues.close()
         self.barring.close()
+        self._filter.leave()
         if self._settling is not None:
             self._settling.cancel()
         try:

@@ -42,6 +42,7 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading) -> Undone:
     # Whose flows are whose is told by the rules, which therefore go last.
     done = attempt("rescued flows", lambda: undo_rescue(kernel))
     done += attempt("the chains CEDOS_* of iptables", lambda: _filter(kernel))
+    done += attempt("the filters of barred interfaces", lambda: _wall(kernel))
     # Leftovers without a journal: it is lost.
     lost = not journal.records and (bool(done) or _stands(kernel))
     doubtful = journal.damaged or bool(journal.foreign) or lost
@@ -129,6 +130,10 @@ def _given(key: str, journal: JournalReading) -> list[list[str]]:
         for each in journal.records
         if isinstance(each, SysctlRecord) and each.key == key
     ]
+
+
+def _wall(kernel: SteeringKernel) -> list[str]:
+    return ["deleted: the filters of barred interfaces"] if kernel.remove_wall() else []
 
 
 def _filter(kernel: SteeringKernel) -> list[str]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 
+from cedos.errors import HostError
 from cedos.kernel.mptcp_netlink import (
     CreateSubflow,
     DestroySubflow,
@@ -109,6 +110,8 @@ class MemoryKernel:
         self.steered: list[PathManagerCommand] = []
         self.filter = False
         self.barred: tuple[str, ...] = ()
+        self.walled: set[str] = set()
+        self.no_wall = False
         self.log: list[str] = []
         self.refuses = 0
         self.rescue = MemoryRescue(self._changed)
@@ -270,6 +273,7 @@ class MemoryKernel:
     def bar(self, interfaces: Sequence[str]) -> None:
         self._changed(f"packet filter: bar {', '.join(interfaces) or 'nothing'}")
         self.barred = tuple(interfaces)
+        self.walled = set() if self.no_wall else set(interfaces)
         self.filter = True
 
     def repair_filter(self, plan: FilterPlan) -> bool:
@@ -283,6 +287,17 @@ class MemoryKernel:
         if plan.rescue:
             self.rescue.prepare()
         return True
+
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        if self.no_wall:
+            raise HostError("this kernel has no filters at interfaces")
+        missing = set(interfaces) - self.walled
+        self.walled |= missing
+        return bool(missing)
+
+    def remove_wall(self) -> bool:
+        there, self.walled = bool(self.walled), set()
+        return there
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         self.tell_filter = on_change

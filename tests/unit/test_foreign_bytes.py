@@ -8,6 +8,7 @@ they reach (`fuzz_foreign_bytes.py`).
 
 import contextlib
 import gc
+import logging
 import os
 import random
 import re
@@ -70,6 +71,7 @@ from cedos.session import keys
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.steer.journal.reading import read_records
+from cedos.steer.kernel import traffic_control
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.nftables import takes_from_ours
 from cedos.steer.kernel.routing_requests import parse_rule
@@ -78,7 +80,9 @@ from emu.repository import ROOT
 SEED = 16
 KEY = b"k" * 32
 PAGE = TestPage.of("http://portal.test/nm", "all is well")
-SECONDS = 0.25  # for the longest input, on a busy machine: a thousand times what it takes
+# Of a processor, for the longest input: a thousand times what it takes. (By the clock, others who wait
+# for the machine made single inputs of 30 bytes take as long.)
+SECONDS = 0.25
 
 HTTP = b"GET / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\nabc"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello"
@@ -238,6 +242,7 @@ PARSERS: dict[str, Parser] = {
     "counters": Parser(of_message(rtnetlink.parse_counters, 16), NETLINK),
     "routes": Parser(of_message(policy_routing.parse_route, 24, 25), NETLINK),
     "default routes": Parser(of_message(policy_routing.parse_default_routes, 24, 25), NETLINK),
+    "filters at interfaces": Parser(of_message(traffic_control.takes_out, 36, 37, 45), NETLINK),
     "rules": Parser(of_message(parse_rule, 32), NETLINK),
     "an origin's headers": Parser(cached, CACHED),
     "connection tracking": Parser(of_message(conntrack.parse, 256, 258), NETLINK),
@@ -469,14 +474,14 @@ def harness(name: str, times: int, folder: Path) -> None:
     chance = random.Random(f"{SEED} {name}")
     for number in range(times):
         data = inputs(chance, parser, number)
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         try:
             call(data)
         except parser.refusals:
             pass
         except Exception as error:
             raise AssertionError(f"{name}: {data!r}") from error
-        assert time.monotonic() - began_s < SECONDS, (name, len(data), data[:200])
+        assert time.thread_time() - began_s < SECONDS, (name, len(data), data[:200])
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -487,7 +492,11 @@ def test_nothing_escapes(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", PARSERS)
-def test_nothing_escapes_of_ten_million(name: str, tmp_path: Path) -> None:
+def test_nothing_escapes_of_ten_million(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pyroute2 logs a trace of what it cannot decode, and pytest would keep all of them.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     harness(name, 20_000 if name in IN_FILES else 300_000, tmp_path)
 
 

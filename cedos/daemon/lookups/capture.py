@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from cedos.profiler.capture.assembler import Assembler
+from cedos.kernel.bpf.classic_assembly import Assembler
 from cedos.profiler.capture.packet_socket import Capture, open_capture
 
 PORT: Final = 53

@@ -55,8 +55,8 @@ _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
 _SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
-# What the packet filter's program takes for one word, and for no option.
-_INTERFACE: Final = re.compile(r"[0-9A-Za-z_.@:+][0-9A-Za-z_.@:+{}-]{0,14}")
+# What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
+_INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
 
 Refusal = tuple[int, str]
 """An error's number and words."""
@@ -170,6 +170,13 @@ class PrivilegedPart:
         self._known(FILTER, *((RESCUE,) if plan.rescue else ()))
         _checked_interfaces(plan.barred or ())
         return self._kernel.repair_filter(plan)
+
+    def raise_wall(self, interfaces: tuple[str, ...]) -> bool:
+        self._known(FILTER)
+        return self._kernel.raise_wall(_checked_interfaces(interfaces))
+
+    def remove_wall(self) -> bool:
+        return self._kernel.remove_wall()
 
     def has_filter(self) -> bool:
         return self._kernel.has_filter()

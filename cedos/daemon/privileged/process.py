@@ -37,6 +37,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _SLOW: Final = frozenset(
     (
         *("track_flows", "bar", "repair_filter", "has_filter", "remove_filter"),
+        "remove_wall",
         *("prepare_rescues", "rescues_stand", "rescues_prepared", "remove_rescues", "tracked"),
         "give_back",
     )

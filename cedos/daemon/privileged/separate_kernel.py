@@ -82,6 +82,12 @@ class SeparateKernel:
     def repair_filter(self, plan: FilterPlan) -> bool:
         return bool(self._call("repair_filter", plan))
 
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        return bool(self._call("raise_wall", tuple(interfaces)))
+
+    def remove_wall(self) -> bool:
+        return bool(self._call("remove_wall"))
+
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         self._here.watch_filter(on_change)
 

@@ -9,7 +9,7 @@ one as the short, pushed end of what was sent to TCP port 443 and does not begin
 segments of a hello of three or more are not seen.
 """
 
-from cedos.profiler.capture.assembler import PACKET_TYPE, PROTOCOL, VLAN_TAG_PRESENT, Assembler
+from cedos.kernel.bpf.classic_assembly import PACKET_TYPE, PROTOCOL, VLAN_TAG_PRESENT, Assembler
 from cedos.profiler.tls.quic import VERSION_1, VERSION_2
 
 SNAP_BYTES = 4096

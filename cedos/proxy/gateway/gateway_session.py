@@ -22,6 +22,7 @@ from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -55,6 +56,7 @@ class SessionTerms:
     names: bool
     service: Callable[[Connection], StreamService] | None = None
     traffic: Traffic = field(default_factory=Traffic)
+    unread: Unread = field(default_factory=Unread)
 
 
 class GatewaySession:
@@ -86,6 +88,7 @@ class GatewaySession:
             self._associated,
             self._asked,
             None if kept is None else kept.streams,
+            terms.unread.share(self._client),
         )
         if kept is not None:
             self._take_up(kept, origin)

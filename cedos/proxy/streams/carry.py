@@ -16,6 +16,9 @@ _READS: Final = 4
 
 _MOST_CHUNKS: Final = 64
 
+_LAST_S: Final = 10.0
+"""So long a program has for what came before the stream broke."""
+
 _UNSENT_BYTES: Final = 1 << 18
 """What waits in the kernel for a program that does not read: by itself that may be megabytes for each,
 until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
@@ -57,6 +60,7 @@ class Carry:
         self._up_done, self._down_done = stream.finished, False
         self.suspended = False
         self._timer: asyncio.TimerHandle | None = None
+        self._last: asyncio.TimerHandle | None = None
         self._moved = -1
 
     @property
@@ -74,12 +78,13 @@ class Carry:
             self._stream_changed()
             ended = await self._ended
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._last):
+                if timer is not None:
+                    timer.cancel()
             self._stop()
             if not self.suspended and not stream.over:
                 reset_on_close(self.program)
-                stream.reset()
+                stream.drop()
         return TunnelBytes(stream.sent_bytes, stream.received_bytes, ended)
 
     def suspend(self) -> None:
@@ -112,8 +117,11 @@ class Carry:
             return
         self._down()
         self._go_up()
-        if self.stream.broken is not None and not self.stream.waiting:
-            self._end(f"stream: {self.stream.broken}")
+        if (broken := self.stream.broken) is not None:
+            if not self.stream.waiting:
+                self._end(f"stream: {broken}")
+            elif self._last is None:
+                self._last = self._loop.call_later(_LAST_S, self._end, f"stream: {broken}")
         elif self._up_done and self._down_done:
             self._end("complete")
 

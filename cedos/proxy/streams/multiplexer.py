@@ -24,6 +24,7 @@ from cedos.proxy.streams.frames import (
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket
 from cedos.proxy.streams.stream import LARGE, SMALL, Numbered, ProxiedStream, StreamBrokenError
+from cedos.proxy.streams.unread import Share
 from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
@@ -46,6 +47,7 @@ class Multiplexer:
         associated: the same of associations.
         asked: called with the other end's questions for names; None: they are not answered.
         kept: what another process had of this session's streams.
+        unread: bounds what waits of what the other end sends; None: each stream's window alone does.
 
     Attributes:
         answered: to be set: called with the answers to our own.
@@ -58,8 +60,10 @@ class Multiplexer:
         associated: Callable[[ProxiedAssociation], None] | None = None,
         asked: Callable[[NameQuestion], None] | None = None,
         kept: KeptStreams | None = None,
+        unread: Share | None = None,
     ) -> None:
         self.connection = connection
+        self._unread = unread
         self._opened = opened
         self._associated = associated
         self._asked = asked
@@ -285,7 +289,7 @@ class Multiplexer:
         return number > self._all_opened_to and number not in self._opened_ahead
 
     def _made(self, number: int) -> ProxiedStream:
-        stream = self._streams[number] = ProxiedStream(number, self)
+        stream = self._streams[number] = ProxiedStream(number, self, unread=self._unread)
         return stream
 
     def _made_association(self, number: int) -> ProxiedAssociation:
@@ -294,7 +298,10 @@ class Multiplexer:
 
     def _take_up(self, kept: KeptStreams) -> None:
         self._all_opened_to, self._opened_ahead = kept.opened_to, set(kept.opened_ahead)
-        made = {each.number: ProxiedStream(each.number, self, each) for each in kept.streams}
+        made = {
+            each.number: ProxiedStream(each.number, self, each, self._unread)
+            for each in kept.streams
+        }
         self._streams.update(made)
         for frame in kept.frames:
             # (Of a stream that is over, what is left to be said may be its reset or its end.)

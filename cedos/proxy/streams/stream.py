@@ -18,6 +18,7 @@ from cedos.proxy.streams.frames import (
     StreamWindow,
 )
 from cedos.proxy.streams.kept import KeptStream
+from cedos.proxy.streams.unread import CHUNK_BYTES, Share
 
 INITIAL_WINDOW_BYTES: Final = 1 << 18
 """What each end may send before the other one has said anything of it (docs/stream-protocol.md): so
@@ -68,14 +69,23 @@ class StreamSession(Protocol):
 class ProxiedStream:
     """Made by a `Multiplexer`, which tells it what came (`took`), and whoever watches it (`changed`).
 
+    `unread`: bounds what waits of all streams together.
+
     Attributes:
         after: the number of the message behind which the next one goes.
         sent_bytes, received_bytes: of the programs.
     """
 
-    def __init__(self, number: int, session: StreamSession, kept: KeptStream | None = None) -> None:
+    def __init__(
+        self,
+        number: int,
+        session: StreamSession,
+        kept: KeptStream | None = None,
+        unread: Share | None = None,
+    ) -> None:
         self.number = number
         self._session = session
+        self._unread = unread
         self._loop = asyncio.get_running_loop()
         self.sent_bytes = self.received_bytes = 0
         self.after: tuple[int, ...] = ()
@@ -135,6 +145,7 @@ class ProxiedStream:
     def refuse(self, error: RefusedError) -> None:
         self._say(StreamRefused(self.number, error.status, error.kind, error.details))
         self._session.forget(self.number)
+        self._give_up()
 
     @property
     def waiting(self) -> deque[Chunk]:
@@ -157,6 +168,7 @@ class ProxiedStream:
                 break
             count -= len(first)
             waiting.popleft()
+        self._account()
         read = self.read_bytes
         if read - self._window_from >= self._window_bytes < WINDOW_BYTES:
             self._window_bytes, self._window_from = 2 * self._window_bytes, read
@@ -196,6 +208,12 @@ class ProxiedStream:
         if self._broken is None and not (self._ended and self._peer_ended):
             self._say(StreamReset(self.number), ordered=False)
             self.broke(StreamBrokenError("it was reset here"))
+
+    def drop(self) -> None:
+        """As `reset`; what waits is given up, too."""
+        self.reset()
+        self._give_up()
+        self.changed()
 
     # What the multiplexer calls
 
@@ -247,6 +265,7 @@ class ProxiedStream:
         if kept.waiting:
             self._waiting.append(kept.waiting)
             self._waiting_bytes = len(kept.waiting)
+            self._account()
         self._peer_ended, self._ended = kept.peer_ended, kept.ended
 
     def _took_data(self, frame: StreamBytes) -> None:
@@ -258,6 +277,16 @@ class ProxiedStream:
         if frame.data:
             self._waiting.append(frame.data)
             self._waiting_bytes += len(frame.data)
+            self._account()
+
+    def _give_up(self) -> None:
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._account()
+
+    def _account(self) -> None:
+        if self._unread is not None:
+            self._unread.waits(self, self._waiting_bytes + CHUNK_BYTES * len(self._waiting))
 
     def _widen(self, limit: int) -> None:
         """The other end's program has read, and so fast: what was only handed in says nothing of that."""

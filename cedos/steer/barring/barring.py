@@ -87,6 +87,7 @@ class Barring:
         """
         before = self.interfaces
         self._follow()
+        self._filter.raise_wall()  # one that comes back has none
         if self.interfaces != before:
             try:
                 await self._filter.bar(self.interfaces)

@@ -22,7 +22,7 @@ class RoutingRecord(_Record, frozen=True, tag="routing"):
 
 
 class FilterRecord(_Record, frozen=True, tag="packet-filter"):
-    """All chains CEDOS_* in the table `filter`, and the jumps to them."""
+    """All chains CEDOS_* in the table `filter`, the jumps to them, and filters at barred interfaces."""
 
 
 class ConnectionsRecord(_Record, frozen=True, tag="connections"):

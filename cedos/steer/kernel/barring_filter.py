@@ -6,9 +6,7 @@ the other end still sends, so that this stops too. Datagrams are refused to thei
 The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
 addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
 
-Behind these stands a second wall, in the table `security`, which comes after `filter` and is flushed by
-hardly anybody: what the first one lets through as somebody has flushed it (`iptables -F`) is dropped
-there until it is repaired. Only nf_tables has that table everywhere.
+Behind these stands a second wall (`egress_wall`), until what somebody flushes here is repaired.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,14 +16,14 @@ from cedos.steer.kernel import iptables
 from cedos.steer.kernel.iptables import Chain
 
 # Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
-_ICMPV6: Final = (1, 130, 131, 132, 133, 134, 135, 136, 137, 143)
+HOST_ICMPV6: Final = (1, 130, 131, 132, 133, 134, 135, 136, 137, 143)
 _UNREACHABLE: Final = 3
 # -4 and -6: of the one IP version only.
 _HOSTS_OUT: Final = (
     "-4 {where} -p udp --sport 68 --dport 67 -j RETURN",
     "-6 {where} -p udp --sport 546 --dport 547 -j RETURN",
     f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} -j RETURN",
-    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in _ICMPV6),
+    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in HOST_ICMPV6),
 )
 _HOSTS_IN: Final = (
     "-4 {where} -p udp --sport 67 --dport 68 -j RETURN",
@@ -37,9 +35,6 @@ _OUT: Final = (
     "{where} -p tcp -j REJECT --reject-with tcp-reset",
     "{where} -j REJECT",
 )
-# The second wall's, where nobody can be told why.
-_DROP_OUT: Final = ("{where} -p tcp --tcp-flags RST RST -j RETURN", "{where} -j DROP")
-_DROP_IN: Final = ("{where} -p tcp --syn -j DROP", "{where} -p udp -j DROP")
 # What comes for a living connection must reach it, or it would never learn that it is to end.
 _IN: Final = (
     "{where} -p tcp --syn -j REJECT --reject-with tcp-reset",
@@ -63,14 +58,8 @@ def chains(interfaces: Collection[str]) -> list[Chain]:
                     name = interface.replace("{", "{{").replace("}", "}}")
                     yield line.format(where=f"{side} {name}")
 
-    def wall(table: str, name: str, out: tuple[str, ...], in_: tuple[str, ...]) -> list[Chain]:
-        return [
-            Chain(table, f"{name}_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", out)))),
-            Chain(table, f"{name}_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", in_)))),
-            Chain(table, f"{name}_FWD", "FORWARD", tuple(rules(("-o", out), ("-i", in_)))),
-        ]
-
-    first = wall("filter", "CEDOS_BAR", _OUT, _IN)
-    if not iptables.on_nf_tables():
-        return first
-    return [*first, *wall("security", "CEDOS_WALL", _DROP_OUT, _DROP_IN)]
+    return [
+        Chain("filter", "CEDOS_BAR_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", _OUT)))),
+        Chain("filter", "CEDOS_BAR_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", _IN)))),
+        Chain("filter", "CEDOS_BAR_FWD", "FORWARD", tuple(rules(("-o", _OUT), ("-i", _IN)))),
+    ]

@@ -113,6 +113,12 @@ class DryKernel:
     def repair_filter(self, plan: FilterPlan) -> bool:
         return False
 
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        return False
+
+    def remove_wall(self) -> bool:
+        return False
+
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         pass
 

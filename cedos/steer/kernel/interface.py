@@ -69,6 +69,15 @@ class SteeringKernel(Protocol):
     def repair_filter(self, plan: FilterPlan) -> bool:
         """Puts back what of that is not in the packet filter; whether there was something."""
 
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        """Puts back what is missing of the second wall at these; whether something was.
+
+        It takes less than a millisecond. HostError: this kernel cannot have one.
+        """
+
+    def remove_wall(self) -> bool:
+        """Takes the second wall away wherever it stands; whether there was one."""
+
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         """Calls back from the running event loop when something of ours may have gone.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 _NEW_TABLE: Final = "CEDOS_TABLE"
-_TABLES: Final = ("filter", "security")
+_TABLES: Final = ("filter",)
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 # A table in which nobody has put anything.

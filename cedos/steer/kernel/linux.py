@@ -37,7 +37,8 @@ from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
 from cedos.steer.journal.sysctls import valid
-from cedos.steer.kernel import barring_filter, iptables, nftables, routing_requests
+from cedos.steer.kernel import barring_filter, iptables, nftables, routing_requests, traffic_control
+from cedos.steer.kernel.egress_wall import EgressWall
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.linux_rescue import LinuxRescue
 
@@ -65,6 +66,7 @@ class LinuxKernel:
         self._routing = Requester(NETLINK_ROUTE)
         self.port: int = port if port is not None else self._routing.port
         self.rescue = LinuxRescue()
+        self._wall = EgressWall()
         self._listeners: list[NetlinkListener] = []
         self._pm: tuple[Requester, generic_netlink.Family] | None = None
         self._diag: Requester | None = None
@@ -232,7 +234,18 @@ class LinuxKernel:
 
     def bar(self, interfaces: Sequence[str]) -> None:
         self._must_be_here()
-        barring_filter.put_in(interfaces)
+        try:
+            # First, as it resets what lives: what the second one drops hears of nothing.
+            barring_filter.put_in(interfaces)
+        finally:
+            with suppress(HostError):  # `raise_wall` tells
+                self._wall.only(interfaces)
+
+    def raise_wall(self, interfaces: Sequence[str]) -> bool:
+        return self._wall.put_up(interfaces)
+
+    def remove_wall(self) -> bool:
+        return self._wall.only(())
 
     def repair_filter(self, plan: FilterPlan) -> bool:
         self._must_be_here()
@@ -250,9 +263,15 @@ class LinuxKernel:
             if any(map(nftables.takes_from_ours, messages(data))):
                 on_change()
 
-        self._listeners.append(
-            NetlinkListener(NETLINK_NETFILTER, [nftables.GROUP], told, on_change)
-        )
+        def controlled(data: bytes) -> None:
+            if any(map(traffic_control.takes_out, messages(data))):
+                on_change()
+
+        group = traffic_control.GROUP_TRAFFIC_CONTROL
+        self._listeners += [
+            NetlinkListener(NETLINK_ROUTE, [group], controlled, on_change),
+            NetlinkListener(NETLINK_NETFILTER, [nftables.GROUP], told, on_change),
+        ]
 
     def filter_is_told(self) -> bool:
         return iptables.on_nf_tables()
@@ -301,6 +320,7 @@ class LinuxKernel:
         self._listeners.clear()
         self._routing.close()
         self.rescue.close()
+        self._wall.close()
         if self._diag is not None:
             self._diag.close()
             self._diag = None

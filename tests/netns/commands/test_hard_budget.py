@@ -15,6 +15,7 @@ from cedos.model import Budget, Every, Resource
 from cedos.steer.restore import restore
 
 PORT = 8000
+CONTROLLED = ("qdisc show dev lte0", "filter show dev lte0 egress")
 
 
 def _pour(listening: socket.socket) -> None:
@@ -79,6 +80,7 @@ class Host:
         found = [self.laptop.ip(*words.split()) for words in shown]
         found += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
         found += [self.laptop.run("sysctl", "-a", "-r", "^net.(mptcp|ipv4.tcp)").stdout]
+        found += [self.laptop.run("tc", *words.split()).stdout for words in CONTROLLED]
         # A link that went down and up has its routes in another order, and the kernel notices its carrier
         # up to a second later: until then it has no multicast, and its routes are marked.
         lines = [line.replace(" linkdown", "") for part in found for line in part.splitlines()]

@@ -108,6 +108,10 @@ class Host:
         ]
         parts.append(self.client.run("sysctl", "-a", "-r", "^net", check=False).stdout)
         parts.append(self.client.ip("mptcp", "endpoint"))
+        parts.append(self.client.run("tc", "qdisc", "show").stdout)
+        for name in ("wlan0", "lte0"):
+            shown = self.client.run("tc", "filter", "show", "dev", name, "egress", check=False)
+            parts.append(shown.stdout)
         noisy = ("nf_conntrack_count",)
         # iptables-save's remarks bear the time.
         lines = [line for part in parts for line in part.splitlines() if not line.startswith("# ")]

@@ -194,3 +194,23 @@ def test_a_privileged_part_is_its_daemons() -> None:
         process.stdout.readline()
         assert daemon_of(process.pid) == os.getpid()
         process.kill()
+
+
+@pytest.mark.timeout(10)
+def test_what_was_put_in_the_lock_s_place_is_not_waited_for(tmp_path: Path) -> None:
+    """The folder is the daemon's user's: root's `cedos restore` and `doctor` look there."""
+    pipe, link, endless = (tmp_path / name for name in ("pipe", "link", "endless"))
+    os.mkfifo(pipe)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("1\n")
+    link.symlink_to(elsewhere)
+    with endless.open("wb") as file:
+        file.truncate(1 << 40)
+    held = [os.open(each, os.O_RDWR) for each in (pipe, elsewhere, endless)]
+    try:
+        for each in held:
+            fcntl.flock(each, fcntl.LOCK_EX)
+        assert [running_pid(each) for each in (pipe, link, endless)] == [None, None, None]
+    finally:
+        for each in held:
+            os.close(each)

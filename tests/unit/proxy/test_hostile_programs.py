@@ -84,6 +84,41 @@ async def test_what_nobody_reads_does_not_fill_the_kernel(
     writer.transport.abort()
 
 
+async def test_uploads_that_no_server_reads_fill_the_gateway_up_to_a_limit(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a client's connections might hold its window, and it may have thousands of them."""
+    most, connections = 1_000_000, 30
+    await ends.start()
+    unread = ends.gateway._terms.unread
+    monkeypatch.setattr(unread, "_most_of_one_bytes", most)
+    never = socket.create_server(("127.0.0.1", 0), backlog=2 * connections)
+    never.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    port = never.getsockname()[1]
+    writers = []
+    for _ in range(connections):
+        _, writer = await ends.forward(port)
+        writer.write(bytes(1 << 23))
+        writers.append(writer)
+    most_seen = 0
+    for _ in range(150):
+        await asyncio.sleep(0.01)
+        most_seen = max(most_seen, unread.total_bytes)
+    assert 0.5 * most < most_seen <= most
+    # Somebody who means well is served beside them, and nothing is left of those that ended.
+    reader, writer = await ends.forward(await ends.origin(echo))
+    writer.write(b"a")
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b"aend"
+    writer.close()
+    never.close()
+    async with asyncio.timeout(5):
+        while unread.total_bytes:
+            await asyncio.sleep(0.02)
+    for each in writers:
+        each.transport.abort()
+
+
 async def test_connections_leave_files_for_the_session(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ class World:
             tuple(sorted(map(str, kernel.all_routes))),
             dict(kernel.sysctls),
             kernel.filter,
+            frozenset(kernel.walled),
         )
 
     def established(self, token: int, one: Network = WLAN0, version: int = 4, **also) -> MptcpEvent:

@@ -113,3 +113,33 @@ async def test_what_goes_while_a_network_is_being_barred_is_back(
     goes_on.set()
     await barring
     await until(lambda: kernel.barred == ("lte0",) and kernel.filter)
+
+
+async def test_the_second_wall_does_not_wait_for_iptables(repaired: Repaired) -> None:
+    await repaired.filter.bar(["lte0"])
+    assert repaired.kernel.walled == {"lte0"}
+    repaired.kernel.walled.clear()
+    repaired.kernel.tell_filter()
+    assert repaired.kernel.walled == {"lte0"}
+    # What nobody told of is seen within a second, too.
+    repaired.kernel.walled.clear()
+    await until(lambda: repaired.kernel.walled == {"lte0"})
+
+
+async def test_a_wall_that_cannot_be_is_a_problem_while_there_is_something_to_bar(
+    repaired: Repaired,
+) -> None:
+    repaired.kernel.no_wall = True
+    await repaired.filter.bar(["lte0"])
+    repaired.kernel.tell_filter()
+    assert "blocked networks have one wall only" in (repaired.problems["wall"] or "")
+    await repaired.filter.bar([])
+    await until(lambda: repaired.problems["wall"] is None)
+
+
+async def test_what_is_about_to_be_undone_is_not_put_up_again(repaired: Repaired) -> None:
+    await repaired.filter.bar(["lte0"])
+    repaired.filter.leave()
+    repaired.kernel.remove_wall()
+    repaired.kernel.tell_filter()
+    assert not repaired.kernel.walled

@@ -44,7 +44,7 @@ class Instants(MemoryKernel):
 
     def keep(self) -> None:
         as_it_is = MemoryKernel()
-        for name in ("others", "own", "all_routes", "all_links", "sysctls", "filter"):
+        for name in ("others", "own", "all_routes", "all_links", "sysctls", "filter", "walled"):
             setattr(as_it_is, name, copy.deepcopy(getattr(self, name)))
         data = self.journal.read_bytes() if self.journal.exists() else b""
         self.instants.append((as_it_is, data))

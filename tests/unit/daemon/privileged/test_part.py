@@ -73,6 +73,7 @@ def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
     assert asked.refuses("add_routes", (ROUTE,))
     assert asked.refuses("track_flows")
     assert asked.refuses("bar", ("wlan0",))
+    assert asked.refuses("raise_wall", ("wlan0",))
     assert asked.refuses("prepare_rescues")
     assert asked.refuses("adopt", KEY)
     assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "1")
@@ -120,11 +121,19 @@ def test_other_sysctls_stay(asked: Asked) -> None:
     assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "2")
 
 
-@pytest.mark.parametrize("name", ["-j ACCEPT", "a b", 'a"b', "", "x" * 16, "a\nb", "*"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("-j ACCEPT", "-j", "--", "a b", 'a"b', "", "x" * 16, "a\nb", "a\n", "*", "+", "wlan+"),
+        *("../x", "a/b", "a\0b", "\0", "wlan0\0", "é", "a\tb", "!a", "$(id)", "a;b", "#", "a,b"),
+    ],
+)
 def test_interfaces_are_names(asked: Asked, name: str) -> None:
-    asked.knows(FILTER)
+    asked.knows(FILTER, ROUTING)
     assert asked.refuses("bar", (name,))
+    assert asked.refuses("add_rules", (replace(RULE, interface=name),))
     assert asked.refuses("repair_filter", FilterPlan(barred=(name,)))
+    assert asked.refuses("raise_wall", (name,))
 
 
 def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:

@@ -8,6 +8,8 @@ _ANCILLARY = 0xFFFFF000
 PROTOCOL = _ANCILLARY + 0
 PACKET_TYPE = _ANCILLARY + 4
 VLAN_TAG_PRESENT = _ANCILLARY + 48
+NETWORK_HEADER = 0xFFF00000
+"""Where the network header is, wherever the packet's data begins (SKF_NET_OFF)."""
 
 _LD, _LDX, _ST, _ALU, _JMP, _RET, _MISC = 0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x07
 _SIZES = {4: 0x00, 2: 0x08, 1: 0x10}

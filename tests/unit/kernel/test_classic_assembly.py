@@ -1,12 +1,12 @@
 import struct
-from collections.abc import Callable
 
 import pytest
+from doubles.classic_bpf import run_bpf
 
-from cedos.profiler.capture.assembler import Assembler
+from cedos.kernel.bpf.classic_assembly import Assembler
 
 
-def test_jumps_are_resolved_over_labels(run_bpf: Callable[..., int]) -> None:
+def test_jumps_are_resolved_over_labels() -> None:
     code = Assembler()
     code.load(0, 1)
     code.if_equal(7, then="seven")
@@ -25,7 +25,7 @@ def test_jumps_are_resolved_over_labels(run_bpf: Callable[..., int]) -> None:
     assert [run_bpf(program, bytes([first])) for first in (7, 0x90, 3)] == [7, 80, 1]
 
 
-def test_arithmetic_memory_and_index(run_bpf: Callable[..., int]) -> None:
+def test_arithmetic_memory_and_index() -> None:
     code = Assembler()
     code.load_x_header_length(0)
     code.load(0, 2, indexed=True)
@@ -60,7 +60,7 @@ def test_encoding_is_the_kernels() -> None:
     assert code.assemble() == b"".join(struct.pack("HBBI", *one) for one in known)
 
 
-def test_lengths_are_compared(run_bpf: Callable[..., int]) -> None:
+def test_lengths_are_compared() -> None:
     code = Assembler()
     code.load_x(3)
     code.load_length()
