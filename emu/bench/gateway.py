@@ -85,7 +85,7 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         `sum_ratio`: the rate through the gateway over the sum of both networks' alone, median of
         rounds; `mptcp_sum_ratio`, `agg_tunnel_sum_ratio` (where it is installed); `shaped_ratio`: over
         Wi-Fi alone, through the gateway and plain. `case_CASE_CONTENDER_s`: medians of three seeds,
-        which begin a second apart. `cuts`,
+        which begin a second apart; `thrifty_` where LTE's bytes have their default price. `cuts`,
         `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
@@ -126,9 +126,12 @@ def _steady(wifi_bps: float, lte_bps: float) -> tuple[Access, Access]:
 
 
 @contextmanager
-def _redirected(laptop: Laptop) -> Iterator[Cutter]:
-    """The daemon, the gateway and its proxy; what nobody's programs connect to goes through it."""
-    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
+def _redirected(laptop: Laptop, *, unmetered: bool = False) -> Iterator[Cutter]:
+    """The daemon, the gateway and its proxy; what nobody's programs connect to goes through it.
+
+    `unmetered`: a byte over LTE costs nothing, as for MPTCP and agg-tunnel, which know of no prices.
+    """
+    daemon = RescueDaemon(laptop, bpf=True, rescue=True, unmetered=unmetered)
     daemon.start()
     resolver = laptop.directory / "gateway-resolv.conf"
     resolver.write_text(f"nameserver {SERVER}\n")
@@ -282,8 +285,10 @@ def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dic
         SessionServer(laptop, {case.size for case in _all_cases(0)}) as sessions,
     ):
         measure_all(laptop, peers | {"cedos_get": _cedos_get(laptop, sessions)})
-    with emulated(daemon=True) as laptop, _redirected(laptop):
-        measure_all(laptop, {"daemon_mptcp": _mptcp(laptop), "gateway": _through(laptop)})
+    for unmetered, prefix in ((True, ""), (False, "thrifty_")):
+        with emulated(daemon=True) as laptop, _redirected(laptop, unmetered=unmetered):
+            ours = {"daemon_mptcp": _mptcp(laptop), "gateway": _through(laptop)}
+            measure_all(laptop, {prefix + name: each for name, each in ours.items()})
     return {name: statistics.median(found) for name, found in took_s.items()}
 
 
