@@ -18,7 +18,7 @@ from cedos.session.protocol.session import Session
 
 ASK_S: Final = 2.0
 """A label in use is asked about so often."""
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 0.1
 """Whether another label came into use, or more than was asked about, is looked at so often."""
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
