@@ -5,8 +5,10 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 (`python -m emu.bench.gateway PART...` runs some of them):
 
 - sum: one download over both networks against each alone, kernel MPTCP, and agg-tunnel where it is
-- cases: one download in five situations, seconds of each contender from the same instant
-- cuts: curl, ssh and git clone, while a network dies silently, loses its carrier or its address
+- cases: one download in five situations, seconds of each contender from the same instants; of real
+  places where `CEDOS_BENCH_PLACES` names a collection that has them
+- cuts: curl, ssh, git clone, apt and Chromium, while a network dies silently, loses its carrier or
+  its address
 - pages: in Chromium, plain and through the gateway
 - first-bytes: of a small answer on healthy networks
 - flows: 20,000 connections on one process
@@ -18,9 +20,10 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
@@ -39,8 +42,12 @@ from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.servers import Servers
 from emu.workloads.unmodified.clone import CloneServer
 from emu.workloads.unmodified.download import download
+from emu.workloads.unmodified.fetched_in_page import fetch_in_page
+from emu.workloads.unmodified.package import PackageArchive
+from emu.workloads.unmodified.session_get import SessionServer
 from emu.workloads.unmodified.shell import ShellServer, server_program
 from emu.workloads.unmodified.watched import HalfWay, Watched, as_user
+from emu.workloads.web.browser import Browser
 
 NAME = "gateway"
 
@@ -62,12 +69,13 @@ Contender = Callable[[int, HalfWay | None, float | None], Watched]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One download; `dies_after_s`: Wi-Fi dies silently then."""
+    """One download; `dies_after_s`: Wi-Fi dies silently then; `lost`: no download over it alone ends."""
 
     name: str
     size: int
     accesses: tuple[Access, Access]
     dies_after_s: float | None = None
+    lost: bool = False
 
 
 def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
@@ -76,7 +84,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
     Returns:
         `sum_ratio`: the rate through the gateway over the sum of both networks' alone, median of
         rounds; `mptcp_sum_ratio`, `agg_tunnel_sum_ratio` (where it is installed); `shaped_ratio`: over
-        Wi-Fi alone, through the gateway and plain. `case_CASE_CONTENDER_s`. `cuts`,
+        Wi-Fi alone, through the gateway and plain. `case_CASE_CONTENDER_s`: medians of three seeds,
+        which begin a second apart; `thrifty_` where LTE's bytes have their default price. `cuts`,
         `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
@@ -117,15 +126,20 @@ def _steady(wifi_bps: float, lte_bps: float) -> tuple[Access, Access]:
 
 
 @contextmanager
-def _redirected(laptop: Laptop) -> Iterator[Cutter]:
-    """The daemon, the gateway and its proxy; what nobody's programs connect to goes through it."""
-    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
+def _redirected(laptop: Laptop, *, unmetered: bool = False) -> Iterator[Cutter]:
+    """The daemon, the gateway and its proxy; what nobody's programs connect to goes through it.
+
+    `unmetered`: a byte over LTE costs nothing, as for MPTCP and agg-tunnel, which know of no prices.
+    """
+    daemon = RescueDaemon(laptop, bpf=True, rescue=True, unmetered=unmetered)
     daemon.start()
+    resolver = laptop.directory / "gateway-resolv.conf"
+    resolver.write_text(f"nameserver {SERVER}\n")
     variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
     try:
         cutter = Cutter(laptop, daemon, _LTE_S)
         options = ("--redirect", str(_PROGRAM_USER))
-        with Gatewayed(laptop, laptop.directory, variables, options):
+        with Gatewayed(laptop, laptop.directory, variables, options, resolver=resolver):
             yield cutter
     finally:
         daemon.stop()
@@ -172,6 +186,12 @@ def _agg_tunnel(laptop: Laptop) -> Contender:
 def _through(laptop: Laptop) -> Contender:
     return lambda size, half_way, after_s: download(
         laptop.client, _url(size), size, user=_PROGRAM_USER, half_way=half_way, after_s=after_s
+    )
+
+
+def _cedos_get(laptop: Laptop, sessions: SessionServer) -> Contender:
+    return lambda size, half_way, after_s: sessions.get(
+        laptop.client, size, half_way=half_way, after_s=after_s
     )
 
 
@@ -234,54 +254,75 @@ _MULTIPATH: Final = frozenset({"mptcp", "agg_tunnel"})
 
 
 def _cases(progress: Progress) -> dict[str, float]:
-    figures: dict[str, float] = {}
-
-    def measure(laptop: Laptop, name: str, contender: Contender) -> None:
-        for case in _all_cases():
-            laptop.attach(*case.accesses)
-            put_on_time(laptop)
-            time.sleep(_WARM_S)
-            with _silent(laptop, NetworkKind.WIFI) as dies:
-                half_way = None if case.dies_after_s is None else dies
-                if name == "wifi" and half_way is not None:
-                    continue
-                got = contender(case.size, half_way, case.dies_after_s)
-            figures[f"case_{case.name}_{name}_s"] = got.took_s if got.whole else float("inf")
-            progress(f"{case.name}, {name}: {got.took_s:.1f} s{'' if got.whole else ', BROKEN'}")
-
-    with emulated(daemon=False) as laptop, _peers(laptop, progress) as peers:
-        for name, contender in peers.items():
-            measure(laptop, name, contender)
-    with emulated(daemon=True) as laptop, _redirected(laptop):
-        for name, contender in {
-            "daemon_mptcp": _mptcp(laptop),
-            "gateway": _through(laptop),
-        }.items():
-            measure(laptop, name, contender)
-    return figures
+    return cases(progress, _CASES, _SEEDS)
 
 
-def _all_cases() -> list[Case]:
+def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dict[str, float]:
+    took_s: dict[str, list[float]] = {}
+
+    def measure(laptop: Laptop, name: str, contender: Contender, case: Case) -> None:
+        laptop.attach(*case.accesses)
+        put_on_time(laptop)
+        time.sleep(_WARM_S)
+        with _silent(laptop, NetworkKind.WIFI) as dies:
+            half_way = None if case.dies_after_s is None else dies
+            got = contender(case.size, half_way, case.dies_after_s)
+        took_s.setdefault(f"case_{case.name}_{name}_s", []).append(
+            got.took_s if got.whole else float("inf")
+        )
+        progress(f"{case.name}, {name}: {got.took_s:.1f} s{'' if got.whole else ', BROKEN'}")
+
+    def measure_all(laptop: Laptop, contenders: dict[str, Contender]) -> None:
+        for seed in seeds:
+            for case in _all_cases(seed):
+                for name, contender in contenders.items():
+                    if case.name in names and not (case.lost and name == "wifi"):
+                        measure(laptop, name, contender, case)
+
+    with (
+        emulated(daemon=False) as laptop,
+        _peers(laptop, progress) as peers,
+        SessionServer(laptop, {case.size for case in _all_cases(0)}) as sessions,
+    ):
+        measure_all(laptop, peers | {"cedos_get": _cedos_get(laptop, sessions)})
+    for unmetered, prefix in ((True, ""), (False, "thrifty_")):
+        with emulated(daemon=True) as laptop, _redirected(laptop, unmetered=unmetered):
+            ours = {"daemon_mptcp": _mptcp(laptop), "gateway": _through(laptop)}
+            measure_all(laptop, {prefix + name: each for name, each in ours.items()})
+    return {name: statistics.median(found) for name, found in took_s.items()}
+
+
+def _all_cases(seed: int) -> list[Case]:
+    """Places are begun `seed` seconds later; of steady networks each seed is the same again."""
     good = _steady(45e6, 40e6)
-    places = load(default_directory())
+    real = os.environ.get("CEDOS_BENCH_PLACES")
+    places = load(Path(real) if real else default_directory())
 
     def at(place: str, start_s: float) -> tuple[Access, Access]:
         """The place's second `start_s` comes when the warm-up is over."""
         found = places[place].networks
         wifi, lte = (found[str(kind)] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
         both = [
-            Access(kind, each.up, each.down, each.rtt_s).rotated(max(0.0, start_s - _WARM_S))
+            Access(kind, each.up, each.down, each.rtt_s).rotated(start_s + seed - _WARM_S)
             for kind, each in ((NetworkKind.WIFI, wifi), (NetworkKind.CELLULAR, lte))
         ]
         return both[0], both[1]
 
+    walk, uneven, train = _REAL if real else _SYNTHETIC
     return [
         Case("good", 40_000_000, good),
-        Case("dies", 40_000_000, good, dies_after_s=4.0),
-        Case("walk", 40_000_000, at("walk-away-s7", 20.0)),
-        Case("uneven", 40_000_000, at("drive-past-s13", 10.0)),
-        Case("station", 10_000_000, at("station-s9", 20.0)),
+        Case("dies", 40_000_000, good, dies_after_s=4.0, lost=True),
+        Case("walk", 40_000_000, at(*walk), lost=True),
+        Case("uneven", 40_000_000, at(*uneven)),
+        Case("train", 10_000_000, at(*train)),
     ]
+
+
+_CASES: Final = ("good", "dies", "walk", "uneven", "train")
+_SEEDS: Final = (0, 1, 2)
+_SYNTHETIC: Final = (("walk-away-s7", 20.0), ("drive-past-s13", 10.0), ("station-s9", 20.0))
+_REAL: Final = (("sbu7-3", 41.0), ("p09", 218.0), ("p14", 52.0))
+"""Wi-Fi fades away while LTE pauses; Wi-Fi contacts beside LTE in a bus; a train at a station."""
 
 
 def _cuts(progress: Progress) -> dict[str, float]:
@@ -290,11 +331,20 @@ def _cuts(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, ExitStack() as stack:
         cutter = stack.enter_context(_redirected(laptop))
         clones = stack.enter_context(CloneServer(laptop, _PROGRAM_USER, _DOWNLOAD))
+        archive = PackageArchive(
+            laptop.directory / "servers" / "www", laptop.directory / "apt", _PROGRAM_USER, _DOWNLOAD
+        )
+        archive.update(laptop.client)
+        browser = stack.enter_context(
+            Browser(laptop, laptop.directory / "chromium.log", mptcp=False)
+        )
         programs: dict[str, Callable[[HalfWay], Watched]] = {
             "curl": lambda cut: download(
                 laptop.client, _url(_DOWNLOAD), _DOWNLOAD, user=_PROGRAM_USER, half_way=cut
             ),
             "git": lambda cut: clones.clone(laptop.client, cut),
+            "apt": lambda cut: archive.fetch(laptop.client, cut),
+            "chromium": lambda cut: fetch_in_page(browser, f"/bytes/{_DOWNLOAD}", _DOWNLOAD, cut),
         }
         if server_program() is None:
             progress("OpenSSH's server is not installed: ssh is left out")

@@ -1,15 +1,18 @@
 """Pages in Chromium, plain over Wi-Fi and through the gateway, which it knows nothing of.
 
-On an emulated laptop: good networks (45 and 40 Mbit/s), and places on the way. The same generated sites
+On an emulated laptop: good networks (45 and 40 Mbit/s), and places on the way; the six real ones of the
+mixed load's figures where `CEDOS_BENCH_PLACES` names a collection that has them. The same generated sites
 in the same order, from the same instant of the place; through the gateway the kernel redirects the
 browser's connections and its look-ups. Plain is what Chromium does on a laptop without cedos: it stays on
 Wi-Fi.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 from cedos.model import NetworkKind
@@ -26,7 +29,12 @@ from emu.testbed.programs.servers import Servers
 from emu.workloads.web import corpus
 
 _GOOD: Final = "good"
-_STARTS_S: Final = {"walk-away-s7": 20.0, "drive-past-s13": 10.0, "station-s9": 20.0}
+_SYNTHETIC: Final = {"walk-away-s7": 20.0, "drive-past-s13": 10.0, "station-s9": 20.0}
+_REAL: Final = {
+    "sbu7-1": 30.0, "sbu7-2": 39.0, "sbu7-3": 30.0, "sbu7-5": 33.0, "sbu13-1": 10.0, "p02": 151.0,
+}  # fmt: skip
+"""Seconds of the places: where Wi-Fi is about to be left, or stalls."""
+
 _WARM_S, _LIMIT_S = 6.0, 30.0
 _BROWSER_USER: Final = "65534"
 _SCENARIO: Final = Scenario(
@@ -41,9 +49,15 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
     Also each way's means, medians and the share of pages that were not there after 30 s, which count
     as that. EmulationError: the testbed, the daemon or the browser.
     """
+    return of_places(progress, (_GOOD, *_starts_s()))
+
+
+def of_places(progress: Callable[[str], None], names: Sequence[str]) -> dict[str, float]:
+    """The same of some of the places."""
     took: dict[tuple[str, str], list[float]] = {}
     wanted = browsing.plan(_SCENARIO, _SCENARIO.seed)
-    for place, accesses in _places().items():
+    for place in names:
+        accesses = _accesses(place)
         for way in ("plain", "gateway"):
             found = took[place, way] = _load_times_s(accesses, wanted, way)
             progress(
@@ -55,7 +69,12 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
         return [each for place in places for each in took[place, way]]
 
     figures: dict[str, float] = {}
-    for name, places in {"good": [_GOOD], "mobility": list(_STARTS_S)}.items():
+    for name, places in {
+        "good": [each for each in names if each == _GOOD],
+        "mobility": [each for each in names if each != _GOOD],
+    }.items():
+        if not places:
+            continue
         plain, gateway = of("plain", places), of("gateway", places)
         figures[f"page_ratio_{name}"] = statistics.mean(gateway) / statistics.mean(plain)
         for way, each in (("plain", plain), ("gateway", gateway)):
@@ -65,20 +84,28 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
     return figures
 
 
-def _places() -> dict[str, tuple[Access, Access]]:
-    good = (
-        Access(NetworkKind.WIFI, _UP, Trace.constant(45e6), 0.020),
-        Access(NetworkKind.CELLULAR, _UP, Trace.constant(40e6), 0.050),
-    )
-    places, found = load(default_directory()), {_GOOD: good}
-    for name, start_s in _STARTS_S.items():
-        wifi, lte = (
-            Access(kind, each.up, each.down, each.rtt_s).rotated(start_s - _WARM_S)
-            for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
-            for each in (places[name].networks[str(kind)],)
+def _accesses(place: str) -> tuple[Access, Access]:
+    if place == _GOOD:
+        return (
+            Access(NetworkKind.WIFI, _UP, Trace.constant(45e6), 0.020),
+            Access(NetworkKind.CELLULAR, _UP, Trace.constant(40e6), 0.050),
         )
-        found[name] = wifi, lte
-    return found
+    found = load(_collection())[place].networks
+    wifi, lte = (
+        Access(kind, each.up, each.down, each.rtt_s).rotated(_starts_s()[place] - _WARM_S)
+        for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
+        for each in (found[str(kind)],)
+    )
+    return wifi, lte
+
+
+def _starts_s() -> dict[str, float]:
+    return _REAL if "CEDOS_BENCH_PLACES" in os.environ else _SYNTHETIC
+
+
+def _collection() -> Path:
+    named = os.environ.get("CEDOS_BENCH_PLACES")
+    return default_directory() if named is None else Path(named)
 
 
 def _load_times_s(accesses: tuple[Access, Access], wanted: BrowsingPlan, way: str) -> list[float]:

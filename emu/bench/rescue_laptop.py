@@ -9,6 +9,8 @@ from typing import Any
 
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError, EmulationError
+from cedos.model import NetworkKind
+from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
 
@@ -40,13 +42,15 @@ def put_on_time(laptop: Laptop) -> None:
 class RescueDaemon(Daemon):
     """With what the bench asks it, and reads in its log."""
 
-    def __init__(self, laptop: Laptop, *, bpf: bool, rescue: bool) -> None:
+    def __init__(self, laptop: Laptop, *, bpf: bool, rescue: bool, unmetered: bool = False) -> None:
         config = (
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
             "asleep_interval_s = 0.5\n"
             f"dns = false\n[steering]\nrescue = {str(rescue).lower()}\n"
             '[providers]\nhost = false\n[log]\nformat = "json"\n'
         )
+        if unmetered:
+            config += f"[networks.{INTERFACES[NetworkKind.CELLULAR]}]\nmetered = false\n"
         prefix = () if bpf else _WITHOUT_BPF
         super().__init__(laptop.client, laptop.directory / "cedos", config, prefix=prefix)
 

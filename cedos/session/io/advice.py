@@ -18,8 +18,8 @@ from cedos.session.protocol.session import Session
 
 ASK_S: Final = 2.0
 """A label in use is asked about so often."""
-_LOOK_S: Final = 0.25
-"""Whether another label came into use is looked at so often."""
+_LOOK_S: Final = 0.1
+"""Whether another label came into use, or more than was asked about, is looked at so often."""
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
@@ -89,6 +89,7 @@ class Advice:
         self._until_s = [float("-inf")] * len(LABELS)
         self._received = 0
         self._irobs_bytes = list(core.receiver.irobs_bytes)
+        self._asked_bytes = [0] * len(LABELS)
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._resending: asyncio.Task[None] | None = None
@@ -123,11 +124,12 @@ class Advice:
             self._timer = self._loop.call_soon(self._check)
 
     def _look(self) -> None:
-        """Checks if it is time to, or if a label has come into use that was not asked about."""
+        """Checks if it is time to, or if more came under a label than was asked about."""
         now = self._loop.time()
         counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
         news = any(
-            count > before and self._strategies[rank] is None and rank not in self._asking
+            rank not in self._asking
+            and count - before > (0 if self._strategies[rank] is None else self._asked_bytes[rank])
             for rank, (count, before) in enumerate(counted)
         )
         if news or now - self._checked_at_s >= ASK_S:
@@ -152,6 +154,7 @@ class Advice:
                 if progress.deadline_at_s is not None:
                     left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
                 question = Question(LABELS[rank], _rounded(size), direction, left_s)
+                self._asked_bytes[rank] = question.size_bytes
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
         idle = not (received or any(came) or any(waited) or any(self._strategies))

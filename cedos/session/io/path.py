@@ -44,15 +44,21 @@ _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
 # Silence ends a connection: the kernel gives up what nobody acknowledges, and asks after a quiet peer.
 SILENCE_S: Final = 30
+QUIET_S: Final = 240
+"""Where asking costs bytes or wakes a radio, and by whoever was called: before NATs forget."""
+
 _KEEP_ALIVE: Final = (
-    (socket.TCP_KEEPIDLE, 30),
     (socket.TCP_KEEPINTVL, 5),
     (socket.TCP_KEEPCNT, 4),
 )
 
 
-def prepare(connection: socket.socket, interface: str | None = None) -> None:
+def prepare(
+    connection: socket.socket, interface: str | None = None, *, asks_after_s: int = SILENCE_S
+) -> None:
     """Sets what every connection of a session has; with `interface`, binds it there.
+
+    `asks_after_s`: so long after the last word of a peer the kernel asks whether it is still there.
 
     Raises:
         OSError: the interface is gone, or the kernel refuses.
@@ -61,6 +67,7 @@ def prepare(connection: socket.socket, interface: str | None = None) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 1000 * SILENCE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, asks_after_s)
     for option, value in _KEEP_ALIVE:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
     tcp_info.wake_below(connection, UNSENT_BYTES)

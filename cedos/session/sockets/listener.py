@@ -16,7 +16,7 @@ from typing import Final, Self
 from cedos.errors import HostError, SessionError
 from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.session.io.driver import Driver
-from cedos.session.io.path import SessionPath, SessionPathEvent, prepare
+from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
@@ -159,7 +159,7 @@ class Listener:
     def _accepted(self, connection: socket.socket, address: str) -> None:
         channel = self._acceptor.channel(address, self._driver.now())
         try:
-            prepare(connection)
+            prepare(connection, asks_after_s=QUIET_S)
         except OSError:
             channel.abandon()
             connection.close()

@@ -59,7 +59,7 @@ http {{
     server_name {name};
     root {directory}/www;
     # What a test page for captive portals says.
-    location = /nm {{ return 200 "{portal}\n"; }}
+    location = /nm {{ default_type text/plain; return 200 "{portal}\n"; }}
     # A size that nobody has asked for yet: the file is made, then served as any other.
     location /bytes/ {{ try_files $uri @make; }}
     location @make {{ proxy_pass http://unix:{directory}/maker.sock; }}

@@ -1,12 +1,11 @@
 """One file by curl."""
 
-import os
 import subprocess
 import time
-from collections.abc import Callable
 
 from emu.testbed.netns import Namespace
-from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, watched
+from emu.workloads.unmodified.output import watch_output
+from emu.workloads.unmodified.watched import HalfWay, Watched, as_user
 
 _LIMIT_S = 90
 
@@ -31,21 +30,4 @@ def download(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    assert process.stdout is not None
-
-    def due(count: int) -> bool:
-        if after_s is not None:
-            return time.monotonic() - began_s >= after_s
-        return count >= at * size
-
-    count, arrivals = 0, []
-    call: Callable[[], None] | None = half_way
-    with process.stdout as stream:
-        while data := os.read(stream.fileno(), 1 << 18):
-            count += len(data)
-            arrivals.append(time.monotonic())
-            if call is not None and due(count):
-                call()
-                call = None
-    whole = process.wait(60) == 0 and count == size
-    return watched(began_s, arrivals, whole=whole)
+    return watch_output(process, began_s, size, at=at, half_way=half_way, after_s=after_s)

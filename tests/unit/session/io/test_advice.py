@@ -265,6 +265,32 @@ def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes() ->
     run(scenario)
 
 
+def test_more_than_was_asked_about_is_asked_about_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download of unknown length begins as a kilobyte, and must not stay one for two seconds."""
+    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
+    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
+    monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
+
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        peer = Session(LabelMapping(), 0.0)
+        peer.path_up(1, PathFacts("eth0"), 0.0)
+        for size, asked_bytes in ((500, [1_000]), (50_000, [1_000, 64_000]), (20_000, None)):
+            peer.send(bytes(size), BULK)
+            while any(record := peer.next_record(1, 70_000, 0.0)):
+                case.core.receive(1, b"".join(record), 0.0)
+            case.advice.used()
+            before = asked_bytes or [1_000, 64_000]  # 20 kB are less than was asked about
+            async with asyncio.timeout(20):
+                while len(case.desk.asked) < len(before):
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(0.02)
+            assert [question.size_bytes for question in case.desk.asked] == before
+
+    run(scenario)
+
+
 def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send() -> None:
     async def scenario(case: Case) -> None:
         case.pump()
