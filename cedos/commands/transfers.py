@@ -77,9 +77,9 @@ def lines(transfers: Sequence[TransferInTable], now: datetime, uid: int) -> Iter
 
 def _why(each: TransferInTable, now: datetime) -> str:
     if not each.running:
-        late = now.timestamp() > each.deadline_unix_s
-        when = "its deadline has passed" if late else "it waits"
-        return f"its program does not run: {when} until the same command is given again"
+        if now.timestamp() > each.deadline_unix_s:
+            return "late, and its program does not run: the same command, given again, goes on"
+        return "its program does not run: it waits until the same command is given again"
     text = sentence(each.turn, each.deadline_unix_s, now, done=False)
     if end := expected(each.turn, now):
         text += f"; {end}"

@@ -1,6 +1,6 @@
 """`cedos transfers`, line by line."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cedos.api.transfers import TransferInTable, TurnMessage
 from cedos.commands.transfers import lines
@@ -40,6 +40,8 @@ def test_whose_program_does_not_run_says_what_to_do() -> None:
     text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
     assert "its program does not run: it waits until the same command is given again" in text
     assert "root" in text
+    late = "\n".join(lines([waiting(running=False)], NOW + timedelta(hours=2), 1000))
+    assert "late, and its program does not run: the same command, given again, goes on" in late
 
 
 def test_nothing_waits() -> None:

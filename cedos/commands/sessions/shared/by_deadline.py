@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from cedos.api.followed_transfer import FollowedTransfer
+from cedos.api.followed_transfer import FollowedTransfer, forget
 from cedos.api.transfers import TransferReport
 from cedos.api.turn_text import sentence
 from cedos.commands.console.program import say
@@ -46,8 +46,10 @@ class FileByDeadline:
         self._only, self.pool = ends.networks, pool
         # The server is who has the key, at whatever address.
         identity = f"{keys.to_text(ends.server.key)}/{source.path}"
-        self._partial = Partial(target, identity)
         self._key = hashlib.sha256(f"{identity}\0{target.absolute()}".encode()).hexdigest()[:32]
+        if target.exists():  # it may have come while no daemon was there to hear of it
+            forget(directories().socket, self._key)
+        self._partial = Partial(target, identity)
         self._server = ends.server.host
         self._used: dict[str, int] = {}
         self._session: PooledSession | None = None
