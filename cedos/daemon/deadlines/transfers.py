@@ -199,7 +199,8 @@ class Transfers:
         found = []
         for network in self._networks():
             known = context.networks.get(network.name, {})
-            rate = known.get("past10_bps") or known.get("delivery_down_bps")
+            down = known.get("past10_bps") or known.get("delivery_down_bps")
+            up_rate = known.get("past10_up_bps") or known.get("delivery_up_bps")
             price_s = objective.prices.data_rate(network.name)
             if network.metered:
                 price_s += (
@@ -216,7 +217,13 @@ class Transfers:
                 up = False
             price_s = float("inf") if network.name in barred else price_s
             found.append(
-                SeenNetwork(network.name, up, price_s, rate.value if rate is not None else None)
+                SeenNetwork(
+                    network.name,
+                    up,
+                    price_s,
+                    down.value if down is not None else None,
+                    up_rate.value if up_rate is not None else None,
+                )
             )
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cedos import session
-from cedos.commands.sessions.shared import by_deadline
+from cedos.commands.sessions.shared import waiting_file
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import Endpoints
@@ -119,7 +119,7 @@ def test_who_is_here_already_waits_for_nothing(
 ) -> None:
     """It may have come while no daemon was there: the same command, given again, has it forgotten."""
     forgotten: list[str] = []
-    monkeypatch.setattr(by_deadline, "forget", lambda _socket, key: forgotten.append(key))
+    monkeypatch.setattr(waiting_file, "forget", lambda _socket, key: forgotten.append(key))
     server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
     ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
     later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)

@@ -169,3 +169,12 @@ def test_a_spent_budget_forbids_a_dear_one_does_not() -> None:
     seen = [SeenNetwork(name, True, price_s) for name, price_s in prices.items()]
     usable = {each.name: each.usable for each in networks.states(seen, Direction.DOWN, 0.0)}
     assert usable == {"spent": False, "dear": True}
+
+
+def test_what_downloads_carried_says_nothing_of_uploads() -> None:
+    networks = HostNetworks()
+    seen = [LTE._replace(seen_bps=40e6), WIFI._replace(seen_bps=40e6, seen_up_bps=9e6)]
+    up = {each.name: each.rate_bps for each in networks.states(seen, Direction.UP, 0.0)}
+    down = {each.name: each.rate_bps for each in networks.states(seen, Direction.DOWN, 0.0)}
+    assert up == pytest.approx({"lte0": 1e6, "wlan0": 9e6})
+    assert down == pytest.approx({"lte0": 40e6, "wlan0": 40e6})
