@@ -36,7 +36,8 @@ def command(as_json: bool) -> None:
     it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
     expected to be done, with the time before and after which that is unlikely (5 % each).
 
-    Metered networks wait for as long as that risks no deadline by more than 1 %. A transfer whose
+    Metered networks wait for as long as that risks no deadline by more than 1 % (0.1 % in its last two
+    minutes). A transfer whose
     program does not run waits for it to be started again: the same command goes on.
     """
     transfers = ControlClient(directories().socket).transfers()
