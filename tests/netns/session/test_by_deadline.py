@@ -82,7 +82,7 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(walk: Walk) -> No
     (walk.folder / "friends.toml").write_text(f'[hosts]\nme = "{me}"\n')
     server = walk.start(
         walk.world.far, "serve", "-l", f"{SERVER}:{PORT}", "--own-key", "server.key",
-        "--writable", "--keep-free", "0", "--clients", "friends.toml", "inbox",
+        "--writable", "--clients", "friends.toml", "inbox",
     )  # fmt: skip
     assert "ready" in server.stderr.readline()
 
