@@ -2,6 +2,8 @@
 
 from datetime import datetime, timedelta
 
+import msgspec
+
 from cedos.api.transfers import TransferInTable, TurnMessage
 from cedos.commands.transfers import lines
 from cedos.model import Direction
@@ -42,6 +44,14 @@ def test_whose_program_does_not_run_says_what_to_do() -> None:
     assert "root" in text
     late = "\n".join(lines([waiting(running=False)], NOW + timedelta(hours=2), 1000))
     assert "late, and its program does not run: the same command, given again, goes on" in late
+
+
+def test_an_upload_says_where_it_goes() -> None:
+    upload = msgspec.structs.replace(waiting(), direction=Direction.UP, name="photo.jpg")
+    header, *text = list(lines([waiting(), upload], NOW, 1000))
+    assert "FROM, TO" in header
+    assert any("photo.jpg  to server.example" in line for line in text)
+    assert any("song.flac  server.example" in line for line in text)
 
 
 def test_nothing_waits() -> None:
