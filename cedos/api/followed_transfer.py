@@ -214,4 +214,6 @@ class FollowedTransfer:
         else:
             self._mine.clear()
         if before is None or before.networks != turn.networks:
+            if before is None or not before.networks:
+                self._told_s = time.monotonic()  # while it waited nothing could come
             self._changed()

@@ -26,10 +26,18 @@ def control() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def daemon(path: Path, heard: list[TransferReport]) -> AsyncIterator[None]:
+async def daemon(
+    path: Path, heard: list[TransferReport], waits_s: float = 0.0
+) -> AsyncIterator[None]:
+    """`waits_s`: the first answer is to wait, the next one comes so much later."""
+
     async def transfers(request: web.Request) -> web.Response:
         heard.append(msgspec.json.decode(await request.read(), type=TransferReport))
         turn = TurnMessage(networks=("wlan0",))
+        if waits_s and len(heard) == 1:
+            turn = TurnMessage()
+        elif waits_s and len(heard) == 2:
+            await asyncio.sleep(waits_s)
         return web.Response(body=msgspec.json.encode(turn), content_type="application/json")
 
     app = web.Application()
@@ -70,6 +78,20 @@ async def test_the_end_is_told_to_a_daemon_that_begins_anew(control: Path) -> No
             assert await ending
     assert heard[-1].ended
     assert heard[-1].key == KEY
+
+
+@pytest.mark.anyio
+async def test_the_time_that_it_waited_is_none_in_which_something_could_come(control: Path) -> None:
+    """It counted as such, and a network that it had waited for began with a tenth of its rate."""
+    heard: list[TransferReport] = []
+    async with daemon(control, heard, waits_s=3.0):
+        following = asyncio.create_task(followed(control).run())
+        async with asyncio.timeout(20.0):
+            while len(heard) < 3:
+                await asyncio.sleep(0.05)
+        following.cancel()
+    assert heard[1].wait_s > 0.0
+    assert 0.9 < heard[2].lasted_s < 3.0
 
 
 @pytest.mark.anyio
