@@ -37,7 +37,9 @@ _followed: Final[dict[str, "FollowedTransfer"]] = {}
 
 def forget(socket: Path, key: str) -> bool:
     """Tells the daemon that a transfer is over that it may still have; whether it has heard."""
-    ended = TransferReport(key=key, name="", server="", deadline_unix_s=0.0, ended=True)
+    ended = TransferReport(
+        key=key, name="", server="", deadline_unix_s=0.0, ended=True, said_s=time.monotonic()
+    )
     try:
         ControlClient(socket, _FORGET_TIMEOUT_S).transfer(ended)
     except CedosError:
@@ -72,7 +74,7 @@ class FollowedTransfer:
         self._used: dict[str, int] = {}
         self._told_s = time.monotonic()
         self._absent_until_s = 0.0
-        self._in_daemons_table = False
+        self._in_daemons_table = self._ended = False
 
     def may_use(self, interface: str) -> bool:
         """Whether its sessions may use an interface now."""
@@ -92,7 +94,7 @@ class FollowedTransfer:
             _followed.pop(key, None)
 
     async def _follow(self) -> None:
-        while True:
+        while not self._ended:
             report = self._next_report()
             by_daemon = True
             try:
@@ -113,6 +115,7 @@ class FollowedTransfer:
 
         Whether a daemon that knew of it has heard that; `patient`: waits for one that begins anew.
         """
+        self._ended = True
         report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
         _followed.pop(report.key, None)
         OWN_TABLE.ended(report.key, self._networks())
@@ -142,6 +145,7 @@ class FollowedTransfer:
             report,
             used_bytes=used,
             lasted_s=lasted_s,
+            said_s=now,
             seen=self.turn.serial if self.turn is not None else "?",
             wait_s=_WAIT_S if waits else 0.0,
         )
