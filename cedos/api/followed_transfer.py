@@ -27,7 +27,24 @@ _ABSENT_S: Final = 2.0
 _SILENT_S: Final = 10.0
 """Where no daemon is, or one did not answer in time, it is asked again only so often."""
 
+_RESTARTS_S: Final = 5.0
+"""A daemon that is begun anew is waited for so long, to hear that a transfer has ended."""
+
+_FORGET_TIMEOUT_S: Final = 2.0
+
 _followed: Final[dict[str, "FollowedTransfer"]] = {}
+
+
+def forget(socket: Path, key: str) -> bool:
+    """Tells the daemon that a transfer is over that it may still have; whether it has heard."""
+    ended = TransferReport(
+        key=key, name="", server="", deadline_unix_s=0.0, ended=True, said_s=time.monotonic()
+    )
+    try:
+        ControlClient(socket, _FORGET_TIMEOUT_S).transfer(ended)
+    except CedosError:
+        return False
+    return True
 
 
 class FollowedTransfer:
@@ -57,6 +74,7 @@ class FollowedTransfer:
         self._used: dict[str, int] = {}
         self._told_s = time.monotonic()
         self._absent_until_s = 0.0
+        self._in_daemons_table = self._ended = False
 
     def may_use(self, interface: str) -> bool:
         """Whether its sessions may use an interface now."""
@@ -76,11 +94,12 @@ class FollowedTransfer:
             _followed.pop(key, None)
 
     async def _follow(self) -> None:
-        while True:
+        while not self._ended:
             report = self._next_report()
             by_daemon = True
             try:
                 turn = await self._ask(report)
+                self._in_daemons_table = True
             except CedosError:
                 by_daemon, turn = False, self._by_own_table(report)
             self._take(turn)
@@ -91,16 +110,26 @@ class FollowedTransfer:
                         await self._soon.wait()
                 self._soon.clear()
 
-    async def end(self) -> None:
-        """It is here, or is given up for good: nobody waits for it any more."""
+    async def end(self, *, patient: bool = True) -> bool:
+        """It is here, or is given up for good: nobody waits for it any more.
+
+        Whether a daemon that knew of it has heard that; `patient`: waits for one that begins anew.
+        """
+        self._ended = True
         report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
         _followed.pop(report.key, None)
         OWN_TABLE.ended(report.key, self._networks())
         self._next_begins()
-        try:
-            await self._ask(report)
-        except CedosError:
-            return
+        until_s = time.monotonic() + (_RESTARTS_S if patient and self._in_daemons_table else 0.0)
+        while True:
+            try:
+                await self._ask(report)
+            except CedosError:
+                if time.monotonic() >= until_s:
+                    return False
+                await asyncio.sleep(0.2)
+            else:
+                return True
 
     def _next_report(self) -> TransferReport:
         now = time.monotonic()
@@ -116,6 +145,7 @@ class FollowedTransfer:
             report,
             used_bytes=used,
             lasted_s=lasted_s,
+            said_s=now,
             seen=self.turn.serial if self.turn is not None else "?",
             wait_s=_WAIT_S if waits else 0.0,
         )
@@ -188,4 +218,6 @@ class FollowedTransfer:
         else:
             self._mine.clear()
         if before is None or before.networks != turn.networks:
+            if before is None or not before.networks:
+                self._told_s = time.monotonic()  # while it waited nothing could come
             self._changed()

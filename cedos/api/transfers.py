@@ -25,6 +25,7 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         size_bytes: None: not known yet.
         used_bytes: by interface, since the last report, `lasted_s` ago.
         ended: it is done, or given up for good.
+        said_s: when, by the host's monotonic clock: what was said before its end counts no more.
         seen: the serial of the answer that it has; it waits up to `wait_s` for another one.
     """
 
@@ -38,6 +39,7 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     used_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
     lasted_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     ended: bool = False
+    said_s: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
     wait_s: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
     seen: _Text = ""
 

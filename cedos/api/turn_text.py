@@ -12,7 +12,7 @@ def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime, *, done: 
         passed = now.timestamp() > deadline_unix_s
         when = instant(deadline_unix_s, now)
         likely = turn.end_unix_s is not None and turn.end_unix_s <= deadline_unix_s
-        hope = f"{'may not' if likely else 'cannot'} be here by {when}"
+        hope = f"{'may not' if likely else 'cannot'} be done by {when}"
         parts.append(f"wanted by {when}, which has passed" if passed else hope)
     if done and (end := expected(turn, now)):
         parts.append(end)

@@ -14,6 +14,7 @@ from cedos.api.turn_text import expected, instant, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
+from cedos.model import Direction
 
 _WIDTH = 100
 
@@ -30,13 +31,14 @@ _WIDTH = 100
 )
 @json_option
 def command(as_json: bool) -> None:
-    """Shows the transfers that have a deadline (`cedos-get --by`, `cedos-pod`), the earliest first.
+    """Shows what has a deadline (`cedos-get --by`, `cedos-put --by`, `cedos-pod`), the earliest first.
 
     WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
     it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
     expected to be done, with the time before and after which that is unlikely (5 % each).
 
-    Metered networks wait for as long as that risks no deadline by more than 1 %. A transfer whose
+    Metered networks wait for as long as that risks no deadline by more than 1 % (0.1 % in its last two
+    minutes). A transfer whose
     program does not run waits for it to be started again: the same command goes on.
     """
     transfers = ControlClient(directories().socket).transfers()
@@ -51,11 +53,13 @@ def lines(transfers: Sequence[TransferInTable], now: datetime, uid: int) -> Iter
         yield "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
         return
     others = any(each.uid != uid for each in transfers)
-    header = ("TRANSFER", "FROM", "WANTED BY", "HERE", *(("USER",) if others else ()))
+    up = any(each.direction is Direction.UP for each in transfers)
+    where, how_far = ("FROM, TO", "HERE, THERE") if up else ("FROM", "HERE")
+    header = ("TRANSFER", where, "WANTED BY", how_far, *(("USER",) if others else ()))
     rows = [
         (
             each.name,
-            each.server,
+            f"to {each.server}" if each.direction is Direction.UP else each.server,
             instant(each.deadline_unix_s, now),
             _here(each),
             *((_user(each.uid),) if others else ()),
@@ -77,9 +81,9 @@ def lines(transfers: Sequence[TransferInTable], now: datetime, uid: int) -> Iter
 
 def _why(each: TransferInTable, now: datetime) -> str:
     if not each.running:
-        late = now.timestamp() > each.deadline_unix_s
-        when = "its deadline has passed" if late else "it waits"
-        return f"its program does not run: {when} until the same command is given again"
+        if now.timestamp() > each.deadline_unix_s:
+            return "late, and its program does not run: the same command, given again, goes on"
+        return "its program does not run: it waits until the same command is given again"
     text = sentence(each.turn, each.deadline_unix_s, now, done=False)
     if end := expected(each.turn, now):
         text += f"; {end}"

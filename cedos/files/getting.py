@@ -1,7 +1,7 @@
 """The fetching end: goes on after lost networks, lost servers, and its own crash."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
@@ -16,7 +16,7 @@ from cedos.files.messages import (
     read,
 )
 from cedos.files.progress import Progress
-from cedos.files.server_link import ServerLink
+from cedos.files.server_link import ServerLink, Sessions
 from cedos.files.target import Target
 
 if TYPE_CHECKING:
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 1 << 18
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
-
-
-class Sessions(Protocol):
-    """Whatever has sessions with the server, as `ServerLink`."""
-
-    async def until_done(
-        self,
-        over: Callable[["Connection"], Awaitable[bool]],
-        progress: Progress,
-        patience_s: float,
-    ) -> None: ...
 
 
 class Getting:

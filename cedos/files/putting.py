@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cedos.errors import TransferError
 from cedos.files.messages import PutAnswer, PutRequest, pack, read
 from cedos.files.progress import Progress
-from cedos.files.server_link import ServerLink
+from cedos.files.server_link import Sessions
 from cedos.files.tree import Version, digest_of, reader
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ class Putting:
         TransferError: the file cannot be read.
     """
 
-    def __init__(self, source: Path, path: str, link: ServerLink, patience_s: float) -> None:
+    def __init__(self, source: Path, path: str, link: Sessions, patience_s: float) -> None:
         self._path, self._link = path, link
         self._patience_s = patience_s
+        self._begun = False
         try:
             self._number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -38,6 +39,10 @@ class Putting:
             raise TransferError("is no plain file")
         self._version = Version.of(status)
         self.progress = Progress(size_bytes=self._version.size)
+
+    async def ask(self) -> None:
+        """Whether there is a server; over which networks is known from then on. Errors: as of `run`."""
+        await self._link.until_done(self._reached, self.progress, self._patience_s)
 
     async def run(self) -> None:
         """Until the server has the whole file under its name.
@@ -51,6 +56,10 @@ class Putting:
     def close(self) -> None:
         os.close(self._number)
 
+    @staticmethod
+    async def _reached(_connection: "Connection") -> bool:
+        return True
+
     async def _over(self, connection: "Connection") -> bool:
         version, progress = self._version, self.progress
         modified_unix_s = version.modified_ns / 1e9
@@ -59,8 +68,8 @@ class Putting:
         start = await self._answer(connection)
         if start > version.size:
             raise TransferError(f"the server wants byte {start} of {version.size}")
-        if progress.sessions == 1:
-            progress.began_bytes = start
+        if not self._begun:
+            self._begun, progress.began_bytes = True, start
         progress.have_bytes, progress.state = start, ""
         # A server that refuses says so while bytes are under way.
         answering = asyncio.get_running_loop().create_task(self._answer(connection))

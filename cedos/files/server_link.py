@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 from cedos.files.progress import Progress
@@ -12,6 +12,17 @@ if TYPE_CHECKING:
 
 _PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 _GOODBYE_S: Final = 3.0
+
+
+class Sessions(Protocol):
+    """Whatever has sessions with the server, as `ServerLink`."""
+
+    async def until_done(
+        self,
+        over: Callable[["Connection"], Awaitable[bool]],
+        progress: Progress,
+        patience_s: float,
+    ) -> None: ...
 
 
 class ServerLink:

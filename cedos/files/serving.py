@@ -202,6 +202,8 @@ class Serving:
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         began_s = time.monotonic()
+        if await self._has(connection, request):
+            return
         async with self._uploads.begun(connection.peer_key, request) as partial:
             start = partial.have if partial.version == request.version else 0
             partial.begin(start, request.version, request.size)
@@ -219,6 +221,31 @@ class Serving:
         n_bytes = request.size - start
         log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_since(began_s))
         await connection.write(pack(PutAnswer(request.size)))
+
+    async def _has(self, connection: "Connection", request: PutRequest) -> bool:
+        """Whether such a file is there: a client that ended before it heard so sends it again.
+
+        Raises:
+            TransferError: there is another one.
+        """
+        try:
+            number = self._tree.open(request.path)
+        except TransferError:
+            return False
+        try:
+            version = Version.of(os.fstat(number))
+            if version.size != request.size:
+                return False  # refused with the usual words
+            await connection.write(pack(PutAnswer(request.size)))
+            theirs = await connection.read_exactly(DIGEST_BYTES)
+            if theirs != await self._tree.digest(number, version):
+                raise TransferError(
+                    f"{request.path} is there already, with another content; it is not overwritten"
+                )
+        finally:
+            os.close(number)
+        await connection.write(pack(PutAnswer(request.size)))
+        return True
 
 
 async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:

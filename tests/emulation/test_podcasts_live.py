@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,26 @@ class Listener:
                 return table
             assert time.monotonic() < ends_s, self.explained()
             time.sleep(0.2)
+
+    def every_step_explained(self, *, running: bool) -> None:
+        """Each row says what it does or waits for, and why; none is left that came meanwhile."""
+        ends_s = time.monotonic() + 20.0
+        while {each.running for each in self.daemon.client.transfers()} - {running}:
+            assert time.monotonic() < ends_s, self.explained()
+            time.sleep(0.2)
+        here = {
+            f"{each['podcast']}: {each['title']}"
+            for each in self.episodes()
+            if each["state"] == "here"
+        }
+        left = {each.name for each in self.daemon.client.transfers()}
+        text = self.explained()
+        assert not left & here or running, text
+        said = [line for line in text.splitlines() if line.startswith("    ")]
+        assert len(said) >= len(left), text
+        for name in left:
+            _, _, why = text.partition(name)
+            assert re.search(r"\n    (over|waiting for|its program does not run|late)", why), text
 
     def have(self) -> int:
         files = (self.folder / "Podcasts").glob("news/*")
@@ -201,15 +222,19 @@ def test_a_real_walk_and_a_train(tmp_path: Path, place: str, megabytes: int) -> 
             ).wait(30)
             program = walk.pod()
             time.sleep(8.0)
+            walk.every_step_explained(running=True)
             program.kill()
             program.communicate()
             walk.daemon.kill()
             walk.up()
+            walk.every_step_explained(running=False)
             program = walk.pod()
             time.sleep(8.0)
             walk.suspended(program.pid, walk.daemon.process.pid, for_s=8.0)
+            walk.every_step_explained(running=True)
             said, _ = program.communicate(timeout=150)
             assert program.returncode == 0, said
             assert [each["in_time"] for each in walk.episodes()] == [True] * 3, said
+            assert walk.daemon.client.transfers() == []
         finally:
             walk.close()

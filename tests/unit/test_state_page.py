@@ -76,6 +76,24 @@ def test_mixed_load_together() -> None:
     assert f"| {live.in_hindsight:.2f} / {live.over_best:.2f};" in said
 
 
+def test_deadlines() -> None:
+    days, places = result("cedos_days"), result("cedos_places")["all"]
+    ours, at_places = days["chance"], places["chance"]
+    said = row("deadlines that can be met")
+    assert (
+        f"| {ours['met_share']:.1%}, {100 * ours['wifi_share_gap']:.1f} points /"
+        f" {at_places['met_share']:.1%}, {100 * at_places['wifi_share_gap']:.1f} points (D2Sched:"
+    ).replace("%", " %") in said
+
+
+def test_waiting_asleep() -> None:
+    power = result("cedos_idle_power")
+    alarm, awake = power["alarm"], power["wakelock"]
+    said = row("waiting asleep, 100 simulated days")
+    assert f"{alarm['mw'] - 43:.1f} beside {awake['mw'] - 43:.1f} mW" in said
+    assert f"{100 * alarm['met_share']:.1f} beside {100 * awake['met_share']:.1f} %" in said
+
+
 @pytest.mark.parametrize("link", re.findall(r"\]\((\S+?/results/\S+?)\)", PAGE))
 def test_results_that_it_leads_to_are_there(link: str) -> None:
     assert (ROOT / "docs" / link).exists()

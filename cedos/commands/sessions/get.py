@@ -1,5 +1,6 @@
 """`cedos-get`: fetches files from `cedos-serve`, and from the web through the gateway."""
 
+import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -106,7 +107,8 @@ _PLAYED_PIECE: Final = 1 << 14
 @click.option(
     "--bitrate", type=BitRateType(), metavar="RATE",
     help="With -o -: it is played at this rate (640k, 2.5M bits a second). Wi-Fi brings it ahead, and a "
-    "metered network only what would else be missing.",
+    "metered network only what would else be missing. While Wi-Fi is missed NetworkManager is asked to "
+    "look for access points every 5 s, as long as somebody is at the screen.",
 )  # fmt: skip
 @click.option(
     "--store", type=Size(), default="64MB", show_default=True, metavar="SIZE",
@@ -372,6 +374,10 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
     Raises:
         CedosError: it did not come.
     """
+    # (Heavy, and for streams alone.)
+    from cedos.files.wifi_search import WifiSearch  # noqa: PLC0415
+    from cedos.monitor.bus import SystemBus  # noqa: PLC0415
+
     window = min(max(int(bitrate_bps / 8 * _WINDOW_S), _LEAST_WINDOW), store_bytes)
     manager = BufferManager(bitrate_bps=bitrate_bps, window_bytes=window)
     output = Output(sys.stdout.fileno())
@@ -382,12 +388,16 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
 
     link = ends.link(SessionLimits(stream_window=window), played)
     getting = Getting(source.path, target, link, ends.deadline_s, read_bytes=_PLAYED_PIECE)
+    search = WifiSearch(SystemBus(), lambda: manager.misses_unmetered)
+    searching = asyncio.create_task(search.run())
     try:
         await getting.run()
         await link.close()
         await target.drained()
         await output.drained()
     finally:
+        searching.cancel()
+        await asyncio.gather(searching, return_exceptions=True)
         target.close()
         await link.close()
 

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from cedos.commands.console import render, servers
+from cedos.commands.console.by import BY_HELP, By
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.program import Program, say
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
+from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
@@ -39,6 +41,10 @@ from cedos.session import keys
         ),
         ("cedos-put -r photos home/2026/", "A folder with all that is in it, to 2026/photos."),
         ("cedos-put report.pdf home/inbox/march.pdf", "Under another name."),
+        (
+            "cedos-put -r --by tomorrow photos home/2026/",
+            "They can wait: over Wi-Fi, if possible.",
+        ),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
@@ -62,6 +68,7 @@ from cedos.session import keys
 @servers.own_key_option
 @timeout_option
 @deadline_option
+@click.option("--by", type=By(), help=BY_HELP)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 @click.version_option(package_name="cedos", prog_name="cedos-put")
@@ -75,6 +82,7 @@ def command(
     own_key: Path | None,
     timeout: float,
     deadline: float,
+    by: float | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -84,7 +92,12 @@ def command(
     name. When a network is lost it goes on over the others, or waits for the next one. If this
     program or the server crashes, it goes on where it was: run the same command again; the server
     puts the pieces together. A file appears there under its name when it is whole and its SHA-256 is
-    that of yours; an existing one is never overwritten.
+    that of yours; an existing one is never overwritten, and one that is there with the same content is
+    what was wanted.
+
+    With --by the files can wait until then: they go over networks that cost nothing as far as possible,
+    and over metered ones only as much as is needed to be in time. `cedos transfers` shows what waits for
+    what. Should it become too late, they are sent all the same.
 
     All files are tried, also after one that could not be sent; the exit status is that of the first
     error. Who you are is a key of your own, which the server must know.
@@ -102,8 +115,19 @@ def command(
     results: list[dict[str, Any]] = []
     status = 0
 
-    async def all_of_them() -> None:
+    def done(fact: dict[str, Any]) -> None:
+        results.append(fact)
+        if not as_json and not quiet:
+            late = "" if fact.get("in_time", True) else "; too late"
+            click.echo(summary(fact, fact["to"]) + late)
+
+    def failed(where: str, source: Path, error: CedosError) -> None:
         nonlocal status
+        say("cedos-put", type(error)(f"{source}: {error}"))
+        status = status or error.exit_code
+        results.append({"path": str(source), "to": where, "error": str(error)})
+
+    async def now() -> None:
         link = ends.link()
         try:
             for source, path in _files(files, to.path):
@@ -111,18 +135,24 @@ def command(
                 try:
                     fact = await _put(source, path, link, ends, quiet or as_json)
                 except CedosError as error:
-                    say("cedos-put", type(error)(f"{source}: {error}"))
-                    status = status or error.exit_code
-                    fact = {"error": str(error)}
+                    failed(where, source, error)
                 else:
-                    if not as_json and not quiet:
-                        click.echo(summary(fact, where))
-                results.append({"path": str(source), "to": where, **fact})
+                    done({"path": str(source), "to": where, **fact})
         finally:
             await link.close()
 
+    async def later(by_unix_s: float) -> None:
+        waiting = FilesByDeadline(by_unix_s, quiet or as_json, done, failed)
+        for source, path in _files(files, to.path):
+            where = f"{to.server}/{path}"
+            try:
+                waiting.add_upload(source, path, where, ends)
+            except CedosError as error:
+                failed(where, source, error)
+        await waiting.run()
+
     try:
-        interruptible(all_of_them())
+        interruptible(now() if by is None else later(by))
     finally:  # also after Ctrl-C: what is there is there
         if as_json:
             render.print_json({"files": results})

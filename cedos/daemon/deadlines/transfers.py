@@ -28,6 +28,7 @@ _log = structlog.get_logger(__name__)
 FILE: Final = "transfers.json"
 _WHAT: Final = "the table of transfers with deadlines"
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 5.0
+_ENDED: Final = 1000
 _METERED_S: Final = 0.2 / 1e6
 """Where the objective has no price of its own for a metered byte: that of the shipped configuration."""
 
@@ -72,6 +73,7 @@ class Transfers:
         self._changed = asyncio.Event()
         self._kept_s = 0.0
         self._told: dict[str, str] = {}
+        self._ended_s: dict[tuple[int, str], float] = {}
         self._restore()
 
     async def report(self, report: TransferReport, uid: int) -> TurnMessage:
@@ -82,7 +84,9 @@ class Transfers:
         """
         now = time.monotonic()
         if report.ended:
-            self._end(report.key, uid)
+            self._end(report.key, uid, report.said_s)
+            return TurnMessage()
+        if self._is_late(report, uid):
             return TurnMessage()
         interfaces = {each.interface: each.name for each in self._networks()}
         transfer = TableTransfer(
@@ -114,6 +118,8 @@ class Transfers:
                     await self._changed.wait()
             except TimeoutError:
                 break
+            if self._is_late(report, uid):
+                return TurnMessage()
             self._table.report(transfer, time.monotonic())  # it waits for us: it runs
         return self._turn(report.key)
 
@@ -184,7 +190,16 @@ class Transfers:
                 continue
             self._table.restored(row, by, now)
 
-    def _end(self, key: str, uid: int) -> None:
+    def _is_late(self, report: TransferReport, uid: int) -> bool:
+        """Whether it was said before its transfer's end, which came first: each comes in its own time."""
+        return report.said_s <= self._ended_s.get((uid, report.key), -1.0)
+
+    def _end(self, key: str, uid: int, said_s: float) -> None:
+        self._ended_s.pop((uid, key), None)
+        self._ended_s[uid, key] = said_s
+        if len(self._ended_s) > _ENDED:
+            del self._ended_s[next(iter(self._ended_s))]
+        self._wake()  # its own last question, too
         for each, _, _ in self._table.rows(time.monotonic()):
             if each.key == key and each.uid == uid:
                 self._table.end(key)
@@ -199,7 +214,8 @@ class Transfers:
         found = []
         for network in self._networks():
             known = context.networks.get(network.name, {})
-            rate = known.get("past10_bps") or known.get("delivery_down_bps")
+            down = known.get("past10_bps") or known.get("delivery_down_bps")
+            up_rate = known.get("past10_up_bps") or known.get("delivery_up_bps")
             price_s = objective.prices.data_rate(network.name)
             if network.metered:
                 price_s += (
@@ -216,7 +232,13 @@ class Transfers:
                 up = False
             price_s = float("inf") if network.name in barred else price_s
             found.append(
-                SeenNetwork(network.name, up, price_s, rate.value if rate is not None else None)
+                SeenNetwork(
+                    network.name,
+                    up,
+                    price_s,
+                    down.value if down is not None else None,
+                    up_rate.value if up_rate is not None else None,
+                )
             )
         return found
 
@@ -228,8 +250,7 @@ class Transfers:
         if not changed and all(each.key in self._told for each, _, runs in rows if runs):
             return
         if changed:
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
         for each, _, runs in rows:
             serial = self._table.serial(each.key)
             if not runs or self._told.get(each.key, "new") == serial:
@@ -239,6 +260,11 @@ class Transfers:
             flow = next(one for one in flows if one.key == each.key)
             turn = self._turn(each.key, flows)
             self._decided(each, turn, flow, flows, self._table.states(each.direction), now)
+
+    def _wake(self) -> None:
+        """Whoever waits for another turn looks whether it has one."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _turn(self, key: str, flows: Sequence[DeadlineFlow] | None = None) -> TurnMessage:
         interfaces = {each.name: each.interface for each in self._networks()}

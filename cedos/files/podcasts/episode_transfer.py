@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cedos.api.client import ControlClient
+from cedos.api import followed_transfer
 from cedos.api.followed_transfer import FollowedTransfer
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.config.directories import directories
-from cedos.errors import CedosError, TransferError, WebError
+from cedos.errors import TransferError, WebError
 from cedos.files.partial import Partial
 from cedos.files.podcasts.episode_book import EpisodeRecord
 from cedos.files.web_getting import fetch
@@ -77,14 +77,17 @@ class EpisodeTransfer:
                 await self._attempt
         self._attempt = self.egress = None
 
-    async def end(self, *, wanted: bool = False) -> None:
-        """No longer followed; `wanted`: it stays in the daemon's table, for the next run."""
+    async def end(self, *, wanted: bool = False) -> bool:
+        """No longer followed; `wanted`: it stays in the daemon's table, for the next run.
+
+        Whether the daemon knows.
+        """
         await self.stop()
-        if not wanted:
-            await self._following.end()
+        told = wanted or await self._following.end(patient=False)
         self._follow.cancel()
         with suppress(asyncio.CancelledError):
             await self._follow
+        return told
 
     async def _bring(
         self,
@@ -145,11 +148,9 @@ class EpisodeTransfer:
         )
 
 
-def forget(record: EpisodeRecord) -> None:
-    """Tells the daemon, if there is one, that nobody waits for it any more."""
-    ended = TransferReport(key=_key(record), name="", server="", deadline_unix_s=0.0, ended=True)
-    with suppress(CedosError):
-        ControlClient(directories().socket).transfer(ended)
+def forget(record: EpisodeRecord) -> bool:
+    """Tells the daemon that nobody waits for it any more; whether there is one that has heard."""
+    return followed_transfer.forget(directories().socket, _key(record))
 
 
 def _key(record: EpisodeRecord) -> str:

@@ -20,7 +20,7 @@ from cedos.api.turn_text import sentence
 from cedos.errors import FeedError, HostError, TransferError, WebError
 from cedos.files.podcasts import feed
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
-from cedos.files.podcasts.episode_transfer import EpisodeTransfer
+from cedos.files.podcasts.episode_transfer import EpisodeTransfer, forget
 from cedos.files.podcasts.subscriptions import Subscription
 from cedos.files.web_getting import session
 from cedos.session.io.links import Egress, EgressReader
@@ -34,6 +34,10 @@ _PAUSE_S: Final = 5.0
 _NAMES_S: Final = 60.0
 _FEED_S: Final = 60.0
 _KEEP_S: Final = 5.0
+_TELL_S: Final = 5.0
+_LISTED_S: Final = 8 * 86_400.0
+"""After that no daemon has a transfer in its table any more."""
+
 _MOST_FOLLOWED: Final = 64
 """Each waits for its turn in a thread of its own; the others are wanted later."""
 
@@ -64,6 +68,13 @@ class EpisodeFetching:
         self._disk: TransferError | None = None
         self._kept_s = time.monotonic()
         self._waits = ""
+        # Those that ended while no daemon was there: one that begins anew would list them as waiting.
+        self._untold = [
+            each
+            for each in book.episodes
+            if each.state is not EpisodeState.WANTED and time.time() < each.by_unix_s + _LISTED_S
+        ]
+        self._told_s = -_TELL_S
         self.refused = 0
 
     def close(self) -> None:
@@ -126,6 +137,7 @@ class EpisodeFetching:
                 self._changed.clear()
                 await self._serve()
                 self._keep()
+                await self._tell()
                 if self._disk is not None:
                     raise self._disk
                 with suppress(TimeoutError):
@@ -133,9 +145,12 @@ class EpisodeFetching:
                         await self._changed.wait()
         finally:
             for each in self._transfers:
-                await each.end(wanted=each.record.state is EpisodeState.WANTED)
+                if not await each.end(wanted=each.record.state is EpisodeState.WANTED):
+                    self._untold.append(each.record)
             self._transfers.clear()
             self._book.save()
+            self._told_s = -_TELL_S
+            await self._tell()
 
     def _keep(self) -> None:
         """A crash shall not lose much of what was counted."""
@@ -144,6 +159,17 @@ class EpisodeFetching:
         ):
             self._kept_s = time.monotonic()
             self._book.save()
+
+    async def _tell(self) -> None:
+        """Tells the daemon what it has not heard yet, if there is one now."""
+        now = time.monotonic()
+        if now - self._told_s < _TELL_S:
+            return
+        self._told_s = now
+        while self._untold:
+            if not await asyncio.to_thread(forget, self._untold[-1]):
+                return
+            self._untold.pop()
 
     async def _look(self, wanted: list[EpisodeRecord]) -> None:
         """Which networks lead to the servers now."""
@@ -155,7 +181,8 @@ class EpisodeFetching:
         """The most urgent are in the table of transfers with deadlines, and no others."""
         for gone in [each for each in self._transfers if each.record not in wanted]:
             self._transfers.remove(gone)
-            await gone.end()
+            if not await gone.end():
+                self._untold.append(gone.record)
         known = {id(each.record) for each in self._transfers}
         for record in wanted[:_MOST_FOLLOWED]:
             if id(record) not in known:

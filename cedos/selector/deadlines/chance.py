@@ -28,6 +28,10 @@ from cedos.selector.deadlines.plan import EPOCH_S, DeadlinePlan
 TARGET: Final = 0.01
 """P(miss) from which on a flow is urgent."""
 
+_NEAR_S, _NEAR_TARGET = 120.0, 0.001
+"""From two minutes before a deadline on: then there is no time left to make up for a rate that is half of
+what was expected."""
+
 _HOPE: Final = 0.95
 """What is exceeded with 5 % only is not hoped for."""
 
@@ -94,6 +98,7 @@ class ChanceScheduler:
             each.up and each.unmeasured for each in free
         ):
             return []
+        target = accepted(demand.within_s[0], self.target)
         hold_s = min(max(_HOLD * demand.within_s[0], _LEAST_HOLD_S), _MOST_HOLD_S)
         used: list[NetworkState] = []
         for number, network in enumerate(paid):
@@ -103,11 +108,16 @@ class ChanceScheduler:
             ]
             working = [(each, 0.0) for each in free]
             metered = [*((each, 0.0) for each in used), *waiting]
-            if not risky(demand, working, metered, self.target):
+            if not risky(demand, working, metered, target):
                 break
             if network.up:
                 used.append(network)
         return used
+
+
+def accepted(within_s: float, target: float = TARGET) -> float:
+    """The probability of a miss that is taken by who waits on, with so long until the deadline."""
+    return target if within_s >= _NEAR_S else min(target, _NEAR_TARGET)
 
 
 def _hopeless(

@@ -22,12 +22,13 @@ _MOST_NETWORKS: Final = 64
 
 
 class SeenNetwork(NamedTuple):
-    """A network of this instant; `seen_bps`: what others saw of it lately, None: nothing."""
+    """A network of this instant; what others saw of it lately, down and up, None: nothing."""
 
     name: str
     up: bool
     price_s: float
     seen_bps: float | None = None
+    seen_up_bps: float | None = None
 
 
 class HostNetworks:
@@ -76,12 +77,13 @@ class HostNetworks:
         for each in networks:
             rate = self._rates.get((each.name, direction))
             unmeasured = False
+            seen_bps = each.seen_up_bps if direction is Direction.UP else each.seen_bps
             if rate is None or not rate.known:
-                if used and each.up and each.seen_bps is None and len(self._first_used_s) < 1000:
+                if used and each.up and seen_bps is None and len(self._first_used_s) < 1000:
                     first_s = self._first_used_s.setdefault((each.name, direction), now)
                     unmeasured = now - first_s < _MEASURING_S
                 rate = SustainedRate()
-                rate.observe(each.seen_bps or _TYPICAL_BPS, 1.0, now)
+                rate.observe(seen_bps or _TYPICAL_BPS, 1.0, now)
             stretches = self._stretches.get(each.name)
             stretch = stretches.stretch() if stretches is not None else None
             # A metered network is taken to be there when it is needed: radios are switched on for it.

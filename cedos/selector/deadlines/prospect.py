@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from cedos.selector.deadlines.chance import TARGET
+from cedos.selector.deadlines.chance import accepted
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.missed import missed
 from cedos.selector.deadlines.network_state import NetworkState
@@ -95,7 +95,8 @@ def _latest_s(
 
     def risky(wait_s: float) -> bool:
         waiting = [(each, wait_s) for each in paid]
-        return missed(working, waiting, within_s, bits, TARGET) > TARGET
+        target = accepted(within_s - wait_s)
+        return missed(working, waiting, within_s, bits, target) > target
 
     if not paid or not risky(within_s):
         return inf

@@ -29,6 +29,9 @@ _AGED: Final = 0.5
 _AGES_S: Final = 900.0
 """A rate that nobody looked at for a quarter of an hour is as uncertain as that of another place."""
 
+_SEEN_AGAIN_S: Final = 30.0
+"""It is known again as it was after some times this long of use: one second of it says little."""
+
 _CERTAIN: Final = 1e-6
 _NORMAL: Final = NormalDist()
 _Z: Final[dict[float, float]] = {}
@@ -58,6 +61,7 @@ class SustainedRate:
     def __init__(self) -> None:
         self._windows = [_Window() for _ in WINDOWS_S]
         self._at_s: float | None = None
+        self._stale = 0.0
         self._settle()
 
     def _settle(self) -> None:
@@ -74,6 +78,7 @@ class SustainedRate:
         """It carried so much for `lasted_s` until `at_s`; what cannot be is not taken in."""
         if not (isfinite(rate_bps) and rate_bps >= 0.0 and 0.0 < lasted_s < 1e6):
             return
+        self._stale = self._aged(at_s - lasted_s) * exp(-lasted_s / _SEEN_AGAIN_S)
         self._at_s = at_s
         for window, length_s in zip(self._windows, WINDOWS_S, strict=True):
             window.bits += rate_bps * lasted_s
@@ -109,10 +114,15 @@ class SustainedRate:
         shorter, longer, share = _between(over_s)
         low = self._errors[shorter]
         found = low + share * (self._errors[longer] - low)
-        if self._at_s is not None and now_s > self._at_s + 1.0:
-            aged = 1.0 - exp((self._at_s + 1.0 - now_s) / _AGES_S)
+        if aged := self._aged(now_s):
             found = (found * found + _AGED * _AGED * aged) ** 0.5
         return found
+
+    def _aged(self, now_s: float) -> float:
+        """Which share of what it was known for is not known any more."""
+        if self._at_s is None or now_s <= self._at_s + 1.0:
+            return self._stale
+        return 1.0 - (1.0 - self._stale) * exp((self._at_s + 1.0 - now_s) / _AGES_S)
 
     def _error(self, index: int) -> float:
         """Own errors beside the typical ones; these are smaller where shorter windows vary less."""

@@ -27,6 +27,10 @@ KEPT_S: Final = 7 * 86_400.0
 """So long after its deadline a transfer that nobody goes on with is forgotten."""
 
 _STUCK_S: Final = 5.0
+_AWAKE_S: Final = 5.0
+"""Who carries tells every second; who was silent for longer was stopped or starved, and its bytes say
+nothing of networks."""
+
 _OWN_LIMIT: Final = 0.5
 """Who carries less than this share of what its networks can for so long is limited by something else."""
 
@@ -130,7 +134,7 @@ class TransferTable:
         total_bps = can_bps = 0.0
         for name, count in used.items():
             row.by_network[name] = row.by_network.get(name, 0) + count
-        if not 0.2 <= lasted_s <= 60.0 or not allowed:
+        if not 0.2 <= lasted_s <= _AWAKE_S or not allowed:
             return
         for name in allowed:
             bps = 8.0 * used.get(name, 0) / lasted_s

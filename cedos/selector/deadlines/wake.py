@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from cedos.selector.deadlines.chance import TARGET
+from cedos.selector.deadlines.chance import accepted
 from cedos.selector.deadlines.deadline_demand import DeadlineDemand
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.missed import risky
@@ -40,7 +40,8 @@ def wake_in_s(
         usable = [each for each in states_in(in_s) if each.usable]
         paid = [each for each in usable if not each.free]
         demand = DeadlineDemand.of(order, now + in_s)
-        return risky(demand, [], [(each, 0.0) for each in paid or usable], TARGET)
+        target = accepted(demand.within_s[0])
+        return risky(demand, [], [(each, 0.0) for each in paid or usable], target)
 
     if not any(each.usable for each in states_in(0.0)):
         return None

@@ -95,6 +95,7 @@ class SessionFlow:
         self.dialler: Dialler | None = None
         self._advice: Advice | None = None
         self._received: dict[str, int] = {}
+        self._delivered: dict[str, int] = {}
         if dialling is not None:
             self.dialler = Dialler(
                 driver,
@@ -202,6 +203,7 @@ class SessionFlow:
         self.paths.pop(path.path_id, None)
         network = path.facts.network
         self._received[network] = self._received.get(network, 0) + path.received_bytes
+        self._delivered[network] = self._delivered.get(network, 0) + path.acknowledged_bytes()
         self.last_why = f"{path.interface or path.peer}: {why}"
         self.lost_paths += 1
         if self._ended:
@@ -227,6 +229,14 @@ class SessionFlow:
         for path in self.paths.values():
             network = path.facts.network
             found[network] = found.get(network, 0) + path.received_bytes
+        return found
+
+    def sent_by_network(self) -> dict[str, int]:
+        """Bytes that went over each and have arrived, by paths that were and are."""
+        found = dict(self._delivered)
+        for path in self.paths.values():
+            network = path.facts.network
+            found[network] = found.get(network, 0) + path.acknowledged_bytes()
         return found
 
     def _acted(self) -> None:

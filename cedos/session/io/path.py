@@ -302,6 +302,14 @@ class SessionPath:
         if self.core is not None and not self.closed:
             self.core.path_facts(self.path_id, self.facts, now)
 
+    def acknowledged_bytes(self) -> int:
+        """What the other end's kernel has of what was sent over it, with everything that a session adds.
+
+        Of a path that is closed, what was sent: nobody can tell any more.
+        """
+        given = self._written_bytes - sum(map(len, self._pending))
+        return max(given - tcp_info.unacknowledged_bytes(self.connection), 0)
+
     def send_one(self, plain: bytes) -> None:
         """Sends a record made of a small message, on a path that is not blocked."""
         data = self.channel.send_one(plain)

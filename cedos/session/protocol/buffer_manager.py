@@ -59,7 +59,12 @@ class BufferManager:
         self._window = window_bytes
         self._small = min(window_bytes, max(_SMALL_WINDOW, ceil(self._bytes_per_s * _WINDOW_S)))
         self._starts: deque[float] = deque(maxlen=_STARTS)
-        self._filling = self._full = False
+        self._filling = self._full = self._alone = False
+
+    @property
+    def misses_unmetered(self) -> bool:
+        """Whether no unmetered network is there, or what there is carries too little."""
+        return self._filling or self._alone
 
     @property
     def filling(self) -> bool:
@@ -88,6 +93,7 @@ class BufferManager:
         low, high = self.thresholds()
         buffered, up_s = situation.buffered_bytes, situation.unmetered_up_s
         carried = situation.unmetered_bps / 8
+        self._alone = up_s is None
         if up_s is not None and carried >= max(self._bytes_per_s, 1.0):
             self._filling = False
         elif self._filling:

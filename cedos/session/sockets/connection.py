@@ -310,6 +310,10 @@ class Connection:
         """Bytes that have come over each, by interface, with everything that a session adds."""
         return self.flow.received_by_network()
 
+    def sent_by_network(self) -> dict[str, int]:
+        """The same of bytes that went over each and have arrived there."""
+        return self.flow.sent_by_network()
+
     @property
     def acknowledged_bytes(self) -> int:
         """How much of what was written the peer has for certain."""

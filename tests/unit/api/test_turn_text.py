@@ -40,11 +40,11 @@ def at(text: str) -> float:
         ),
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 19:10")),
-            "over wlan0; cannot be here by 18:00; done about 19:10 (19:10 or much later)",
+            "over wlan0; cannot be done by 18:00; done about 19:10 (19:10 or much later)",
         ),
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 17:50")),
-            "over wlan0; may not be here by 18:00; done about 17:50 (17:50 or much later)",
+            "over wlan0; may not be done by 18:00; done about 17:50 (17:50 or much later)",
         ),
         (
             TurnMessage(

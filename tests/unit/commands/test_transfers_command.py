@@ -1,6 +1,8 @@
 """`cedos transfers`, line by line."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
+
+import msgspec
 
 from cedos.api.transfers import TransferInTable, TurnMessage
 from cedos.commands.transfers import lines
@@ -40,6 +42,16 @@ def test_whose_program_does_not_run_says_what_to_do() -> None:
     text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
     assert "its program does not run: it waits until the same command is given again" in text
     assert "root" in text
+    late = "\n".join(lines([waiting(running=False)], NOW + timedelta(hours=2), 1000))
+    assert "late, and its program does not run: the same command, given again, goes on" in late
+
+
+def test_an_upload_says_where_it_goes() -> None:
+    upload = msgspec.structs.replace(waiting(), direction=Direction.UP, name="photo.jpg")
+    header, *text = list(lines([waiting(), upload], NOW, 1000))
+    assert "FROM, TO" in header
+    assert any("photo.jpg  to server.example" in line for line in text)
+    assert any("song.flac  server.example" in line for line in text)
 
 
 def test_nothing_waits() -> None:

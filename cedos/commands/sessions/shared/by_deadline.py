@@ -1,7 +1,6 @@
 """Files that can wait until a time: all of one command at once, as they share the networks."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -18,12 +17,11 @@ from cedos.commands.console.progress import ProgressLine, size
 from cedos.commands.sessions.shared.session_pool import PooledSession, SessionPool
 from cedos.commands.sessions.shared.sources import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.commands.sessions.shared.waiting_file import WaitingFile, download, upload
 from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
-from cedos.files.getting import Getting
-from cedos.files.partial import Partial
 from cedos.files.progress import Progress
-from cedos.session import keys
+from cedos.model import Direction
 from cedos.session.known_hosts import KnownServer
 from cedos.session.sockets.connection import Connection
 
@@ -39,27 +37,25 @@ _MOST_FILES: Final = 256
 class FileByDeadline:
     """One file that can wait, over whatever sessions it takes; while it waits others have them."""
 
-    def __init__(
-        self, source: Source, target: Path, ends: Endpoints, pool: SessionPool, by_unix_s: float
-    ) -> None:
-        self.source, self.target, self._by_unix_s = source, target, by_unix_s
-        self._only, self.pool = ends.networks, pool
-        # The server is who has the key, at whatever address.
-        identity = f"{keys.to_text(ends.server.key)}/{source.path}"
-        self._partial = Partial(target, identity)
-        self._key = hashlib.sha256(f"{identity}\0{target.absolute()}".encode()).hexdigest()[:32]
-        self._server = ends.server.host
+    def __init__(self, file: WaitingFile, pool: SessionPool, by_unix_s: float) -> None:
+        self.file, self.pool, self._by_unix_s = file, pool, by_unix_s
         self._used: dict[str, int] = {}
         self._session: PooledSession | None = None
+        self._asked = False
         self.following = FollowedTransfer(
             directories().socket, self._report, self._networks, self._changed
         )
-        self.getting = Getting(source.path, self._partial, self, ends.deadline_s)
+        self._moving, self.close = file.move(self, pool.ends.deadline_s)
         self.seconds = 0.0
+
+    @property
+    def progress(self) -> Progress:
+        return self._moving.progress
 
     async def ask(self) -> None:
         """For its size: before that is known there is nothing to plan. CedosError: it cannot be had."""
-        await self._ended_well(self.getting.ask())
+        await self._ended_well(self._moving.ask())
+        self._asked = True
 
     async def run(self) -> None:
         """Until it is here.
@@ -70,16 +66,13 @@ class FileByDeadline:
         began_s = time.monotonic()
         following = asyncio.create_task(self.following.run())
         try:
-            await self._ended_well(self.getting.run())
+            await self._ended_well(self._moving.run())
             await self.following.end()
         finally:
             self.seconds = time.monotonic() - began_s
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
-
-    def close(self) -> None:
-        self._partial.close()
 
     async def until_done(
         self, over: Callable[[Connection], Awaitable[bool]], progress: Progress, patience_s: float
@@ -91,26 +84,26 @@ class FileByDeadline:
             try:
                 await session.link.until_done(over, progress, patience_s)
             finally:
-                self._used, self._session = self._received(), None
+                self._used, self._session = self._carried(), None
 
     def may_use(self, interface: str) -> bool:
         return self.following.may_use(interface)
 
     async def mine(self) -> None:
-        if self.getting.progress.size_bytes is not None:
+        if self._asked:
             await self.following.mine()
 
     @staticmethod
-    async def _ended_well(getting: Awaitable[None]) -> None:
+    async def _ended_well(moving: Awaitable[None]) -> None:
         try:
-            await getting
+            await moving
         except TimeoutError as error:
             raise SessionError("no server for too long") from error
 
     @property
     def state(self) -> str:
         """What it waits for, or does, in words."""
-        turn, progress = self.following.turn, self.getting.progress
+        turn, progress = self.following.turn, self.progress
         if progress.connection is None and progress.state:
             return progress.state
         if turn is None:
@@ -119,17 +112,17 @@ class FileByDeadline:
 
     @property
     def fact(self) -> dict[str, Any]:
-        progress = self.getting.progress
+        progress = self.progress
+        carried = "received_bytes" if self.file.direction is Direction.DOWN else "sent_bytes"
         return {
-            "path": str(self.target),
-            "from": self.source.name,
+            **self.file.facts,
             "bytes": progress.have_bytes,
             "here_before_bytes": progress.began_bytes,
             "sessions": max(
                 progress.sessions - 1, 0
             ),  # without the one that was asked for its size
             "seconds": round(self.seconds, 3),
-            "received_bytes": dict(self._received()),
+            carried: dict(self._carried()),
             "by_unix_s": self._by_unix_s,
             "in_time": time.time() <= self._by_unix_s,
             "error": None,
@@ -139,13 +132,13 @@ class FileByDeadline:
         return {
             name: metered
             for name, metered in self.pool.networks().items()
-            if not self._only or name in self._only
+            if not (only := self.pool.ends.networks) or name in only
         }
 
-    def _received(self) -> dict[str, int]:
+    def _carried(self) -> dict[str, int]:
         found = dict(self._used)
         if self._session is not None:
-            for name, count in self._session.received().items():
+            for name, count in self._session.carried(self.file.direction).items():
                 found[name] = found.get(name, 0) + count
         return found
 
@@ -154,15 +147,16 @@ class FileByDeadline:
             self._session.networks_changed()
 
     def _report(self) -> TransferReport:
-        progress = self.getting.progress
+        progress = self.progress
         return TransferReport(
-            key=self._key,
-            name=self.target.name[:300],
-            server=self._server[:300],
+            key=self.file.key,
+            name=self.file.name[:300],
+            server=self.pool.ends.server.host[:300],
+            direction=self.file.direction,
             size_bytes=progress.size_bytes,
             done_bytes=progress.have_bytes,
             deadline_unix_s=self._by_unix_s,
-            used_bytes=self._received(),
+            used_bytes=self._carried(),
         )
 
 
@@ -182,14 +176,25 @@ class FilesByDeadline:
         self._pools: dict[KnownServer, SessionPool] = {}
 
     def add(self, source: Source, target: Path, ends: Endpoints) -> None:
-        """One more; it is fetched by `run`.
+        """One more that is fetched by `run`.
 
         Raises:
             TransferError: it cannot be written, or there are too many.
         """
+        self._add(download(source, target, ends), ends)
+
+    def add_upload(self, source: Path, path: str, where: str, ends: Endpoints) -> None:
+        """One more that is sent by `run`, to `path` of the server; `where`: that in full.
+
+        Raises:
+            TransferError: it cannot be read, or there are too many.
+        """
+        self._add(upload(source, path, where, ends), ends)
+
+    def _add(self, file: WaitingFile, ends: Endpoints) -> None:
         if len(self._waiting) >= _MOST_FILES:
             raise TransferError(
-                f"{target}: one command takes {_MOST_FILES} files with --by; "
+                f"{file.path}: one command takes {_MOST_FILES} files with --by; "
                 "repeat it when these are here"
             )
         pool = self._pools.get(ends.server)
@@ -197,7 +202,7 @@ class FilesByDeadline:
             until_s = max(self._by_unix_s - time.time(), 0.0) + _BEYOND_S
             ends = replace(ends, deadline_s=min(max(until_s, ends.deadline_s), _MOST_S))
             pool = self._pools[ends.server] = SessionPool(ends)
-        self._waiting.append(FileByDeadline(source, target, pool.ends, pool, self._by_unix_s))
+        self._waiting.append(FileByDeadline(file, pool, self._by_unix_s))
 
     async def run(self) -> None:
         """Until each is here or cannot be had; where it is cancelled, says what is kept."""
@@ -245,16 +250,18 @@ class FilesByDeadline:
 
     def _given_up(self, each: FileByDeadline, error: CedosError, line: "_Line") -> None:
         line.clear()
-        self._failed(each.source.name, each.target, error)
+        self._failed(each.file.origin, each.file.path, error)
         _say_kept(each)
         self._waiting.remove(each)
         each.close()
 
 
 def _say_kept(each: FileByDeadline) -> None:
-    if have := each.getting.progress.have_bytes:
-        why = f"{each.target}: {size(have)} are kept; the same command goes on"
-        say("cedos-get", CedosError(why))
+    if have := each.progress.have_bytes:
+        up = each.file.direction is Direction.UP
+        kept = f"{size(have)} are kept{' there' if up else ''}"
+        why = f"{each.file.path}: {kept}; the same command goes on"
+        say("cedos-put" if up else "cedos-get", CedosError(why))
 
 
 class _Line:
@@ -263,8 +270,7 @@ class _Line:
     def __init__(self, waiting: list[FileByDeadline], quiet: bool) -> None:
         self._waiting, self._quiet = waiting, quiet
         self._lines = {
-            id(each): ProgressLine(each.target.name, each.getting.progress, quiet=quiet)
-            for each in waiting
+            id(each): ProgressLine(each.file.name, each.progress, quiet=quiet) for each in waiting
         }
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cedos.commands.sessions.shared.transfers import Endpoints
 from cedos.files.server_link import ServerLink
+from cedos.model import Direction
 from cedos.session.sockets.connection import Connection
 
 
@@ -30,13 +31,13 @@ class PooledSession:
         self.link = ServerLink(self._connect)
         self._user: SessionUser | None = None
         self._connection: Connection | None = None
-        self._earlier: dict[str, int] = {}
-        self._before: Mapping[str, int] = {}
+        self._earlier: dict[Direction, dict[str, int]] = _nothing()
+        self._before: dict[Direction, dict[str, int]] = _nothing()
 
     def given(self, user: SessionUser | None) -> None:
         """From now on it is this one's."""
-        self._user, self._earlier = user, {}
-        self._before = self._connection.received_by_network() if self._connection else {}
+        self._user, self._earlier = user, _nothing()
+        self._before = {way: self._counted(way) for way in Direction}
         self.networks_changed()
 
     @property
@@ -53,13 +54,19 @@ class PooledSession:
         alive = self._connection is not None and not self._connection.ended
         return self._connection.networks() if alive and self._connection is not None else {}
 
-    def received(self) -> dict[str, int]:
+    def carried(self, way: Direction) -> dict[str, int]:
         """Bytes by network since its user has it."""
-        found = dict(self._earlier)
-        if self._connection is not None:
-            for name, count in self._connection.received_by_network().items():
-                found[name] = found.get(name, 0) + count - self._before.get(name, 0)
+        found, before = dict(self._earlier[way]), self._before[way]
+        for name, count in self._counted(way).items():
+            found[name] = found.get(name, 0) + max(count - before.get(name, 0), 0)
         return found
+
+    def _counted(self, way: Direction) -> dict[str, int]:
+        if self._connection is None:
+            return {}
+        if way is Direction.UP:
+            return self._connection.sent_by_network()
+        return self._connection.received_by_network()
 
     async def _connect(self) -> Connection:
         if self._user is not None:
@@ -67,11 +74,15 @@ class PooledSession:
         return await self._dial()
 
     def _made(self, connection: Connection) -> None:
-        self._earlier = self.received()
-        self._connection, self._before = connection, {}
+        self._earlier = {way: self.carried(way) for way in Direction}
+        self._connection, self._before = connection, _nothing()
 
     def _may_use(self, interface: str) -> bool:
         return self._user is not None and self._user.may_use(interface)
+
+
+def _nothing() -> dict[Direction, dict[str, int]]:
+    return {way: {} for way in Direction}
 
 
 class SessionPool:

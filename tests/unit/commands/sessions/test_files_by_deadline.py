@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from cedos import session
+from cedos.commands.sessions.shared import waiting_file
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import Endpoints
-from cedos.errors import CedosError
+from cedos.errors import CedosError, TransferError
 from cedos.files.serving import Serving
 from cedos.files.tree import Tree
 from cedos.session.known_hosts import KnownServer
@@ -111,3 +112,18 @@ def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
     assert len(failed) == 20
     assert len({text.partition(": ")[2] for text in failed}) == 1
     assert not list(tmp_path.glob("*.part.json"))
+
+
+def test_who_is_here_already_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have come while no daemon was there: the same command, given again, has it forgotten."""
+    forgotten: list[str] = []
+    monkeypatch.setattr(waiting_file, "forget", lambda _socket, key: forgotten.append(key))
+    server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
+    ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
+    later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
+    (tmp_path / "song").write_bytes(b"here")
+    with pytest.raises(TransferError, match="is there already"):
+        later.add(source("there/song"), tmp_path / "song", ends)
+    assert len(forgotten) == 1

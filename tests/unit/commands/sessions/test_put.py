@@ -124,8 +124,35 @@ def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
         copy = programs.folder / "later/photos" / path.relative_to(photos)
         assert copy.read_bytes() == path.read_bytes()
     again = programs.run("cedos-put", "-r", "photos", "home/my/")
+    assert again.returncode == 0, again.stderr  # what is there is what was wanted
+    (photos / "000.jpg").write_bytes(b"x" * 20_000)
+    (photos / "001.jpg").write_bytes(b"longer")
+    again = programs.run("cedos-put", "-r", "photos", "home/my/")
     assert again.returncode == 1
-    assert again.stderr.count("is there already; it is not overwritten") == 31
+    assert again.stderr.count("it is not overwritten") == 2
+    assert "000.jpg is there already, with another content" in again.stderr
+    assert (programs.inbox / "my/photos/000.jpg").read_bytes() != b"x" * 20_000
+
+
+def test_a_folder_that_can_wait_goes_there(programs: TwoPrograms) -> None:
+    """Over loopback, which costs nothing, at once; all over one session."""
+    programs.serve("--writable")
+    programs.remembered()
+    photos = programs.folder / "photos"
+    photos.mkdir()
+    for number in range(30):
+        (photos / f"{number:03}.jpg").write_bytes(random.Random(number).randbytes(20_000))
+    sent = programs.run("cedos-put", "--by", "5min", "--json", "-r", "photos", "home/my/")
+    assert sent.returncode == 0, sent.stderr
+    found = json.loads(sent.stdout)["files"]
+    assert len(found) == 30
+    assert all(each["in_time"] and each["error"] is None for each in found)
+    assert all(each["sent_bytes"]["lo"] >= 20_000 for each in found)
+    assert max(each["seconds"] for each in found) < 12
+    for path in photos.iterdir():
+        assert (programs.inbox / "my/photos" / path.name).read_bytes() == path.read_bytes()
+    again = programs.run("cedos-put", "--by", "5min", "photos/000.jpg", "home/my/photos/")
+    assert "from an earlier attempt" in again.stdout, again.stderr
 
 
 def test_pieces_become_one_file_whoever_is_killed(programs: TwoPrograms) -> None:

@@ -49,6 +49,17 @@ def test_an_old_rate_is_less_certain() -> None:
     assert rate.error(100.0, 3000.0) < rate.error(100.0, 3600.0) < rate.error(100.0, 9000.0)
 
 
+def test_one_second_of_use_does_not_make_an_old_rate_certain_again() -> None:
+    """It did: a download that had just begun over LTE stopped again, and was a minute and a half late."""
+    rate = drawn(0.2)
+    fresh, old = rate.error(300.0, 3000.0), rate.error(300.0, 9000.0)
+    rate.observe(1e6, 1.0, 9000.0)
+    assert old - rate.error(300.0, 9000.0) < 0.1 * (old - fresh)
+    for second in range(1, 150):
+        rate.observe(3.3e6, 1.0, 9000.0 + second)
+    assert rate.error(300.0, 9149.0) < fresh + 0.1 * (old - fresh)
+
+
 def test_what_is_kept_comes_back() -> None:
     rate, again = drawn(0.4), SustainedRate()
     again.restore(rate.to_state(), 3000.0)

@@ -108,6 +108,23 @@ def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(
     assert table.turn("b", 8.0).networks == ("wlan0",)
 
 
+def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
+    table: TransferTable,
+) -> None:
+    """It was: fifteen seconds of SIGSTOP, and the phone was used as its own rate was too low."""
+    table.report(transfer(left=60_000_000, in_s=120.0), 0.0)
+    plan(table, WIFI, LTE)
+    before = table.networks.states([WIFI], Direction.DOWN, 16.0)[0].rate_bps
+    table.report(transfer(left=60_000_000, in_s=120.0), 16.0)
+    table.carried("a", {"wlan0": 700_000}, 16.0, 16.0)
+    plan(table, WIFI, LTE, now=16.0)
+    turn = table.turn("a", 16.0)
+    assert not turn.late
+    assert table.networks.states([WIFI], Direction.DOWN, 16.0)[0].rate_bps == before
+    ((_, by, _),) = table.rows(16.0)
+    assert by == {"wlan0": 700_000}
+
+
 def test_bytes_are_counted_by_network(table: TransferTable) -> None:
     table.report(transfer(), 0.0)
     plan(table, WIFI)
@@ -169,3 +186,12 @@ def test_a_spent_budget_forbids_a_dear_one_does_not() -> None:
     seen = [SeenNetwork(name, True, price_s) for name, price_s in prices.items()]
     usable = {each.name: each.usable for each in networks.states(seen, Direction.DOWN, 0.0)}
     assert usable == {"spent": False, "dear": True}
+
+
+def test_what_downloads_carried_says_nothing_of_uploads() -> None:
+    networks = HostNetworks()
+    seen = [LTE._replace(seen_bps=40e6), WIFI._replace(seen_bps=40e6, seen_up_bps=9e6)]
+    up = {each.name: each.rate_bps for each in networks.states(seen, Direction.UP, 0.0)}
+    down = {each.name: each.rate_bps for each in networks.states(seen, Direction.DOWN, 0.0)}
+    assert up == pytest.approx({"lte0": 1e6, "wlan0": 9e6})
+    assert down == pytest.approx({"lte0": 40e6, "wlan0": 40e6})

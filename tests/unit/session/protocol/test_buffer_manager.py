@@ -97,3 +97,17 @@ def test_playing_stands_while_there_is_nothing() -> None:
     assert clock.played_bytes(3000, 20.0) == 3000
     assert clock.played_bytes(9000, 20.0) == 3000
     assert clock.played_bytes(9000, 21.0) == 4000
+
+
+def test_wifi_is_missed_where_there_is_none_or_too_little_of_it() -> None:
+    manager = BufferManager(bitrate_bps=640e3, window_bytes=1 << 18)
+    low, _ = manager.thresholds()
+    assert not manager.misses_unmetered
+    for up_s, bps, buffered, missed in (
+        (None, 0.0, 10 * low, True),  # none, though the store is full
+        (10.0, 0.0, 10 * low, False),  # nothing has to come
+        (10.0, 100e3, low - 1, True),
+        (10.0, 2e6, low - 1, False),
+    ):
+        manager.metered_wanted(BufferSituation(buffered, up_s, bps))
+        assert manager.misses_unmetered is missed

@@ -1,0 +1,82 @@
+"""A file that can wait until a time: what is told of it, and what moves it once it is its turn."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cedos.api.followed_transfer import forget
+from cedos.commands.sessions.shared.sources import Source
+from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.config.directories import directories
+from cedos.files.getting import Getting
+from cedos.files.partial import Partial
+from cedos.files.progress import Progress
+from cedos.files.putting import Putting
+from cedos.files.server_link import Sessions
+from cedos.model import Direction
+from cedos.session import keys
+
+
+class MovedFile(Protocol):
+    """`Getting` or `Putting`."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    async def ask(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFile:
+    """One file.
+
+    Attributes:
+        key: its own for good, also after a restart of its program.
+        name: in tables and lines; `origin`: where it comes from, in full; `path`: here.
+        facts: of --json.
+        move: what moves it over such sessions, with so much patience, and what lets go of it.
+    """
+
+    direction: Direction
+    key: str
+    name: str
+    origin: str
+    path: Path
+    facts: Mapping[str, str]
+    move: Callable[[Sessions, float], tuple[MovedFile, Callable[[], None]]]
+
+
+def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
+    """From a server. `move` raises TransferError: it cannot be written."""
+    # The server is who has the key, at whatever address.
+    identity = f"{keys.to_text(ends.server.key)}/{source.path}"
+    key = _key(identity, target)
+
+    def move(sessions: Sessions, patience_s: float) -> tuple[MovedFile, Callable[[], None]]:
+        if target.exists():  # it may have come while no daemon was there to hear of it
+            forget(directories().socket, key)
+        partial = Partial(target, identity)
+        return Getting(source.path, partial, sessions, patience_s), partial.close
+
+    facts = {"path": str(target), "from": source.name}
+    return WaitingFile(Direction.DOWN, key, target.name, source.name, target, facts, move)
+
+
+def upload(source: Path, path: str, where: str, ends: Endpoints) -> WaitingFile:
+    """To a server. `move` raises TransferError: it cannot be read."""
+    key = _key(f"{keys.to_text(ends.server.key)}/{path}\0up", source)
+
+    def move(sessions: Sessions, patience_s: float) -> tuple[MovedFile, Callable[[], None]]:
+        putting = Putting(source, path, sessions, patience_s)
+        return putting, putting.close
+
+    facts = {"path": str(source), "to": where}
+    return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
+
+
+def _key(identity: str, path: Path) -> str:
+    return hashlib.sha256(f"{identity}\0{path.absolute()}".encode()).hexdigest()[:32]

@@ -1,0 +1,122 @@
+"""DASH in Chromium on a train, over Wi-Fi alone and through the local proxy and a gateway.
+
+`python -m emu.experiments.streaming.browser --places DIR p14` plays 90 s of 640 kbit/s with a player
+that keeps a minute ahead, from the beginning of the place, and says what came over which network beside
+the fewest metered bytes with which anybody could have played it.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cedos.model import NetworkKind
+from emu.bench.rescue_laptop import RescueDaemon, put_on_time
+from emu.experiments.streaming.optimum import Playback, least_metered_bytes
+from emu.experiments.streaming.ride import carried
+from emu.lab.runs import browsing
+from emu.lab.runs.scenario import Scenario, VideoLoad
+from emu.places.places import load
+from emu.testbed.access import Access
+from emu.testbed.phones import LTE, SERVER, WLAN, Laptop
+from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.servers import Servers
+from emu.workloads.web import media
+from emu.workloads.web.video import PLAYER
+
+_RATE_BPS: Final = 640_000
+_PLAY_S, _AHEAD_S, _LIMIT_S, _WARM_S = 90.0, 60.0, 60.0, 4.0
+_BROWSER_USER: Final = "65534"
+_VIDEO: Final = VideoLoad(
+    "video", at_s=0.2, play_s=_PLAY_S, segment_s=2.0, bitrates_bps=(_RATE_BPS,),
+    bitrate_bps=_RATE_BPS, buffer_s=_AHEAD_S,
+)  # fmt: skip
+
+
+def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
+    """One ride; `way`: `plain` stays on Wi-Fi, `gateway` redirects the browser's connections."""
+    scenario = Scenario(video=(_VIDEO,), duration_s=_PLAY_S, limit_s=_LIMIT_S, seed=1)
+    wanted = browsing.plan(scenario, 1)
+    with ExitStack() as stack:
+        laptop = stack.enter_context(Laptop(*accesses, source_rules=way == "plain"))
+        player = laptop.directory / "player"
+        shutil.copytree(PLAYER, player)
+        sites = media.nginx_servers(
+            [each.media for each in wanted.videos], player, tls=True, http2=True
+        )
+        servers = stack.enter_context(
+            Servers(laptop, tls=True, sites=sites, addresses={media.HOST: SERVER})
+        )
+        put_on_time(laptop)
+        if way == "gateway":
+            stack.enter_context(_through_gateway(laptop))
+        log = laptop.directory / "chromium.log"
+        person = stack.enter_context(
+            browsing.Person(laptop, servers, wanted, log, mptcp=False, nice=0)
+        )
+        laptop.attach(*accesses)  # from the place's beginning, whatever took long until here
+        put_on_time(laptop)
+        time.sleep(_WARM_S)
+        before = carried(laptop)
+        (seen,) = person.browse(zero_at_s=time.monotonic(), limit_s=_LIMIT_S).watched
+        after = carried(laptop)
+    return {
+        "way": way,
+        "start_s": seen.start_s,
+        "stalls": seen.stalls,
+        "stall_s": seen.stall_s,
+        "censored": seen.censored,
+        "problem": seen.problem,
+        "wifi_mb": (after[WLAN] - before[WLAN]) / 1e6,
+        "lte_mb": (after[LTE] - before[LTE]) / 1e6,
+    }
+
+
+@contextmanager
+def _through_gateway(laptop: Laptop) -> Iterator[None]:
+    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
+    daemon.start()
+    resolver = laptop.directory / "gateway-resolv.conf"
+    resolver.write_text(f"nameserver {SERVER}\n")
+    variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
+    options = ("--redirect", _BROWSER_USER)
+    try:
+        with Gatewayed(laptop, laptop.directory, variables, options, resolver=resolver):
+            yield
+    finally:
+        daemon.stop()
+
+
+def _least_mb(accesses: tuple[Access, Access]) -> float | None:
+    rates = []
+    for each in accesses:
+        bins = [float(bits) for bits in each.down.bins(1.0)]
+        first, last = int(_WARM_S), int(_WARM_S + _PLAY_S) + 10
+        rates.append([bins[n % len(bins)] for n in range(first, last)])
+    playback = Playback(_RATE_BPS, _PLAY_S, store_bytes=_AHEAD_S * _RATE_BPS / 8)
+    found = least_metered_bytes(rates[0], rates[1], playback)
+    return None if found is None else found / 1e6
+
+
+@click.command()
+@click.option("--places", "directory", required=True, type=click.Path(path_type=Path, exists=True))
+@click.argument("place")
+def main(directory: Path, place: str) -> None:
+    """Prints a line of JSON for each way."""
+    networks = load(directory)[place].networks
+    wifi, lte = (
+        Access(kind, networks[str(kind)].up, networks[str(kind)].down, networks[str(kind)].rtt_s)
+        for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
+    )
+    for way in ("plain", "gateway"):
+        found = watched((wifi, lte), way)
+        click.echo(json.dumps({"place": place, **found, "least_lte_mb": _least_mb((wifi, lte))}))
+
+
+if __name__ == "__main__":
+    main()
