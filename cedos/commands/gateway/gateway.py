@@ -272,6 +272,7 @@ async def _run(
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
     from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
+    from cedos.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
 
     rules = settings.rules()
 
@@ -291,7 +292,8 @@ async def _run(
             connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None
         )
 
-    gateway = Gateway(settings, me, invited.name_of, serving, process)
+    requests = ProgramRequests(fetcher)
+    gateway = Gateway(settings, me, invited.name_of, serving, process, requests)
     try:
         return await _serve(gateway, len(invited.names), metrics, process)
     finally:

@@ -59,9 +59,9 @@ class StoredObject:
         self._check()
         return self.record.size
 
-    async def beyond(self, offset: int) -> int:
-        """How much is here, once that is much more than up to `offset`, or all. TransferError."""
-        while not self.whole and self.have < offset + _ENOUGH:
+    async def beyond(self, offset: int, least: int = _ENOUGH) -> int:
+        """How much is here, once that is so much more than up to `offset`, or all. TransferError."""
+        while not self.whole and self.have < offset + least:
             self._check()
             await self._grown.wait()
         return self.have

@@ -15,6 +15,7 @@ from cedos.kernel.process import open_files
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
 from cedos.proxy.gateway.associations import Associations
+from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
@@ -82,6 +83,7 @@ class Gateway:
         clients: by public key, who is invited: its name, None for nobody.
         service: serves what clients ask for on their sessions' streams.
         process: which of several this one is.
+        requests: fetches what programs ask for by plain HTTP.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Gateway:
         clients: Callable[[bytes], str | None],
         service: Callable[[Connection], StreamService] | None = None,
         process: GatewayProcess | None = None,
+        requests: RequestFetcher | None = None,
     ) -> None:
         self._process = process
         self._settings = settings
@@ -108,6 +111,7 @@ class Gateway:
             settings.idle_s,
             settings.names,
             service,
+            requests,
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}

@@ -24,7 +24,7 @@ VARIABLE: Final = "CEDOS_HAND_OVER"
 NAME: Final = "cedos-gateway"
 """By which the service manager knows what it keeps; of one of several processes `NAME-number`."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MARK: Final = b"cedos gateway\n"
 
 
@@ -48,6 +48,17 @@ class KeptOpening(Struct, array_like=True):
     port: int
 
 
+class KeptRequest(Struct, array_like=True):
+    """A request that is answered here, of which `head` and a part of the body may have been sent."""
+
+    stream: int
+    host: str
+    port: int
+    request: bytes
+    head: bytes
+    version: str
+
+
 class KeptSession(Struct, array_like=True):
     """One session of a gateway; `credentials` and `session` as in `HandedFlow`."""
 
@@ -56,6 +67,7 @@ class KeptSession(Struct, array_like=True):
     streams: KeptStreams
     origins: list[KeptOrigin]
     opening: list[KeptOpening]
+    answers: list[KeptRequest]
 
 
 class HandOver(Struct, array_like=True):
