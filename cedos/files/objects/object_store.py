@@ -125,6 +125,12 @@ class ObjectStore:
             made = StoredObject(self._folder / client / name, record)
         except OSError as error:
             raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+        try:
+            made.reserve()
+        except OSError as error:
+            made.fail("the disk is full")
+            made.path.unlink(missing_ok=True)
+            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
         self._objects.setdefault(client, {})[name] = made
         return made
 
