@@ -140,6 +140,13 @@ class ObjectFetcher:
         assert not isinstance(way, str)
         return way
 
+    def kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
+        """What is here, whole, and answers a request without the origin. TransferError: no disk."""
+        self.store.open()
+        there = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
+        fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
+        return None if fresh is None else there[fresh]
+
     def unwanted(self, client: str, found: StoredObject) -> None:
         """Nobody waits for it any more: what may answer nobody else goes."""
         if not found.record.reusable and not found.users:

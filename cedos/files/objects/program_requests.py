@@ -1,7 +1,7 @@
 """Programs' plain requests that the gateway fetches for them: whole and at once, kept by HTTP's rules.
 
-Only what anybody would get: a GET that names no user and no condition. All else goes to its origin as it
-is, and so does what the gateway has no room for.
+Only what anybody would get: a GET that names no user and no condition, or a part of what is kept already.
+All else goes to its origin as it is, and so does what the gateway has no room for.
 """
 
 import os
@@ -12,13 +12,14 @@ import aiohttp
 from yarl import URL
 
 from cedos.errors import TransferError
+from cedos.files.objects.http_rules import one_range
 from cedos.files.objects.object_fetcher import ObjectFetcher
 from cedos.files.objects.stored_object import StoredObject
 from cedos.session.protocol.crypto import host_id
 
 _BLOCK: Final = 1 << 18
 _NOT_OURS: Final = frozenset(
-    (b"authorization", b"cookie", b"range", b"if-match", b"if-none-match", b"if-modified-since",
+    (b"authorization", b"cookie", b"if-match", b"if-none-match", b"if-modified-since",
      b"if-unmodified-since", b"if-range", b"content-length", b"transfer-encoding", b"expect",
      b"upgrade")
 )  # fmt: skip
@@ -51,6 +52,8 @@ class ProgramRequests:
         whose = host_id(client).hex()[:32]
         try:
             url = URL(f"http://{there}{target.decode()}", encoded=True)
+            if (wanted := asked.pop("range", None)) is not None:
+                return self._part(whose, url, asked, wanted)
             found = await self._fetcher.answer(whose, url, asked)
         except (TransferError, ValueError):
             return None  # its origin itself says what is wrong
@@ -63,16 +66,34 @@ class ProgramRequests:
         except OSError:
             return None
 
+    def _part(
+        self, client: str, url: URL, asked: dict[str, str], wanted: str
+    ) -> "StoredAnswer | None":
+        found = self._fetcher.kept(client, url, asked)
+        if found is None or (part := one_range(wanted, found.record.size or 0)) is None:
+            return None
+        try:
+            return StoredAnswer(self._fetcher, client, found, part)
+        except OSError:
+            return None
+
 
 class StoredAnswer:
-    """An object of the store, which may still be on its way."""
+    """An object of the store, which may still be on its way; or a part, to the byte before its end."""
 
-    def __init__(self, fetcher: ObjectFetcher, client: str, found: StoredObject) -> None:
+    def __init__(
+        self,
+        fetcher: ObjectFetcher,
+        client: str,
+        found: StoredObject,
+        part: tuple[int, int] | None = None,
+    ) -> None:
         self._fetcher, self._client, self._found = fetcher, client, found
         self._number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         found.users += 1
         record = found.record
-        self._size = record.size or 0
+        size = record.size or 0
+        self._first, self._end = part or (0, size)
         self.version = record.version if record.version != record.id else ""
         fields = [
             (name, value)
@@ -81,15 +102,20 @@ class StoredAnswer:
             for value in values
         ]
         age_s = max(0, int(time.time() - record.received_unix_s))
-        own = [("content-length", str(self._size)), ("age", str(age_s))]
-        self.head = _head(200, "OK", [*fields, *own])
+        own = [("content-length", str(self._end - self._first)), ("age", str(age_s))]
+        if part is None:
+            self.head = _head(200, "OK", [*fields, *own])
+        else:
+            own.append(("content-range", f"bytes {self._first}-{self._end - 1}/{size}"))
+            self.head = _head(206, "Partial Content", [*fields, *own])
         fetcher.store.used(found)
 
     async def body(self, offset: int) -> bytes:
-        if offset >= self._size:
+        at = self._first + offset
+        if at >= self._end:
             return b""
-        have = await self._found.beyond(offset, 1)
-        return os.pread(self._number, min(_BLOCK, have - offset), offset)
+        have = min(self._end, await self._found.beyond(at, 1))
+        return os.pread(self._number, min(_BLOCK, have - at), at)
 
     def close(self, *, whole: bool) -> None:
         os.close(self._number)

@@ -106,6 +106,24 @@ async def test_what_is_fresh_is_asked_for_once(fetching: Ends) -> None:
     assert b'if-none-match: "one"' in origin.asked[1].lower()
 
 
+async def test_a_part_of_what_is_kept_comes_from_there(fetching: Ends) -> None:
+    """A player that seeks, or `curl -C -` after it was interrupted."""
+    origin = Origin()
+    port = await fetching.origin(origin)
+    await got(fetching, port)
+    for wanted, part in (
+        (b"bytes=100-", origin.body[100:]),
+        (b"bytes=5-9", origin.body[5:10]),
+        (b"bytes=-7", origin.body[-7:]),
+    ):
+        head, body = await got(fetching, port, b"Range: %s\r\n" % wanted)
+        assert head.startswith(b"http/1.1 206 ")
+        assert b"content-length: %d\r\n" % len(part) in head
+        assert body == part
+    assert b"content-range: bytes %d-%d/%d" % (LARGE - 7, LARGE - 1, LARGE) in head
+    assert len(origin.asked) == 1
+
+
 async def test_it_is_read_whole_while_its_program_does_not_read(fetching: Ends) -> None:
     origin = Origin()
     reader = await begun(fetching, await fetching.origin(origin))
