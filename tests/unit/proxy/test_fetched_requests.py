@@ -14,6 +14,7 @@ from cedos.files.objects.object_fetcher import ObjectFetcher
 from cedos.files.objects.object_store import ObjectStore
 from cedos.files.objects.program_requests import ProgramRequests
 from cedos.proxy.streams.stream import WINDOW_BYTES
+from cedos.session.protocol.crypto import host_id
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +134,29 @@ async def test_it_is_read_whole_while_its_program_does_not_read(fetching: Ends) 
     fetching.writers[-1].transport.resume_reading()
     answer = await asyncio.wait_for(reader.read(), 30)
     assert answer.endswith(origin.body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stays"), [(b"Cache-Control: no-store\r\n", False), (b"", True)]
+)
+async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(
+    fetching: Ends, fields: bytes, stays: bool
+) -> None:
+    origin = Origin()
+    origin.fields = fields or origin.fields
+    origin.half = LARGE // 3
+    origin.go_on.clear()
+    reader = await begun(fetching, await fetching.origin(origin))
+    await asyncio.wait_for(reader.readexactly(100_000), 20)
+    client = host_id(fetching.client.public).hex()[:32]
+    assert len(fetching.fetcher.store.of(client)) == 1
+    fetching.writers[-1].transport.abort()
+    await asyncio.sleep(1.0)
+    origin.go_on.set()
+    deadline_s = asyncio.get_running_loop().time() + 20
+    while [each.whole for each in fetching.fetcher.store.of(client)] != [True] * stays:
+        assert asyncio.get_running_loop().time() < deadline_s
+        await asyncio.sleep(0.05)
 
 
 async def test_what_is_under_way_goes_on_in_the_next_process(fetching: Ends) -> None:
