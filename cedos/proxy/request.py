@@ -190,3 +190,12 @@ def authority(text: str) -> tuple[str, int | None]:
     if not _NAME.fullmatch(host):
         raise _bad("the target's host is not a name")
     return host, port
+
+
+def forwarded(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]] | None:
+    """Target and fields of a GET as `ProxyRequest.head` has it, without its end; None: it is none."""
+    first, *lines = head.split(b"\r\n")
+    line, fields = _LINE.fullmatch(first), [_FIELD.fullmatch(each) for each in lines]
+    if line is None or line[1] != b"GET" or not line[2].startswith(b"/") or None in fields:
+        return None
+    return line[2], [(each[1], each[2].rstrip(b" \t")) for each in fields if each is not None]

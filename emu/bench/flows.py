@@ -46,7 +46,7 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
 
 async def _measure(count: int, gateway: int, progress: Callable[[str], None]) -> dict[str, float]:
     loop = asyncio.get_running_loop()
-    origin = await loop.create_server(_Echo, _HOST, _ORIGIN_PORT, backlog=4_096)
+    origin = await loop.create_server(Echo, _HOST, _ORIGIN_PORT, backlog=4_096)
     links = [
         GatewayLink(
             JoinedGateway(_HOST, _GATEWAY_PORT, _key("gateway").public, _key(f"client {number}")),
@@ -58,27 +58,27 @@ async def _measure(count: int, gateway: int, progress: Callable[[str], None]) ->
 
     async def one(link: GatewayLink) -> None:
         stream = await link.open(_HOST, _ORIGIN_PORT)
-        await _answered_s(stream)
+        await answered_s(stream)
         streams.append(stream)
 
     while len(streams) < count:
         await asyncio.gather(*(one(link) for link in links for _ in range(_AT_ONCE)))
         if len(streams) % 5_000 == 0:
-            progress(f"{len(streams)} connections: {_rss_mb(gateway):.0f} MB")
+            progress(f"{len(streams)} connections: {rss_mb(gateway):.0f} MB")
     began_s = processor_s(gateway)
     await asyncio.sleep(_REST_S)
     rested_s = processor_s(gateway) - began_s
     assert origin.is_serving()
-    answers_s = [await _answered_s(each) for each in streams[:: max(1, count // _ASKED)]]
+    answers_s = [await answered_s(each) for each in streams[:: max(1, count // _ASKED)]]
     return {
         "flows": count,
-        "flows_rss_mb": _rss_mb(gateway),
+        "flows_rss_mb": rss_mb(gateway),
         "flows_idle_cpu_share": rested_s / _REST_S,
         "flows_answer_median_ms": 1e3 * statistics.median(answers_s),
     }
 
 
-async def _answered_s(stream: ProxiedStream) -> float:
+async def answered_s(stream: ProxiedStream) -> float:
     answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def changed() -> None:
@@ -93,7 +93,7 @@ async def _answered_s(stream: ProxiedStream) -> float:
     return time.monotonic() - began_s
 
 
-class _Echo(asyncio.Protocol):
+class Echo(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
@@ -129,7 +129,7 @@ def _key(name: str) -> KeyPair:
     return KeyPair(hashlib.sha256(name.encode()).digest())
 
 
-def _rss_mb(pid: int) -> float:
+def rss_mb(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 

@@ -63,7 +63,7 @@ from cedos.proxy.gateway import hand_over
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.names import messages as names
-from cedos.proxy.request import RequestParser, authority
+from cedos.proxy.request import RequestParser, authority, forwarded
 from cedos.proxy.streams import frames as streams
 from cedos.proxy.streams import packets
 from cedos.proxy.streams.kept import KeptStreams
@@ -159,12 +159,13 @@ def profiled(data: bytes) -> None:
 
 def proxied(data: bytes) -> None:
     RequestParser().feed(data)
+    forwarded(data)
 
 
 STREAMS = KeptStreams(0, [], [], [])
 STATE = hand_over.HandOver(
-    1, 7, [3, 4],
-    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [])],
+    2, 7, [3, 4],
+    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [], [])],
 )  # fmt: skip
 
 

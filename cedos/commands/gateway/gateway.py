@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import structlog
@@ -19,22 +20,31 @@ from cedos.commands.exec import Duration, Size
 from cedos.commands.gateway.relay import Net
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
-from cedos.files.objects.object_store import ObjectStore
+from cedos.files.objects.object_store import ObjectStore, StorePart
 from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import IPNetwork
+from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
-from cedos.proxy.gateway.hand_over import NAME, received
+from cedos.proxy.gateway.hand_over import NAME, Handed, kept_names, received
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
+from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
+from cedos.proxy.gateway.processes.process_group import ProcessGroup
+from cedos.proxy.gateway.processes.process_place import ProcessPlace
 from cedos.proxy.gateway.successor import Successor, cannot_begin
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.listener import open_listening
+
+if TYPE_CHECKING:
+    from cedos.proxy.gateway.metrics import MetricsServer
 
 _FIRST: Final = "laptop"
+_READY_S: Final = 30.0
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -114,6 +124,12 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="Connections at once of one client.",
 )  # fmt: skip
 @click.option(
+    "--processes", default=1, show_default=True, type=click.IntRange(1, 64),
+    help="So many processes carry the connections, each those of its clients (a client is always the same"
+    " one's, and gets no faster by it). All limits are for all of them together; of --cache each has its"
+    " share.",
+)  # fmt: skip
+@click.option(
     "--idle", default="24h", show_default=True, type=Duration(),
     help="A connection on which nothing moves is ended after this.",
 )  # fmt: skip
@@ -160,6 +176,7 @@ def command(
     allow_local: bool,
     max_connections: int,
     max_per_client: int,
+    processes: int,
     idle: float,
     connect_timeout: float,
     metrics: tuple[str, int] | None,
@@ -191,7 +208,8 @@ def command(
         invited.revoke(revoke)
         return
     me = keys.own(own_key or keys.own_key_path())
-    newcomer = invite or ("" if invited.names else _FIRST)
+    place = ProcessPlace.received()
+    newcomer = invite or ("" if invited.names or place is not None else _FIRST)
     if newcomer:
         _print_line(invited, newcomer, name or listen[0] or _own_address(), listen[1], me)
     if invite is not None:
@@ -213,8 +231,21 @@ def command(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
     memory.one_arena()
+    if processes > 1 and place is None:
+        group = asyncio.run(_run_group(settings, processes, len(invited.names), metrics))
+        if group is not None:
+            group.begin_anew()
+        return
     following = asyncio.run(
-        _run(settings, me, invited, metrics, 0 if no_cache else cache, cache_folder)
+        _run(
+            settings,
+            me,
+            invited,
+            metrics if place is None else None,
+            0 if no_cache else cache // processes,
+            cache_folder,
+            None if place is None else GatewayProcess(place),
+        )
     )
     if following is not None:
         following.begin()
@@ -234,12 +265,15 @@ async def _run(
     metrics: tuple[str, int] | None,
     cache_bytes: int,
     cache_folder: Path | None,
+    process: GatewayProcess | None,
 ) -> "Successor | None":
     if not cache_bytes:
-        return await _serve(Gateway(settings, me, invited.name_of), len(invited.names), metrics)
+        gateway = Gateway(settings, me, invited.name_of, process=process)
+        return await _serve(gateway, len(invited.names), metrics, process)
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
     from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
+    from cedos.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
 
     rules = settings.rules()
 
@@ -251,16 +285,18 @@ async def _run(
         return ""
 
     folder = (cache_folder or _cache_folder()) / "objects"
-    fetcher = ObjectFetcher(ObjectStore(folder, cache_bytes), refused)
+    part = None if process is None else StorePart(process.number, len(process.siblings))
+    fetcher = ObjectFetcher(ObjectStore(folder, cache_bytes, part), refused)
 
     def serving(connection: Connection) -> ObjectServing:
         return ObjectServing(
             connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None
         )
 
-    gateway = Gateway(settings, me, invited.name_of, serving)
+    requests = ProgramRequests(fetcher)
+    gateway = Gateway(settings, me, invited.name_of, serving, process, requests)
     try:
-        return await _serve(gateway, len(invited.names), metrics)
+        return await _serve(gateway, len(invited.names), metrics, process)
     finally:
         await fetcher.close()
 
@@ -291,24 +327,76 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _received() -> Handed | None:
+    try:
+        return received()
+    except (ValueError, OSError) as error:
+        log.warning("what the process before this one carried is lost", why=str(error))
+        return None
+
+
+async def _show(
+    figures: Callable[[], GatewayFigures], metrics: tuple[str, int] | None
+) -> "MetricsServer | None":
+    if metrics is None:
+        return None
+    # What only this option needs is not loaded by those who do not use it.
+    from cedos.proxy.gateway.metrics import MetricsServer  # noqa: PLC0415
+
+    shows = MetricsServer(figures, (metrics[0] or "127.0.0.1", metrics[1]))
+    await shows.open()
+    return shows
+
+
+async def _run_group(
+    settings: GatewaySettings, count: int, clients: int, metrics: tuple[str, int] | None
+) -> ProcessGroup | None:
+    """Until it is ended; what is to be begun anew then, if anything is."""
+    notifier, kept = Notifier(), kept_names()
+    group, handed = ProcessGroup.left(), _received()
+    if group is None:
+        listening = None if handed is None else handed.listening(settings.listen[1])
+        group = ProcessGroup.make(count, listening or open_listening(settings.listen))
+    shows = await _show(group.figures, metrics)
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, asked.put_nowait, number)
+    group.begin(handed)
+    try:
+        if not await group.ready(_READY_S):
+            log.warning("not all processes of the gateway serve yet")
+        where = shown(settings.listen[0] or "all addresses", settings.listen[1])
+        log.info("ready", listens=where, clients=clients, processes=count)
+        for name in kept:
+            notifier.give_up(name)
+        notifier.ready(f"{where}, {count} processes")
+        while (why := await asked.get()) is signal.SIGHUP:
+            if not (failed := await cannot_begin()):
+                notifier.reloading("begins anew")
+                return group
+            log.error("goes on as it is: what is installed now does not begin", why=failed)
+        notifier.stopping("ending sessions")
+        await group.end(why)
+        return None
+    finally:
+        if shows is not None:
+            await shows.close()
+
+
 async def _serve(
-    gateway: Gateway, clients: int, metrics: tuple[str, int] | None
+    gateway: Gateway,
+    clients: int,
+    metrics: tuple[str, int] | None,
+    process: GatewayProcess | None,
 ) -> "Successor | None":
     """Until it is ended; what is to be begun then, where this process is to begin anew."""
-    notifier = Notifier()
-    try:
-        handed = received()
-    except (ValueError, OSError) as error:
-        handed = None
-        log.warning("what the process before this one carried is lost", why=str(error))
-    await gateway.open(handed)
-    shows = None
-    if metrics is not None:
-        # What only this option needs is not loaded by those who do not use it.
-        from cedos.proxy.gateway.metrics import MetricsServer  # noqa: PLC0415
-
-        shows = MetricsServer(gateway, (metrics[0] or "127.0.0.1", metrics[1]))
-        await shows.open()
+    # One of several processes has its files kept, and leaves the rest to the one that began it.
+    notifier, name = Notifier(), NAME if process is None else f"{NAME}-{process.number}"
+    speaks = Notifier({}) if process is not None else notifier
+    kept = kept_names()
+    await gateway.open(_received())
+    shows = await _show(gateway.figures, metrics)
     if gateway.sessions:
         log.info("goes on", sessions=gateway.sessions, connections=gateway.streams)
     loop = asyncio.get_running_loop()
@@ -321,9 +409,11 @@ async def _serve(
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end, number)
-    log.info("ready", listens=shown(*gateway.address), clients=clients)
-    notifier.give_up(NAME)
-    notifier.ready(shown(*gateway.address))
+    if process is None:
+        log.info("ready", listens=shown(*gateway.address), clients=clients)
+        for each in kept:
+            notifier.give_up(each)
+    speaks.ready(shown(*gateway.address))
     try:
         while True:
             both: set[asyncio.Future[Any]] = {running, ending}
@@ -332,18 +422,19 @@ async def _serve(
             if not ending.done():
                 await running  # it failed
             why, ending = ending.result(), loop.create_future()
-            if why is signal.SIGHUP and (failed := await cannot_begin()):
+            if why is signal.SIGHUP and process is None and (failed := await cannot_begin()):
                 log.error("goes on as it is: what is installed now does not begin", why=failed)
             elif not ending.done():  # else it is to end meanwhile
                 break
         if why is signal.SIGHUP:
-            notifier.reloading("begins anew")
+            speaks.reloading("begins anew")
             state = await gateway.hand_over()
             return Successor(state.write(), state.descriptors)
-        notifier.stopping("ending sessions")
+        speaks.stopping("ending sessions")
         if why is signal.SIGTERM and notifier.keeps_descriptors:
             state = await gateway.hand_over()
-            if notifier.keep(NAME, [state.write(), *state.descriptors]):
+            files = [] if process is None else [process.listening.fileno()]
+            if notifier.keep(name, [state.write(), *files, *state.descriptors]):
                 return None
             log.warning("the service manager keeps nothing: connections break")
     finally:

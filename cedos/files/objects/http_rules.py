@@ -1,5 +1,6 @@
 """What HTTP allows with what is kept (RFC 9111), by hishel's rules: pure but for the date of today."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate, parsedate_to_datetime
@@ -26,6 +27,7 @@ from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 
 # Each client has objects of its own: what is meant for one user alone may be kept.
 _OPTIONS: Final = CacheOptions(shared=False)
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +119,15 @@ def strong_validator(headers: HeaderLists) -> str:
     modified, date = headers.get("last-modified", [""])[0], headers.get("date", [""])[0]
     # It may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
     return modified if modified != date else ""
+
+
+def one_range(text: str, size: int) -> tuple[int, int] | None:
+    """First byte and the one behind the last (RFC 9110, 14.1.2); None: not one range of these bytes."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        first, end = max(0, size - int(match[2])), size
+    else:
+        first, end = int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
+    return (first, end) if first < end else None

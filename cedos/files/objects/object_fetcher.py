@@ -34,11 +34,21 @@ _ASKED: Final[dict[str, str]] = {
     hdrs.USER_AGENT: "cedos",
     hdrs.VIA: "1.1 cedos",
 }
+_LEAST_KEPT: Final = 1 << 16
+"""A program's smaller answers are handed on as they come."""
+
+_AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT)
+_CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 _Ways = StoredObject | str
 """What an origin's answer leads to: an object, or the URL that it is at."""
+
+_Answered = Callable[
+    [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],
+    _Ways | aiohttp.ClientResponse,
+]
 
 
 class ObjectFetcher:
@@ -107,6 +117,45 @@ class ObjectFetcher:
         for each in same:
             if not (each.whole or each.failed):
                 return each
+        way = await self._looked_up(client, url, _ASKED, self._answered)
+        assert not isinstance(way, aiohttp.ClientResponse)
+        return way
+
+    async def answer(
+        self, client: str, url: URL, asked: dict[str, str]
+    ) -> StoredObject | aiohttp.ClientResponse | None:
+        """What answers a program's own request; None: too many are on their way for this client.
+
+        Large ones that are whole answers are kept and brought, whatever becomes of the program; others
+        are the origin's answer, for the caller to hand on and to close.
+
+        Raises:
+            TransferError: the origin cannot be asked.
+        """
+        self.store.open()
+        slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
+        if slot.locked():
+            return None
+        way = await self._looked_up(client, url, asked, self._kept_or_not)
+        assert not isinstance(way, str)
+        return way
+
+    def kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
+        """What is here, whole, and answers a request without the origin. TransferError: no disk."""
+        self.store.open()
+        there = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
+        fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
+        return None if fresh is None else there[fresh]
+
+    def unwanted(self, client: str, found: StoredObject) -> None:
+        """Nobody waits for it any more: what may answer nobody else goes."""
+        if not found.record.reusable and not found.users:
+            found.fail("nobody wants it any more")
+            self.store.remove(client, found)
+
+    async def _looked_up(
+        self, client: str, url: URL, asked: dict[str, str], answered: _Answered
+    ) -> _Ways | aiohttp.ClientResponse:
         slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
         self._fetching[client] += 1
         kept: dict[str, StoredObject] = {}
@@ -116,19 +165,19 @@ class ObjectFetcher:
             kept = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
             for each in kept.values():
                 each.users += 1  # what is asked about does not go meanwhile
-            lookup = CacheLookup(str(url), _ASKED, [each.record for each in kept.values()])
+            lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
             if lookup.fresh is not None:
                 return kept[lookup.fresh]
-            answer = await self._request(url, lookup.headers)
+            answer = await self._request(url, lookup.headers, patient=asked is not _ASKED)
             try:
-                way = self._answered(client, url, lookup, kept, answer)
+                way = answered(client, url, lookup, kept, answer)
             except BaseException:
                 answer.close()
                 raise
             if isinstance(way, StoredObject) and not way.whole:
                 bringing = True
-                self._bring_later(client, url, way, answer, slot)
-            else:
+                self._bring_later(client, url, asked, way, answer, slot)
+            elif way is not answer:
                 answer.release()
             return way
         finally:
@@ -141,11 +190,13 @@ class ObjectFetcher:
         self,
         client: str,
         url: URL,
+        asked: dict[str, str],
         found: StoredObject,
         answer: aiohttp.ClientResponse,
         slot: asyncio.Semaphore,
     ) -> None:
-        task = asyncio.get_running_loop().create_task(self._bring(client, url, found, answer))
+        bringing = self._bring(client, url, asked, found, answer)
+        task = asyncio.get_running_loop().create_task(bringing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _done: self._over(client, slot))
@@ -154,21 +205,26 @@ class ObjectFetcher:
         self._fetching[client] -= 1
         slot.release()
 
-    async def _request(self, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
+    async def _request(
+        self, url: URL, headers: dict[str, str], *, patient: bool
+    ) -> aiohttp.ClientResponse:
+        """`patient`: its program waits for as long as the origin likes."""
+        silence_s = None if patient else _SILENCE_S
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
         if self._client is None:
-            limits = aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S
-            )
             self._client = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     socket_factory=self._socket, limit=0, ssl=ssl.create_default_context()
                 ),
-                timeout=limits,
+                timeout=aiohttp.ClientTimeout(total=None),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         try:
-            return await self._client.get(url, headers=headers, allow_redirects=False)
+            return await self._client.get(
+                url, headers=headers, allow_redirects=False, skip_auto_headers=_AUTOMATIC,
+                timeout=limits,
+            )  # fmt: skip
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {_words(error)}") from None
 
@@ -188,11 +244,43 @@ class ObjectFetcher:
         kept: dict[str, StoredObject],
         answer: aiohttp.ClientResponse,
     ) -> _Ways:
-        status, headers = answer.status, _lists(answer)
+        status = answer.status
         if status in (301, 302, 303, 307, 308) and (to := answer.headers.get(hdrs.LOCATION)):
             return str(url.join(URL(to)))
         if status != 200 and not (status == 304 and lookup.conditional):
             raise TransferError(f"{url.host} answers {status} {answer.reason or ''}".rstrip())
+        return self._keep(client, url, _ASKED, lookup, kept, answer)
+
+    def _kept_or_not(
+        self,
+        client: str,
+        url: URL,
+        lookup: CacheLookup,
+        kept: dict[str, StoredObject],
+        answer: aiohttp.ClientResponse,
+    ) -> StoredObject | aiohttp.ClientResponse:
+        large = (answer.content_length or 0) >= _LEAST_KEPT
+        if (answer.status == 304 and lookup.conditional) or (answer.status == 200 and large):
+            asked = {
+                name: value for name, value in lookup.headers.items() if name not in _CONDITIONS
+            }
+            try:
+                return self._keep(client, url, asked, lookup, kept, answer)
+            except TransferError:
+                if answer.status == 304:
+                    raise
+        return answer  # (Or there is no room for it.)
+
+    def _keep(
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        lookup: CacheLookup,
+        kept: dict[str, StoredObject],
+        answer: aiohttp.ClientResponse,
+    ) -> StoredObject:
+        status, headers = answer.status, _lists(answer)
         verdict = lookup.answered(status, headers)
         for name, newer in verdict.updated.items():
             kept[name].record.headers = newer
@@ -210,14 +298,19 @@ class ObjectFetcher:
             hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
         )
         found = self.store.create(
-            client, str(url), version, {name: [value] for name, value in _ASKED.items()}, headers,
+            client, str(url), version, {name: [value] for name, value in asked.items()}, headers,
             reusable=verdict.store, size=answer.content_length,
         )  # fmt: skip
         found.record.modified_unix_s = _modified(headers)
         return found
 
     async def _bring(
-        self, client: str, url: URL, found: StoredObject, answer: aiohttp.ClientResponse | None
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        found: StoredObject,
+        answer: aiohttp.ClientResponse | None,
     ) -> None:
         """All of it, with as many connections to the origin as it takes."""
         failures = 0
@@ -226,7 +319,7 @@ class ObjectFetcher:
                 had = found.have
                 try:
                     if answer is None:
-                        answer = await self._rest(url, found)
+                        answer = await self._rest(url, asked, found)
                     async with answer:
                         await self._take(client, found, answer)
                     break
@@ -249,12 +342,19 @@ class ObjectFetcher:
             self.store.remove(client, found)
             raise
 
-    async def _rest(self, url: URL, found: StoredObject) -> aiohttp.ClientResponse:
+    async def _rest(
+        self, url: URL, asked: dict[str, str], found: StoredObject
+    ) -> aiohttp.ClientResponse:
         """What is not here of the same state of it."""
         assert self._client is not None
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
-        answer = await self._client.get(url, headers=_ASKED | wanted, allow_redirects=False)
+        answer = await self._client.get(
+            url, headers=asked | wanted, allow_redirects=False, skip_auto_headers=_AUTOMATIC,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S
+            ),
+        )  # fmt: skip
         began = answer.headers.get(hdrs.CONTENT_RANGE, "").partition("-")[0]
         if answer.status == 206 and began == f"bytes {found.have}":
             return answer
@@ -265,7 +365,13 @@ class ObjectFetcher:
 
     async def _take(self, client: str, found: StoredObject, answer: aiohttp.ClientResponse) -> None:
         size = found.record.size
-        async for block in answer.content.iter_chunked(_BLOCK):
+        while True:
+            async with asyncio.timeout(_SILENCE_S):
+                block = await answer.content.read(_BLOCK)
+            if not block:
+                break
+            if found.failed:
+                raise TransferError(found.failed)
             if size is None:
                 self.store.room(client, len(block))
             elif found.have + len(block) > size:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -23,18 +24,34 @@ KEPT_S: Final = 7 * 86_400.0
 
 _LONGEST_RECORD: Final = 1 << 18
 _OURS: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.json|\.new)?")
+_CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """Of one folder that `count` processes use: the clients of which one is this process's."""
+
+    number: int
+    count: int
+
+    def has(self, client: str) -> bool:
+        """A client is named by its host's id, which says whose it is (`sibling_processes.py`)."""
+        return (
+            _CLIENT.fullmatch(client) is not None
+            and int(client[:2], 16) % self.count == self.number
+        )
+
+
 class ObjectStore:
-    """A folder of its own, made and read when it is first wanted.
+    """A folder of its own, made and read when it is first wanted; or a part of one.
 
     Those used longest ago go first, whosever they are; one client has half of it at most.
     """
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most = folder, most_bytes
+    def __init__(self, folder: Path, most_bytes: int, part: StorePart | None = None) -> None:
+        self._folder, self._most, self._part = folder, most_bytes, part
         self._objects: dict[str, dict[str, StoredObject]] = {}
         self._lock = -1
 
@@ -48,7 +65,7 @@ class ObjectStore:
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = self._file_to_lock()
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._read()
@@ -61,6 +78,14 @@ class ObjectStore:
                 "this gateway cannot keep anything now; its owner's log says why"
             ) from None
         self._lock = lock
+
+    def _file_to_lock(self) -> int:
+        if self._part is None:
+            return os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        name = f".part-{self._part.number}"
+        return os.open(
+            self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -99,6 +124,12 @@ class ObjectStore:
             (self._folder / client).mkdir(mode=0o700, exist_ok=True)
             made = StoredObject(self._folder / client / name, record)
         except OSError as error:
+            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+        try:
+            made.reserve()
+        except OSError as error:
+            made.fail("the disk is full")
+            made.path.unlink(missing_ok=True)
             raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
         self._objects.setdefault(client, {})[name] = made
         return made
@@ -165,6 +196,8 @@ class ObjectStore:
     def _read(self) -> None:
         for folder in self._folder.iterdir():
             if not folder.is_dir() or folder.is_symlink():
+                continue
+            if self._part is not None and not self._part.has(folder.name):
                 continue
             for path in folder.glob("*.json"):
                 with suppress(OSError, msgspec.MsgspecError):

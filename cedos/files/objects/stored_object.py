@@ -1,6 +1,7 @@
 """One object on the disk, from its first byte on: written by who fetches it, read by who hands it on."""
 
 import asyncio
+import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -28,6 +29,14 @@ class StoredObject:
         self._digest = hashlib.sha256()
         self._number = -1 if whole else own_file.create(path)
         self._grown = asyncio.Event()
+
+    def reserve(self) -> None:
+        """Takes its room on the disk now, where its size is known. OSError: there is none."""
+        if self.record.size:
+            # (Else what is written would come behind that room.)
+            flags = fcntl.fcntl(self._number, fcntl.F_GETFL)
+            fcntl.fcntl(self._number, fcntl.F_SETFL, flags & ~os.O_APPEND)
+            os.posix_fallocate(self._number, 0, self.record.size)
 
     def write(self, data: bytes) -> None:
         """The next bytes. OSError: the disk is full, say."""
@@ -59,9 +68,9 @@ class StoredObject:
         self._check()
         return self.record.size
 
-    async def beyond(self, offset: int) -> int:
-        """How much is here, once that is much more than up to `offset`, or all. TransferError."""
-        while not self.whole and self.have < offset + _ENOUGH:
+    async def beyond(self, offset: int, least: int = _ENOUGH) -> int:
+        """How much is here, once that is so much more than up to `offset`, or all. TransferError."""
+        while not self.whole and self.have < offset + least:
             self._check()
             await self._grown.wait()
         return self.have

@@ -15,10 +15,13 @@ from cedos.kernel.process import open_files
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
 from cedos.proxy.gateway.associations import Associations
+from cedos.proxy.gateway.fetched_answer import RequestFetcher
+from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.traffic import Traffic
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
@@ -37,6 +40,8 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for clients' paths and strangers' handshakes."""
+
+_SHOWN_S: Final = 0.5
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -77,6 +82,8 @@ class Gateway:
     Args:
         clients: by public key, who is invited: its name, None for nobody.
         service: serves what clients ask for on their sessions' streams.
+        process: which of several this one is.
+        requests: fetches what programs ask for by plain HTTP.
     """
 
     def __init__(
@@ -85,7 +92,10 @@ class Gateway:
         me: KeyPair,
         clients: Callable[[bytes], str | None],
         service: Callable[[Connection], StreamService] | None = None,
+        process: GatewayProcess | None = None,
+        requests: RequestFetcher | None = None,
     ) -> None:
+        self._process = process
         self._settings = settings
         self._me = me
         self._clients = clients
@@ -101,6 +111,7 @@ class Gateway:
             settings.idle_s,
             settings.names,
             service,
+            requests,
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
@@ -121,10 +132,20 @@ class Gateway:
     def sessions(self) -> int:
         return len(self._sessions)
 
-    @property
-    def held_bytes(self) -> int:
-        """What is kept in memory for clients and origins."""
-        return sum(session.connection.held_bytes for session in self._sessions.values())
+    def figures(self) -> GatewayFigures:
+        """`held_bytes`: what is kept in memory for clients and origins."""
+        traffic = self._terms.traffic
+        return GatewayFigures(
+            self.sessions,
+            self.streams,
+            sum(session.connection.held_bytes for session in self._sessions.values()),
+            traffic.sessions,
+            traffic.taken_over,
+            traffic.connections,
+            traffic.refused,
+            traffic.up_bytes,
+            traffic.down_bytes,
+        )
 
     @property
     def traffic(self) -> Traffic:
@@ -140,10 +161,11 @@ class Gateway:
                 at_once=self._most,
                 open_files=files,
             )
-        listening = None if handed is None else handed.take(handed.state.listening)
-        if listening is not None and listening.getsockname()[1] != self._settings.listen[1]:
-            listening.close()
-            listening = None
+        process = self._process
+        if process is not None:
+            listening: socket.socket | None = process.listening
+        else:
+            listening = None if handed is None else handed.listening(self._settings.listen[1])
         self._listener = await listen(
             self._settings.listen,
             key=self._me,
@@ -151,11 +173,18 @@ class Gateway:
             scheduler="prompt-swtc",
             limits=LIMITS,
             listening=listening,
+            siblings=None if process is None else process.siblings,
         )
         if handed is not None:
             for kept in handed.state.sessions:
                 self._take_over(kept, handed)
             handed.close()
+        self._show()
+
+    def _show(self) -> None:
+        if self._process is not None and not self.handed_over:
+            self._process.board.write(self._process.number, self.figures())
+            asyncio.get_running_loop().call_later(_SHOWN_S, self._show)
 
     async def run(self) -> None:
         assert self._listener is not None
@@ -196,7 +225,8 @@ class Gateway:
         await asyncio.gather(*self._sessions, return_exceptions=True)
         self._associations.close()
         self._names.close()
-        return HandOver.make(listening, kept, [each.fileno() for each in self._left])
+        left = [each.fileno() for each in self._left]
+        return HandOver.make(listening, kept, left, shared=self._process is not None)
 
     def _take_over(self, kept: KeptSession, handed: Handed) -> None:
         assert self._listener is not None
@@ -224,11 +254,18 @@ class Gateway:
         theirs = sum(
             len(each) for each in self._sessions.values() if each.connection.peer_key == client
         )
+        streams, elsewhere = self.streams, 0
+        if self._process is not None:
+            self._process.board.connects(self._process.number, streams)
+            elsewhere = self._process.board.connections_elsewhere(self._process.number)
         for count, most, whose in (
-            (self.streams, self._most, "the gateway takes"),
+            (streams, self._most, "the gateway takes"),
+            (streams + elsewhere, settings.most, "the gateway takes"),
             (theirs, settings.most_per_client, "one client may have"),
         ):
             if count > most:
+                if self._process is not None:
+                    self._process.board.connects(self._process.number, streams - 1)
                 raise RefusedError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
                     "connection_limit_reached",

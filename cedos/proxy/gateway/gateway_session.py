@@ -11,7 +11,13 @@ import structlog
 from cedos.errors import SessionError
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.associations import Associations
-from cedos.proxy.gateway.hand_over import KeptOpening, KeptOrigin, KeptSession
+from cedos.proxy.gateway.fetched_answer import (
+    AnsweredStream,
+    RequestFetcher,
+    fetched,
+    request_head,
+)
+from cedos.proxy.gateway.hand_over import KeptOpening, KeptOrigin, KeptRequest, KeptSession
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
@@ -44,7 +50,8 @@ class SessionTerms:
     """What all sessions of a gateway share.
 
     `admit`: refuses one more connection of a client (RefusedError); `name_of`: who it is; `names`:
-    whether destinations are logged; `service`: makes what serves a session's stream, where anything does.
+    whether destinations are logged; `service`: makes what serves a session's stream, `requests`: fetches
+    what programs ask for, where anything does.
     """
 
     origins: Origins
@@ -55,6 +62,7 @@ class SessionTerms:
     idle_s: float
     names: bool
     service: Callable[[Connection], StreamService] | None = None
+    requests: RequestFetcher | None = None
     traffic: Traffic = field(default_factory=Traffic)
     unread: Unread = field(default_factory=Unread)
 
@@ -80,6 +88,7 @@ class GatewaySession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._carried: dict[int, Carry] = {}
         self._opening: dict[int, OpenStream] = {}
+        self._answered: dict[int, AnsweredStream] = {}
         self._kept = False
         self._service = terms.service(connection) if terms.service is not None else None
         self._streams = Multiplexer(
@@ -120,6 +129,7 @@ class GatewaySession:
         if self._service is not None and self._service.busy:
             return None
         carried, opening = dict(self._carried), dict(self._opening)
+        answered = dict(self._answered)
         for carry in carried.values():
             carry.suspend()
         for task in list(self._tasks):
@@ -137,6 +147,17 @@ class GatewaySession:
             streams,
             [KeptOrigin.of(number, each.program, each.up_rest) for number, each in carried.items()],
             [KeptOpening(number, asked.host, asked.port) for number, asked in opening.items()],
+            [
+                KeptRequest(
+                    number,
+                    each.asked.host,
+                    each.asked.port,
+                    each.request,
+                    each.head,
+                    each.answer.version,
+                )
+                for number, each in answered.items()
+            ],
         )
 
     def left(self) -> list[socket.socket]:
@@ -156,12 +177,15 @@ class GatewaySession:
         opening = {
             each.stream: OpenStream(each.stream, each.host, each.port) for each in kept.opening
         }
+        answers = {each.stream: each for each in kept.answers}
         for number, stream in list(self._streams.streams.items()):
             if (asked := opening.get(number)) is not None:
                 self._opened(stream, asked)
             elif number in origins and (found := origin(origins[number])) is not None:
                 self._terms.origins.adopt(found)
                 self._begin(self._go_on(stream, found, origins[number].up_rest))
+            elif (answer := answers.get(number)) is not None and answer.version:
+                self._begin(self._answer_on(stream, answer))
             else:
                 stream.reset()
 
@@ -203,6 +227,10 @@ class GatewaySession:
         terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")
         try:
             terms.admit(self._client)
+            if asked.request and (answer := await self._fetched(stream, asked)) is not None:
+                self._opening.pop(stream.number, None)
+                await self._answer(answer)
+                return
             origin = await terms.origins.connect(asked.host, asked.port, self._client)
         except RefusedError as error:
             terms.traffic.refused += 1
@@ -213,6 +241,43 @@ class GatewaySession:
             self._opening.pop(stream.number, None)
         stream.accept()
         await self._go_on(stream, origin, b"", where)
+
+    async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> AnsweredStream | None:
+        """What this gateway answers itself; None: a connection to the origin does."""
+        if self._terms.requests is None or (request := await request_head(stream)) is None:
+            return None
+        answer = await fetched(self._terms.requests, self._client, asked, request)
+        if answer is None:
+            return None
+        stream.accept()
+        stream.taken(sum(map(len, stream.waiting)))
+        return AnsweredStream(stream, asked, request, answer, answer.head)
+
+    async def _answer(self, answered: AnsweredStream) -> None:
+        stream, traffic = answered.stream, self._terms.traffic
+        self._answered[stream.number] = answered
+        traffic.connections += 1
+        before = stream.sent_bytes
+        try:
+            await answered.run()
+        finally:
+            traffic.down_bytes += stream.sent_bytes - before
+            self._answered.pop(stream.number, None)
+
+    async def _answer_on(self, stream: ProxiedStream, kept: KeptRequest) -> None:
+        """What the process before this one answered: the same body, or the program has to ask again."""
+        asked = OpenStream(kept.stream, kept.host, kept.port, request=True)
+        requests = self._terms.requests
+        answer = None if requests is None else await fetched(
+            requests, self._client, asked, kept.request
+        )  # fmt: skip
+        if answer is None:
+            stream.reset()
+        elif answer.version != kept.version:
+            answer.close(whole=False)
+            stream.reset()
+        else:
+            await self._answer(AnsweredStream(stream, asked, kept.request, answer, kept.head))
 
     async def _go_on(
         self,

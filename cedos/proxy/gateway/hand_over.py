@@ -15,14 +15,16 @@ import msgspec
 from msgspec import Struct
 
 from cedos.proxy.streams.kept import KeptStreams
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.sockets.sibling_processes import process_of
 
 VARIABLE: Final = "CEDOS_HAND_OVER"
 """Of the environment: the number of the file with the state, in the same process after `exec`."""
 
 NAME: Final = "cedos-gateway"
-"""By which the service manager knows what it keeps."""
+"""By which the service manager knows what it keeps; of one of several processes `NAME-number`."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MARK: Final = b"cedos gateway\n"
 
 
@@ -46,6 +48,17 @@ class KeptOpening(Struct, array_like=True):
     port: int
 
 
+class KeptRequest(Struct, array_like=True):
+    """A request that is answered here, of which `head` and a part of the body may have been sent."""
+
+    stream: int
+    host: str
+    port: int
+    request: bytes
+    head: bytes
+    version: str
+
+
 class KeptSession(Struct, array_like=True):
     """One session of a gateway; `credentials` and `session` as in `HandedFlow`."""
 
@@ -54,10 +67,14 @@ class KeptSession(Struct, array_like=True):
     streams: KeptStreams
     origins: list[KeptOrigin]
     opening: list[KeptOpening]
+    answers: list[KeptRequest]
 
 
 class HandOver(Struct, array_like=True):
-    """All of it. `descriptors`: the numbers of all sockets in the process that wrote this."""
+    """All of it. `descriptors`: the numbers of all its sockets in the process that wrote this.
+
+    `listening` is among them unless it is shared with other processes, which have it from elsewhere.
+    """
 
     version: int
     listening: int
@@ -65,9 +82,12 @@ class HandOver(Struct, array_like=True):
     sessions: list[KeptSession]
 
     @classmethod
-    def make(cls, listening: socket.socket, sessions: list[KeptSession], all_: list[int]) -> Self:
+    def make(
+        cls, listening: socket.socket, sessions: list[KeptSession], all_: list[int], *, shared: bool
+    ) -> Self:
         inode = os.fstat(listening.fileno()).st_ino
-        return cls(_VERSION, inode, [listening.fileno(), *all_], sessions)
+        own = [] if shared else [listening.fileno()]
+        return cls(_VERSION, inode, [*own, *all_], sessions)
 
     def write(self) -> int:
         """A file in memory with it; its number."""
@@ -108,6 +128,35 @@ class Handed:
     def take(self, inode: int) -> socket.socket | None:
         return self._sockets.pop(inode, None)
 
+    def listening(self, port: int) -> socket.socket | None:
+        """The socket that listened, where it did at that port."""
+        found = self.take(self.state.listening)
+        if found is not None and found.getsockname()[1] != port:
+            found.close()
+            return None
+        return found
+
+    def split(self, count: int) -> list[HandOver]:
+        """For each of so many processes its part; the sockets stay open here."""
+        parts: list[list[KeptSession]] = [[] for _ in range(count)]
+        for kept in self.state.sessions:
+            host = Credentials.from_bytes(kept.credentials).peer_key
+            parts[process_of(host, count)].append(kept)
+        return [
+            HandOver(
+                _VERSION,
+                self.state.listening,
+                [
+                    self._sockets[origin.inode].fileno()
+                    for kept in sessions
+                    for origin in kept.origins
+                    if origin.inode in self._sockets
+                ],
+                sessions,
+            )
+            for sessions in parts
+        ]
+
     def close(self) -> None:
         for each in self._sockets.values():
             each.close()
@@ -127,17 +176,32 @@ def received(environment: "os._Environ[str]" = os.environ) -> Handed | None:
     count, names = environment.pop("LISTEN_FDS", "0"), environment.pop("LISTEN_FDNAMES", "")
     if not mine or not count.isdecimal():
         return None
-    kept = [
-        number
-        for number, name in zip(range(3, 3 + int(count)), names.split(":"), strict=False)
-        if name == NAME
-    ]
-    files = [number for number in kept if _is_state(number)]
-    if not files:
+    kept = {
+        file: name
+        for file, name in zip(range(3, 3 + int(count)), names.split(":"), strict=False)
+        if name.startswith(NAME)
+    }
+    files = [file for file in kept if _is_state(file)]
+    newest: dict[str, int] = {}
+    for file in files:
+        if newest.setdefault(kept[file], file) != file:
+            os.close(file)
+    if not newest:
         return None
-    for older in files[1:]:
-        os.close(older)
-    return Handed(read(files[0]), [number for number in kept if number not in files])
+    states = [read(file) for file in newest.values()]
+    return Handed(
+        HandOver(
+            _VERSION, states[0].listening, [], [one for each in states for one in each.sessions]
+        ),
+        [file for file in kept if file not in files],
+    )
+
+
+def kept_names(environment: "os._Environ[str]" = os.environ) -> set[str]:
+    """Under which names the service manager keeps something of a gateway's."""
+    return {
+        name for name in environment.get("LISTEN_FDNAMES", "").split(":") if name.startswith(NAME)
+    }
 
 
 def _is_state(number: int) -> bool:

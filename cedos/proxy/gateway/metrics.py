@@ -1,6 +1,6 @@
 """The gateway's figures for Prometheus: over HTTP, on loopback alone, for whoever may connect there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from aiohttp import web
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cedos.errors import HostError
-from cedos.proxy.gateway.gateway import Gateway
+from cedos.proxy.gateway.figures import GatewayFigures
 
 _PREFIX: Final = "cedos_gateway"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -18,24 +18,23 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class _GatewayCollector(Collector):
     """Reads them when they are asked for."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, figures: Callable[[], GatewayFigures]) -> None:
+        self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        gateway = self._gateway
-        traffic = gateway.traffic
+        figures = self._figures()
         for name, what, value in (
-            ("sessions", "Clients' sessions that live.", gateway.sessions),
-            ("connections", "Connections of clients' programs that live.", gateway.streams),
+            ("sessions", "Clients' sessions that live.", figures.sessions),
+            ("connections", "Connections of clients' programs that live.", figures.connections),
             ("held_bytes", "Bytes kept until a client has acknowledged them, or an origin takes them.",
-             gateway.held_bytes),
+             figures.held_bytes),
         ):  # fmt: skip
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value)
         for name, what, value in (
-            ("sessions_opened", "Sessions that clients opened.", traffic.sessions),
-            ("sessions_taken_over", "Sessions of the process before.", traffic.taken_over),
-            ("connections_opened", "Connections to origins.", traffic.connections),
-            ("connections_refused", "Connections that were not had.", traffic.refused),
+            ("sessions_opened", "Sessions that clients opened.", figures.sessions_opened),
+            ("sessions_taken_over", "Sessions of the process before.", figures.sessions_taken_over),
+            ("connections_opened", "Connections to origins.", figures.connections_opened),
+            ("connections_refused", "Connections that were not had.", figures.connections_refused),
         ):
             yield CounterMetricFamily(f"{_PREFIX}_{name}", what, value)
         carried = CounterMetricFamily(
@@ -43,18 +42,18 @@ class _GatewayCollector(Collector):
             "Bytes of programs; up is from clients.",
             labels=["direction"],
         )
-        carried.add_metric(["up"], traffic.up_bytes)
-        carried.add_metric(["down"], traffic.down_bytes)
+        carried.add_metric(["up"], figures.up_bytes)
+        carried.add_metric(["down"], figures.down_bytes)
         yield carried
 
 
 class MetricsServer:
     """`open`, then `close`. HostError: it cannot listen there."""
 
-    def __init__(self, gateway: Gateway, address: tuple[str, int]) -> None:
+    def __init__(self, figures: Callable[[], GatewayFigures], address: tuple[str, int]) -> None:
         self._address = address
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_GatewayCollector(gateway))
+        self._registry.register(_GatewayCollector(figures))
         ProcessCollector(registry=self._registry)
         application = web.Application()
         application.router.add_get("/metrics", self._answer)

@@ -12,7 +12,8 @@ from cedos.proxy.gateway.hand_over import VARIABLE
 _CHECK_S = 20.0
 
 
-def _command() -> list[str]:
+def command() -> list[str]:
+    """By which this process was begun."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
@@ -30,13 +31,13 @@ class Successor:
         environment = os.environ | {VARIABLE: str(self._state)}
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execve(sys.executable, _command(), environment)  # noqa: S606 (its own command)
+        os.execve(sys.executable, command(), environment)  # noqa: S606 (its own command)
 
 
 async def cannot_begin() -> str:
     """Why the command, as it is installed now, does not even read its files; empty: it does."""
     process = await asyncio.create_subprocess_exec(
-        *_command(),
+        *command(),
         "--list",
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

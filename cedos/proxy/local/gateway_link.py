@@ -102,8 +102,12 @@ class GatewayLink:
         host: str,
         port: int,
         begun: Callable[[ProxiedStream], None] | None = None,
+        *,
+        request: bool = False,
     ) -> ProxiedStream:
         """A stream to the origin, which stands. `begun` may write to it as soon as it was asked for.
+
+        `request`: one request of HTTP is all that goes over it; the gateway may fetch the answer.
 
         Raises:
             GatewayUnreachableError: there is no way to the gateway, within the patience.
@@ -111,7 +115,7 @@ class GatewayLink:
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:
-            stream = streams.open(host, port)
+            stream = streams.open(host, port, request=request)
             if begun is not None:
                 begun(stream)
             return stream

@@ -95,6 +95,7 @@ class _Asked:
     first: bytes = b""
     limit: int | None = None
     associates: bool = False
+    request: bool = False
 
 
 class LocalProxy:
@@ -163,18 +164,26 @@ class LocalProxy:
         self._routes.close()
 
     async def connect(
-        self, host: str, port: int, *, far: bool, words: FirstWords | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        far: bool,
+        words: FirstWords | None = None,
+        request: bool = False,
     ) -> ProxiedStream | socket.socket:
         """A connection of its own to somewhere, through the gateway or direct.
 
         `far`: what has an address or a name of this place is meant as one of the gateway's, too.
-        `words`: what may go with it at once; what of them is left is the caller's to send.
+        `words`: what may go with it at once; what of them is left is the caller's to send. `request`:
+        that is one request of HTTP.
 
         Raises: RefusedError.
         """
         if far or not (self.goes_direct(host) or self._may_go_direct(port)):
             try:
-                stream = await self._link.open(host, port, words.begin if words else None)
+                begun = words.begin if words else None
+                stream = await self._link.open(host, port, begun, request=request)
             except RefusedError as error:
                 # (A gateway without IPv6 does not keep this host from it.)
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -328,7 +337,9 @@ class LocalProxy:
             program, asked.first, reads=not asked.accepted, once=self._fail is Fail.CLOSED
         )
         try:
-            upstream = await self.connect(asked.host, asked.port, far=far, words=words)
+            upstream = await self.connect(
+                asked.host, asked.port, far=far, words=words, request=asked.request
+            )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
             await self._refused(program, where, asked, error)
@@ -415,6 +426,7 @@ class LocalProxy:
             socks=False,
             first=request.head + rest,
             limit=None if limit is None else limit - len(rest),
+            request=request.head.startswith(b"GET ") and limit == 0,
         )
 
     async def _refused(

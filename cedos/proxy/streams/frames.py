@@ -18,19 +18,24 @@ _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
 _ASSOCIATE: Final = struct.Struct("!BIB")
-OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE = range(1, 9)
+OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 10)
 
 
 class OpenStream(Struct, frozen=True, gc=False):
-    """Asks for a connection to `host` (a name, or an address without brackets)."""
+    """Asks for a connection to `host` (a name, or an address without brackets).
+
+    `request`: one request of HTTP follows, which the other end may fetch the answer to itself.
+    """
 
     stream: int
     host: str
     port: int
+    request: bool = False
 
     def pack(self) -> bytes:
         host = self.host.encode()
-        return _OPEN.pack(OPEN, self.stream, self.port, len(host)) + host
+        kind = FETCH if self.request else OPEN
+        return _OPEN.pack(kind, self.stream, self.port, len(host)) + host
 
 
 class StreamAccepted(Struct, frozen=True, gc=False):
@@ -140,13 +145,13 @@ def parse(message: bytes | memoryview) -> Frame:
 def _parsed(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
-    if kind == OPEN:
+    if kind in (OPEN, FETCH):
         _, _, port, length = _OPEN.unpack_from(data)
         exact = _OPEN.size + length
         host = data[_OPEN.size : exact].decode("ascii")
         if not port or not 0 < len(host) <= LONGEST_HOST:
             raise ValueError("a connection is asked for without a host or a port")
-        frame = OpenStream(stream, host, port)
+        frame = OpenStream(stream, host, port, kind == FETCH)
     elif kind == REFUSED:
         _, _, status, length = _REFUSED.unpack_from(data)
         begins = _REFUSED.size + length

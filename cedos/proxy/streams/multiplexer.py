@@ -89,13 +89,15 @@ class Multiplexer:
         """Those that live, by number; no associations."""
         return self._streams
 
-    def open(self, host: str, port: int) -> ProxiedStream:
+    def open(self, host: str, port: int, *, request: bool = False) -> ProxiedStream:
         """Asks for a connection; what is written to it need not wait until it stands.
+
+        `request`: that is one request of HTTP, whose answer the other end may fetch itself.
 
         Errors: StreamBrokenError, the session has ended.
         """
         stream = self._made(self._number())
-        stream.ask(host, port)
+        stream.ask(host, port, request=request)
         return stream
 
     def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:

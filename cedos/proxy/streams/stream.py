@@ -128,8 +128,8 @@ class ProxiedStream:
 
     # What a program's end calls
 
-    def ask(self, host: str, port: int) -> None:
-        self._say(OpenStream(self.number, host, port))
+    def ask(self, host: str, port: int, *, request: bool = False) -> None:
+        self._say(OpenStream(self.number, host, port, request))
 
     async def accepted(self) -> None:
         """Waits until the connection stands. RefusedError: it does not; StreamBrokenError."""

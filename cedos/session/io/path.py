@@ -88,6 +88,7 @@ class SessionPathEvent(Enum):
     CONFIRMED = auto()  # after OPENED: it has shown that
     RECEIVED = auto()  # records were handed to the core
     WRITABLE = auto()  # the kernel takes data again
+    ELSEWHERE = auto()  # it is another process's of this host, and is closed here alone
     WRONG = auto()  # the peer sent what no honest one sends
     LOST = auto()  # the connection is over and closed
 
@@ -174,11 +175,13 @@ class SessionPath:
         self._reading = self._writing = self._shut = False
         self._reported_opened = self._reported_confirmed = False
 
-    def start(self) -> None:
-        """Begins to read, and sends what the channel has to say."""
+    def start(self, first: bytes = b"") -> None:
+        """Begins to read, and sends what the channel has to say; `first` has come already."""
         self._reading = True
         self._driver.loop.add_reader(self.connection.fileno(), self._readable)
         self.flush(self._driver.now())
+        if first:
+            self._take(memoryview(first), self._driver.now())
 
     def attach(self, core: Session, report: Report) -> None:
         """Records go to and come from this core from now on, and events to its flow."""
@@ -225,6 +228,8 @@ class SessionPath:
                 return
             self._report(self, _RECEIVED, "")
         if channel.failure is not None and not self.closed:
+            if channel.elsewhere is not None:
+                self._report(self, SessionPathEvent.ELSEWHERE, "")
             self.flush(now)
             self.close(channel.failure.why)
 

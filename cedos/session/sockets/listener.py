@@ -20,6 +20,7 @@ from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepar
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.accepting import alone
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
@@ -28,13 +29,15 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
 from cedos.session.sockets.handed_flow import HandedFlow
+from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
 _FULL_S: Final = 0.5
 
 
-def _open(address: tuple[str, int]) -> socket.socket:
+def open_listening(address: tuple[str, int]) -> socket.socket:
+    """HostError: it cannot be listened at."""
     host, port = address
     try:
         if not host and socket.has_dualstack_ipv6():
@@ -73,11 +76,13 @@ class Listener:
         limits: SessionLimits,
         hosts: HandshakeLimits,
         listening: socket.socket | None = None,
+        siblings: SiblingProcesses | None = None,
     ) -> None:
         self._driver = driver
+        self._siblings = siblings
         self._scheduler = scheduler
         self._limits = limits
-        self._socket = _open(address) if listening is None else listening
+        self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
         self._flows = FlowTable(driver, allow, ledger, idle)
@@ -90,6 +95,7 @@ class Listener:
             allow_clear=clear,
             limits=hosts,
             ledger=ledger,
+            placement=alone if siblings is None else siblings.place,
         )
         self._in_handshake: dict[Channel, SessionPath] = {}
         self._new: deque[Connection] = deque()
@@ -140,6 +146,17 @@ class Listener:
     def _listen(self) -> None:
         self._pause = None
         self._driver.loop.add_reader(self._socket.fileno(), self._readable)
+        if self._siblings is not None:
+            self._driver.loop.add_reader(self._siblings.fileno(), self._handed_on)
+
+    def _handed_on(self) -> None:
+        """Connections that other processes took, and that are for this one."""
+        assert self._siblings is not None
+        for _ in range(_BURST):
+            if (found := self._siblings.take()) is None:
+                break
+            self._accepted(*found)
+        self._expire()
 
     def _readable(self) -> None:
         for _ in range(_BURST):
@@ -153,10 +170,11 @@ class Listener:
                     self._driver.loop.remove_reader(self._socket.fileno())
                     self._pause = self._driver.loop.call_later(_FULL_S, self._listen)
                 break
-            self._accepted(connection, str(peer[0]).removeprefix("::ffff:"))
+            self._accepted(connection, str(peer[0]))
         self._expire()
 
-    def _accepted(self, connection: socket.socket, address: str) -> None:
+    def _accepted(self, connection: socket.socket, address: str, first: bytes = b"") -> None:
+        address = address.removeprefix("::ffff:")
         channel = self._acceptor.channel(address, self._driver.now())
         try:
             prepare(connection, asks_after_s=QUIET_S)
@@ -173,7 +191,7 @@ class Listener:
             peer=address,
         )
         self._in_handshake[channel] = path
-        path.start()
+        path.start(first)
 
     def _expire(self) -> None:
         for channel in self._acceptor.overdue(self._driver.now()):
@@ -192,6 +210,11 @@ class Listener:
         """What happens to a connection until a flow has it."""
         if event is SessionPathEvent.OPENED:
             self._opened(path)
+        elif event is SessionPathEvent.ELSEWHERE:
+            elsewhere = path.channel.elsewhere
+            assert self._siblings is not None
+            assert elsewhere is not None
+            self._siblings.hand_on(elsewhere.process, path.connection, elsewhere.hello)
         elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
 
@@ -254,6 +277,8 @@ class Listener:
         if self._pause is not None:
             self._pause.cancel()
         self._driver.loop.remove_reader(self._socket.fileno())
+        if self._siblings is not None:
+            self._driver.loop.remove_reader(self._siblings.fileno())
         return self._socket
 
     async def close(self) -> None:

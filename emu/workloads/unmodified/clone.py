@@ -47,7 +47,9 @@ class CloneServer(Started):
         for service in self._services:
             service.close()
 
-    def clone(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
+    def clone(
+        self, where: Namespace, half_way: HalfWay | None = None, *, limit_s: float = _LIMIT_S
+    ) -> Watched:
         """What comes is seen by the size of the pack that git writes."""
         self._clones += 1
         target = self._folder / f"clone-{self._clones}"
@@ -62,7 +64,7 @@ class CloneServer(Started):
             stderr=subprocess.DEVNULL,
         )
         size, arrivals, call = 0, [], half_way
-        while process.poll() is None and time.monotonic() - began_s < _LIMIT_S:
+        while process.poll() is None and time.monotonic() - began_s < limit_s:
             if (now := _bytes(target.glob("here/.git/objects/pack/tmp_pack_*"))) > size:
                 size = now
                 arrivals.append(time.monotonic())

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.netns.gateway.conftest import ORIGIN
 
 PROXY = "socks5h://127.0.0.1:1080"
@@ -18,8 +20,9 @@ _FILES = Path("/run/systemd/system")  # where the machine finds what it is given
 _STATE = "/var/lib/cedos-gateway"
 
 
+@pytest.mark.parametrize("options", ["", pytest.param(" --processes 2", marks=pytest.mark.long)])
 def test_restart_and_reload_break_nothing(
-    laptop: Any, machine: Callable[..., Any], tmp_path: Path
+    laptop: Any, machine: Callable[..., Any], tmp_path: Path, options: str
 ) -> None:
     laptop.world.shape("20mbit")
     data = os.urandom(SIZE)
@@ -31,7 +34,7 @@ def test_restart_and_reload_break_nothing(
         check=True,
         capture_output=True,
         text=True,
-    ).stdout.replace("--log-level warning", "--allow-local")
+    ).stdout.replace("--log-level warning", f"--allow-local{options}")
     keys = tmp_path / "server" / "cedos"
     copying = " ".join(
         f"install -m 600 -o $$(stat -c %%u {_STATE}/) {_FILES}/{name} {_STATE}/cedos/{name};"

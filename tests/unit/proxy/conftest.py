@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -21,6 +22,7 @@ class Ends:
     """`gateway`, `link` and `proxy`; `clients` are those that the gateway knows, by key."""
 
     def __init__(self) -> None:
+        self.requests: RequestFetcher | None = None
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.clients: dict[bytes, str] = {self.client.public: "laptop"}
         self.servers: list[asyncio.Server] = []
@@ -35,7 +37,10 @@ class Ends:
         **settings: int,
     ) -> None:
         self.gateway = Gateway(
-            GatewaySettings(("127.0.0.1", 0), local=local, **settings), self.me, self.clients.get
+            GatewaySettings(("127.0.0.1", 0), local=local, **settings),
+            self.me,
+            self.clients.get,
+            requests=self.requests,
         )
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
@@ -84,7 +89,10 @@ class Ends:
         await self.gateway._listener.close()
         port = int(handed._sockets[handed.state.listening].getsockname()[1])
         self.gateway = Gateway(
-            GatewaySettings(("127.0.0.1", port), local=True), self.me, self.clients.get
+            GatewaySettings(("127.0.0.1", port), local=True),
+            self.me,
+            self.clients.get,
+            requests=self.requests,
         )
         await self.gateway.open(handed)
         self.running = asyncio.create_task(self.gateway.run())

@@ -3,12 +3,17 @@
 import asyncio
 import hashlib
 import os
+import socket
 from typing import Any
 
 import pytest
 
-from cedos.proxy.gateway.hand_over import read
+from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptOrigin, KeptSession, read
+from cedos.proxy.streams.kept import KeptStreams
 from cedos.proxy.streams.stream import WINDOW_BYTES
+from cedos.session.protocol.crypto import KeyPair, Suite
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.sockets.sibling_processes import process_of
 
 pytestmark = pytest.mark.anyio
 
@@ -122,3 +127,40 @@ async def test_state_of_another_version_is_refused(tmp_path: Any) -> None:
         file.write_bytes(data)
         with pytest.raises(ValueError, match=r"state|truncated|Expected|malformed"):
             read(os.open(file, os.O_RDONLY))
+
+
+async def test_what_was_carried_is_divided_by_client() -> None:
+    """As a restart with another number of processes does."""
+    hosts = [KeyPair(os.urandom(32)) for _ in range(40)]
+    pairs = [socket.socketpair() for _ in hosts]
+    listening = socket.create_server(("127.0.0.1", 0))
+    sessions = [
+        KeptSession(
+            Credentials(
+                os.urandom(16), os.urandom(32), host.public, Suite.AES_128_GCM, bytes(28)
+            ).to_bytes(),
+            b"",
+            KeptStreams(0, [], [], []),
+            [KeptOrigin.of(1, pair[0], b"")],
+            [],
+            [],
+        )
+        for host, pair in zip(hosts, pairs, strict=True)
+    ]  # fmt: skip
+    state = HandOver.make(listening, sessions, [each[0].fileno() for each in pairs], shared=False)
+    handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
+    parts = handed.split(3)
+    assert sum(len(each.sessions) for each in parts) == len(hosts)
+    for number, part in enumerate(parts):
+        inodes = {os.fstat(each).st_ino for each in part.descriptors}
+        assert inodes == {each.origins[0].inode for each in part.sessions}
+        for kept in part.sessions:
+            assert process_of(Credentials.from_bytes(kept.credentials).peer_key, 3) == number
+        again = read(part.write())
+        assert again.sessions == part.sessions
+    port = listening.getsockname()[1]
+    assert handed.listening(port + 1) is None
+    handed.close()
+    for each in (*pairs, (listening,)):
+        for one in each:
+            one.close()

@@ -256,7 +256,7 @@ async def test_where_the_gateway_has_no_way_it_goes_direct(
     port = await ends.origin(echo)
     kinds = iter(["destination_ip_unroutable", "connection_refused", "destination_ip_unroutable"])
 
-    async def no_way(*_: object) -> None:
+    async def no_way(*_: object, **__: object) -> None:
         raise RefusedError(HTTPStatus.BAD_GATEWAY, next(kinds), "no way")
 
     monkeypatch.setattr(GatewayLink, "open", no_way)

@@ -2,7 +2,13 @@
 
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Random
-from cedos.session.protocol.handshake.accepting import AcceptorHandshake, AcceptorState, KnownFlows
+from cedos.session.protocol.handshake.accepting import (
+    AcceptorHandshake,
+    AcceptorState,
+    KnownFlows,
+    Placement,
+    alone,
+)
 from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 
 _NO_LIMITS = HandshakeLimits()
@@ -11,7 +17,8 @@ _NO_LIMITS = HandshakeLimits()
 class Acceptor:
     """Makes channels, and watches those that are not confirmed yet.
 
-    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask.
+    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask;
+    `placement`: which hosts other processes serve.
     """
 
     def __init__(
@@ -25,6 +32,7 @@ class Acceptor:
         allow_clear: bool = False,
         limits: HandshakeLimits = _NO_LIMITS,
         ledger: HostLedger | None = None,
+        placement: Placement = alone,
     ) -> None:
         self.ledger = ledger or HostLedger(limits)
         self._limits = limits
@@ -40,6 +48,7 @@ class Acceptor:
             ledger=self.ledger,
             half_open=self._half_open,
             now=now,
+            placement=placement,
         )
 
     def __len__(self) -> int:

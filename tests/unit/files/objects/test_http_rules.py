@@ -5,8 +5,10 @@ from time import time
 from uuid import uuid4
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cedos.files.objects.http_rules import CacheLookup, strong_validator
+from cedos.files.objects.http_rules import CacheLookup, one_range, strong_validator
 from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 
 URL = "http://example.org/file"
@@ -85,6 +87,21 @@ def test_what_may_not_be_reused_answers_nothing() -> None:
     one = record(headers(0, cache_control="max-age=60"))
     one.reusable = False
     assert CacheLookup(URL, ASKED, [one]).fresh is None
+
+
+@given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
+def test_a_range_is_what_a_slice_is(size: int, first: int, last: int) -> None:
+    data = bytes(range(size))
+
+    def part(text: str) -> bytes | None:
+        found = one_range(text, size)
+        return None if found is None else data[found[0] : found[1]]
+
+    assert part(f"bytes={first}-") == (data[first:] or None)
+    assert part(f"bytes={first}-{last}") == (data[first : last + 1] or None)
+    assert part(f"bytes=-{last}") == ((data[-last:] if last else b"") or None)
+    for text in ("bytes=-", "bytes=1-2,4-5", "lines=1-2", "bytes=a-b", "", "bytes=١-"):
+        assert part(text) is None
 
 
 def test_only_what_tells_every_byte_is_a_strong_validator() -> None:

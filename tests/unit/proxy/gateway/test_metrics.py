@@ -20,7 +20,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 async def test_what_was_carried_is_shown(ends: Any, closed_port: int) -> None:
     await ends.start()
-    server = MetricsServer(ends.gateway, ("127.0.0.1", 0))
+    server = MetricsServer(ends.gateway.figures, ("127.0.0.1", 0))
     await server.open()
 
     async def shown() -> dict[str, float]:
@@ -54,6 +54,6 @@ async def test_what_was_carried_is_shown(ends: Any, closed_port: int) -> None:
         assert after["cedos_gateway_connections_refused_total"] == 1
         assert after["process_open_fds"] > 3
         with pytest.raises(HostError, match="cannot listen"):
-            await MetricsServer(ends.gateway, server.address).open()
+            await MetricsServer(ends.gateway.figures, server.address).open()
     finally:
         await server.close()

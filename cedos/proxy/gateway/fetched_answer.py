@@ -1,0 +1,112 @@
+"""Answers that the gateway has itself: to requests of programs that it fetches for them (D2Prox)."""
+
+import asyncio
+from typing import Final, Protocol
+
+from cedos.errors import TransferError
+from cedos.proxy.request import LONGEST_HEAD, forwarded
+from cedos.proxy.streams.frames import OpenStream
+from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
+
+_HEAD_S: Final = 1.0
+_END: Final = b"\r\n\r\n"
+
+Fields = list[tuple[bytes, bytes]]
+
+
+class FetchedAnswer(Protocol):
+    """`head`, then the body; `version`: of equal ones the body is equal, empty: only this one has it."""
+
+    head: bytes
+    version: str
+
+    async def body(self, offset: int) -> bytes:
+        """What there is from there on, once there is anything; empty: its end. TransferError."""
+
+    def close(self, *, whole: bool) -> None:
+        """It is needed no more; `whole`: the program has all of it."""
+
+
+class RequestFetcher(Protocol):
+    """Fetches for programs."""
+
+    async def fetch(
+        self, client: bytes, host: str, port: int, target: bytes, fields: Fields
+    ) -> FetchedAnswer | None:
+        """None: this request goes to its origin as it is."""
+
+
+class AnsweredStream:
+    """A stream whose program is answered here.
+
+    Args:
+        request: its request without its end, which has been taken from the stream.
+        head: of the answer, which may have been sent already, as a part of the body may have been.
+    """
+
+    def __init__(
+        self,
+        stream: ProxiedStream,
+        asked: OpenStream,
+        request: bytes,
+        answer: FetchedAnswer,
+        head: bytes,
+    ) -> None:
+        self.stream, self.asked, self.request, self.head = stream, asked, request, head
+        self.answer = answer
+
+    async def run(self) -> None:
+        """Until the program has all of it, or it broke; cancelled: another process may go on."""
+        stream, whole = self.stream, False
+        try:
+            while (at := stream.sent_bytes) < len(self.head):
+                await self._write(self.head[at:])
+            while block := await self.answer.body(stream.sent_bytes - len(self.head)):
+                await self._write(block)
+            stream.finish()
+            whole = True
+        except (TransferError, StreamBrokenError):
+            stream.reset()
+        finally:
+            stream.watch(lambda: None)
+            self.answer.close(whole=whole)
+
+    async def _write(self, data: bytes) -> None:
+        view, changed = memoryview(data), asyncio.Event()
+        self.stream.watch(changed.set)
+        while True:
+            changed.clear()
+            view = view[self.stream.write(view) :]
+            if self.stream.broken is not None:
+                raise StreamBrokenError("the program has gone")
+            if not view:
+                return
+            await changed.wait()
+
+
+async def request_head(stream: ProxiedStream) -> bytes | None:
+    """A stream's first request without its end, still in the stream; None: it has none."""
+    changed, head = asyncio.Event(), b""
+    stream.watch(changed.set)
+    try:
+        async with asyncio.timeout(_HEAD_S):
+            while _END not in (head := b"".join(stream.waiting)):
+                if stream.broken is not None or stream.peer_ended or len(head) > LONGEST_HEAD:
+                    return None
+                changed.clear()
+                await changed.wait()
+    except TimeoutError:
+        return None
+    finally:
+        stream.watch(lambda: None)
+    request, _, rest = head.partition(_END)
+    return None if rest else request
+
+
+async def fetched(
+    fetcher: RequestFetcher, client: bytes, asked: OpenStream, request: bytes
+) -> FetchedAnswer | None:
+    """What answers a request; None: its origin alone can."""
+    if (parsed := forwarded(request)) is None:
+        return None
+    return await fetcher.fetch(client, asked.host, asked.port, *parsed)

@@ -1,0 +1,109 @@
+"""A gateway whose disk is full, that has no descriptors left, or that one network does not lead to."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.netns.gateway.conftest import ORIGIN
+from tests.netns.gateway.deaths import silent
+
+Laptop = Any
+PROXY = "socks5h://127.0.0.1:1080"
+SIZE = 3_000_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Of one megabyte, where the gateway keeps what it fetches."""
+    folder = tmp_path / "server" / "cache"
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_without_a_disk_it_hands_on_what_it_cannot_keep(small_disk: Path, laptop: Laptop) -> None:
+    data = os.urandom(SIZE)
+    laptop.serve_file(data)
+    laptop.forward("-D", "1080", "--fail", "closed")
+    for _ in range(2):
+        curl = laptop.curl("-x", "http://127.0.0.1:1080", f"http://{ORIGIN}:8080/file")
+        out, err = curl.communicate(timeout=30)
+        assert curl.returncode == 0, err
+        assert hashlib.sha256(out).digest() == hashlib.sha256(data).digest()
+    assert sum(each.stat().st_size for each in small_disk.rglob("*") if each.is_file()) < 1_000_000
+    assert laptop.gateway.poll() is None
+
+
+IDLE = """
+import socket
+held = []
+for _ in range(400):
+    one = socket.create_connection(("127.0.0.1", 1081))
+    held.append(one)
+print("there", flush=True)
+input()
+"""
+
+
+def test_without_descriptors_those_that_live_go_on(laptop: Laptop) -> None:
+    """Sixty-four more than it needs for itself: the rest are refused, and the session lives."""
+    laptop.world.shape("20mbit")
+    data = os.urandom(4 * SIZE)
+    laptop.serve_file(data)
+    pid = laptop.gateway.pid
+    subprocess.run(["prlimit", "--pid", str(pid), "--nofile=128:128"], check=True)
+    laptop.forward("-D", "1080", "-L", f"1081:{ORIGIN}:8080", "--fail", "closed")
+    curl = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/file")
+    got = bytearray(curl.stdout.read(100_000))
+    flood = laptop.near.popen(
+        sys.executable, "-c", IDLE, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with ExitStack() as stack:
+        stack.callback(flood.wait)
+        stack.callback(flood.kill)
+        flood.stdout.readline()
+        laptop._wait(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 120)
+        got += curl.stdout.read()
+        assert curl.wait(10) == 0, curl.stderr.read()
+        assert got == data
+    flood.stdin.close()
+    flood.stdout.close()
+    deadline_s = time.monotonic() + 20
+    while laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file").wait(30):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    assert laptop.gateway.poll() is None
+
+
+@pytest.mark.parametrize("how", [("DROP",), ("REJECT", "--reject-with", "tcp-reset")])
+def test_a_gateway_that_one_network_does_not_lead_to(laptop: Laptop, how: tuple[str, ...]) -> None:
+    laptop.world.shape("20mbit")
+    data = os.urandom(2 * SIZE)
+    laptop.serve_file(data)
+    laptop.near.run(
+        *("iptables", "-I", "OUTPUT", "-o", "lte0", "-p", "tcp", "--dport", "7009", "-j", *how)
+    )
+    laptop.forward("-D", "1080", "--fail", "closed")
+    began_s = time.monotonic()
+    curl = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/file")
+    got = bytearray(curl.stdout.read(SIZE))
+    took_s = time.monotonic() - began_s
+    print(f"half of it in {took_s:.1f} s")
+    assert took_s < 2.5 * SIZE * 8 / 20e6 + 1
+    silent(laptop)
+    time.sleep(2)
+    laptop.near.run("iptables", "-D", "OUTPUT", "1")  # (the other network leads there now)
+    got += curl.stdout.read()
+    assert curl.wait(10) == 0, curl.stderr.read()
+    assert got == data

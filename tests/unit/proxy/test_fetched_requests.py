@@ -1,0 +1,239 @@
+"""Programs' plain requests through the proxy: fetched whole by the gateway, kept by HTTP's rules."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.files.objects.object_fetcher import ObjectFetcher
+from cedos.files.objects.object_store import ObjectStore
+from cedos.files.objects.program_requests import ProgramRequests
+from cedos.proxy.streams.stream import WINDOW_BYTES
+from cedos.session.protocol.crypto import host_id
+
+pytestmark = pytest.mark.anyio
+
+Ends = Any
+LARGE = 8 * WINDOW_BYTES
+
+
+class Origin:
+    """Serves `body` with `fields` for each GET; `asked` has the requests."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.body, self.status, self.length = os.urandom(LARGE), b"200 OK", True
+        self.fields = b'ETag: "one"\r\nCache-Control: max-age=600\r\n'
+        self.sent = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.half = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await self._serve(reader, writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            self.asked.append(head)
+            if b"if-none-match" in head.lower():
+                writer.write(b"HTTP/1.1 304 Not Modified\r\n" + self.fields + b"\r\n")
+                continue
+            length = b"Content-Length: %d\r\n" % len(self.body) if self.length else b""
+            writer.write(b"HTTP/1.1 " + self.status + b"\r\n" + length + self.fields + b"\r\n")
+            writer.write(self.body[: self.half])
+            await self.go_on.wait()
+            writer.write(self.body[self.half :])
+            await writer.drain()
+            self.sent.set()
+            if not self.length:
+                return
+
+
+@pytest.fixture
+async def fetching(ends: Ends, tmp_path: Path) -> AsyncIterator[Ends]:
+    fetcher = ObjectFetcher(ObjectStore(tmp_path / "kept", 100_000_000), lambda _host, _port: "")
+    ends.requests = ProgramRequests(fetcher)
+    ends.fetcher = fetcher
+    await ends.start()
+    # (Loopback is this place: the proxy would go there itself.)
+    ends.proxy.goes_direct = lambda _host: False
+    ends.writers = []
+    yield ends
+    for each in ends.writers:
+        each.close()
+        with suppress(ConnectionError):
+            await each.wait_closed()
+    await ends.fetcher.close()
+
+
+async def begun(
+    ends: Ends, port: int, fields: bytes = b"", method: bytes = b"GET"
+) -> asyncio.StreamReader:
+    reader, writer = await ends.ask(
+        b"%s http://127.0.0.1:%d/file?a=%%20b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%s\r\n"
+        % (method, port, port, fields)
+    )
+    ends.writers.append(writer)
+    return reader
+
+
+async def got(ends: Ends, port: int, fields: bytes = b"") -> tuple[bytes, bytes]:
+    answer = await asyncio.wait_for((await begun(ends, port, fields)).read(), 30)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.lower(), body
+
+
+async def test_what_is_fresh_is_asked_for_once(fetching: Ends) -> None:
+    origin = Origin()
+    port = await fetching.origin(origin)
+    for age in (b"age: 0", b"age: "):
+        head, body = await got(fetching, port, b"Accept: text/*\r\n")
+        assert head.startswith(b"http/1.1 200 ok\r\n")
+        assert age in head
+        assert b'etag: "one"' in head
+        assert hashlib.sha256(body).digest() == hashlib.sha256(origin.body).digest()
+    (asked,) = origin.asked
+    assert asked.startswith(b"GET /file?a=%20b HTTP/1.1\r\n")
+    assert b"accept: text/*" in asked.lower()
+    assert b"via: 1.1 cedos" in asked.lower()
+    origin.fields = b'ETag: "one"\r\n'
+    await got(fetching, port, b"Cache-Control: no-cache\r\n")
+    assert b'if-none-match: "one"' in origin.asked[1].lower()
+
+
+async def test_a_part_of_what_is_kept_comes_from_there(fetching: Ends) -> None:
+    """A player that seeks, or `curl -C -` after it was interrupted."""
+    origin = Origin()
+    port = await fetching.origin(origin)
+    await got(fetching, port)
+    for wanted, part in (
+        (b"bytes=100-", origin.body[100:]),
+        (b"bytes=5-9", origin.body[5:10]),
+        (b"bytes=-7", origin.body[-7:]),
+    ):
+        head, body = await got(fetching, port, b"Range: %s\r\n" % wanted)
+        assert head.startswith(b"http/1.1 206 ")
+        assert b"content-length: %d\r\n" % len(part) in head
+        assert body == part
+    assert b"content-range: bytes %d-%d/%d" % (LARGE - 7, LARGE - 1, LARGE) in head
+    assert len(origin.asked) == 1
+
+
+async def test_it_is_read_whole_while_its_program_does_not_read(fetching: Ends) -> None:
+    origin = Origin()
+    reader = await begun(fetching, await fetching.origin(origin))
+    fetching.writers[-1].transport.pause_reading()
+    await asyncio.wait_for(origin.sent.wait(), 20)
+    assert fetching.link._streams.connection.ended is False
+    fetching.writers[-1].transport.resume_reading()
+    answer = await asyncio.wait_for(reader.read(), 30)
+    assert answer.endswith(origin.body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stays"), [(b"Cache-Control: no-store\r\n", False), (b"", True)]
+)
+async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(
+    fetching: Ends, fields: bytes, stays: bool
+) -> None:
+    origin = Origin()
+    origin.fields = fields or origin.fields
+    origin.half = LARGE // 3
+    origin.go_on.clear()
+    reader = await begun(fetching, await fetching.origin(origin))
+    await asyncio.wait_for(reader.readexactly(100_000), 20)
+    client = host_id(fetching.client.public).hex()[:32]
+    assert len(fetching.fetcher.store.of(client)) == 1
+    fetching.writers[-1].transport.abort()
+    await asyncio.sleep(1.0)
+    origin.go_on.set()
+    deadline_s = asyncio.get_running_loop().time() + 20
+    while [each.whole for each in fetching.fetcher.store.of(client)] != [True] * stays:
+        assert asyncio.get_running_loop().time() < deadline_s
+        await asyncio.sleep(0.05)
+
+
+async def test_what_is_under_way_goes_on_in_the_next_process(fetching: Ends) -> None:
+    origin = Origin()
+    origin.half = LARGE // 3
+    origin.go_on.clear()
+    reader = await begun(fetching, await fetching.origin(origin))
+    first = await asyncio.wait_for(reader.readexactly(LARGE // 4), 20)
+    before = fetching.fetcher
+    fetching.fetcher = ObjectFetcher(before.store, lambda _host, _port: "")
+    fetching.requests = ProgramRequests(fetching.fetcher)
+    origin.half = 0
+    origin.go_on.set()
+    succeeding = asyncio.create_task(fetching.succeed())
+    await succeeding
+    answer = first + await asyncio.wait_for(reader.read(), 30)
+    assert answer.endswith(origin.body)
+    assert answer.count(b"HTTP/1.1 200") == 1
+    await before.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Cookie: a=b\r\n",
+        b"Authorization: Basic eDp5\r\n",
+        b"Range: bytes=0-9\r\n",
+        b'If-Match: "x"\r\n',
+    ],
+)
+async def test_what_is_for_one_user_or_on_a_condition_is_not_kept(
+    fetching: Ends, fields: bytes
+) -> None:
+    origin = Origin()
+    origin.body = b"mine"
+    port = await fetching.origin(origin)
+    for count in (1, 2):
+        reader = await begun(fetching, port, fields)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        assert await reader.readexactly(4) == b"mine"
+        assert b"age:" not in head.lower()
+        assert len(origin.asked) == count
+    assert fetching.fetcher.store.of("") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "length", "body"),
+    [
+        (b"404 Not Found", True, b"no"),
+        (b"302 Found", True, b""),
+        (b"200 OK", False, os.urandom(300_000)),
+        (b"200 OK", True, b"small"),
+    ],
+)
+async def test_other_answers_are_handed_on_as_they_come(
+    fetching: Ends, status: bytes, length: bool, body: bytes
+) -> None:
+    origin = Origin()
+    origin.status, origin.length, origin.body = status, length, body
+    origin.fields = b"Location: /other\r\nX-Own: 1\r\n"
+    head, have = await got(fetching, await fetching.origin(origin))
+    assert head.startswith(b"http/1.1 " + status.lower())
+    assert b"x-own: 1" in head
+    assert have == body
+
+
+async def test_an_answer_that_breaks_off_does_not_look_whole(fetching: Ends) -> None:
+    async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + bytes(1000))
+        await writer.drain()
+
+    reader = await begun(fetching, await fetching.origin(breaks))
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 30)
+
+
+async def test_an_origin_that_refuses_is_told_as_before(fetching: Ends, closed_port: int) -> None:
+    head, _ = await got(fetching, closed_port)
+    assert head.startswith(b"http/1.1 502")
