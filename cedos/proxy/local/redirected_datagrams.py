@@ -148,10 +148,12 @@ class RedirectedDatagrams:
             to = self._redirection.place(address)
             # Nobody is served here who was not led here, and no socket in another one's name.
             if to is None or (known is not None and known[0] == to):
+                self._refused(_Here(address, sender, one))
                 return
             known = self._known[address] = to, _Here(address, sender, one)
             while len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
+        self._known.move_to_end(address)
         to, here = known
         program = self._senders.get(to.cookie)
         if program is None:

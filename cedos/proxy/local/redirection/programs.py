@@ -162,6 +162,9 @@ def connect_program(
     code.put(Opcode.RETURN)
     code.label("no_quic")
     if datagrams is not None:
+        # (Port 0: nothing can be sent there; the C library asks so which addresses it would have.)
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+        code.jump(Opcode.IF_EQUAL, EXIT, 2)
         _lead_datagram(code, version, tables, datagrams)
     return code.code()
 

@@ -13,7 +13,7 @@ import pytest
 
 from emu.workloads import call
 from tests.netns.gateway.conftest import ORIGIN
-from tests.netns.gateway.deaths import renumbered, silent, unplugged
+from tests.netns.gateway.deaths import renumbered, silent
 from tests.netns.gateway.test_redirection import OTHER, PYTHON, USER, as_user, said
 
 Laptop = Any
@@ -68,7 +68,7 @@ def asked(laptop: Laptop, script: str, user: int = USER) -> Any:
     return json.loads(said(laptop, PYTHON, "-c", ASK + script, user=user))
 
 
-@pytest.mark.parametrize("dies", [silent, unplugged, renumbered])
+@pytest.mark.parametrize("dies", [silent, renumbered])
 def test_a_call_of_a_program_that_knows_nothing_goes_on(
     dies: Callable[[Laptop], None], laptop: Laptop, home: Path
 ) -> None:
