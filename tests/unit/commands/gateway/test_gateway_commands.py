@@ -105,13 +105,13 @@ def test_a_gateway_that_is_not_there_is_told(cedos: Any, config_home: Path) -> N
     assert not (config_home / "cedos" / "gateway.toml").exists()
 
 
-def test_the_unit_that_redirects_has_three_privileges(cedos: Any) -> None:
+def test_the_unit_that_redirects_has_two_privileges(cedos: Any) -> None:
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.optionxform = str
     parsed.read_string(cedos("example", "redirect-unit").stdout)
     service = parsed["Service"]
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
-        assert service[key] == "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW"
+        assert service[key] == "CAP_BPF CAP_NET_ADMIN"
     words = service["ExecStart"].split()
     assert words[1:3] == ["forward", "--redirect"]
     # systemd puts what LoadCredential names there, under this name.
