@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
 from cedos.kernel.addresses import address
@@ -100,9 +100,11 @@ def _table_name(table: int) -> str:
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _NEXT_HOP: Final = struct.Struct("=HBBi")  # length, flags, weight, index
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
+_RTA_PREFSRC, _RTA_EXPIRES = 7, 23
 _RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA = 8, 9, 15, 18
 RTN_UNICAST, RTN_LOCAL = 1, 2
 _RTNH_F_ONLINK: Final = 4
+_LOCAL_TABLE, _STATIC, _LOOPBACK_INDEX = 255, 4, 1
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
 
@@ -179,6 +181,24 @@ def lookup_request(
         parts.append(attribute(_RTA_SRC, local.packed))
     if index is not None:
         parts.append(attribute(_RTA_OIF, _U32.pack(index)))
+    return b"".join(parts)
+
+
+def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
+    """Makes all addresses of a prefix this host's own, for so long, or deletes that route (RTM_DELROUTE).
+
+    What is sent there comes from ::1.
+    """
+    parts = [
+        _ROUTE.pack(
+            socket.AF_INET6, within.prefixlen, 0, 0, _LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
+        ),
+        attribute(_RTA_DST, within.network_address.packed),
+        attribute(_RTA_OIF, _U32.pack(_LOOPBACK_INDEX)),
+    ]
+    if seconds:
+        parts.append(attribute(_RTA_PREFSRC, IPv6Address("::1").packed))
+        parts.append(attribute(_RTA_EXPIRES, _U32.pack(seconds)))
     return b"".join(parts)
 
 

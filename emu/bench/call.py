@@ -30,7 +30,12 @@ _CALL_S, _DIES_S, _ROUNDS = 12.0, 6.0, 4
 _WIFI = Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(24e6), 0.020)
 _LTE = Access(NetworkKind.CELLULAR, Trace.constant(8e6), Trace.constant(16e6), 0.050)
 _PLAIN: Final = {"wifi_call": "wlan0", "lte_call": "lte0"}
-_GATEWAY: Final[dict[str, tuple[str, ...]]] = {"call": (), "doubled_call": ("--udp", "doubled")}
+_USER: Final = 65_534
+_GATEWAY: Final[dict[str, tuple[str, ...]]] = {
+    "call": (),
+    "doubled_call": ("--udp", "doubled"),
+    "redirected_call": ("--redirect", str(_USER)),
+}
 _BULK_BYTES: Final = 400_000_000
 
 
@@ -40,7 +45,8 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     Returns:
         `call_loss_share`, `call_gap_ms`, `call_delay_p95_ms`: through the gateway, of both directions
         of all calls together, the gap the longest of all. With `doubled_` in front: over both networks
-        at once; with `busy_`, beside a download; with `wifi_` and `lte_`: plain UDP on one network.
+        at once; with `busy_`, beside a download; with `redirected_`, of a program that knows of no proxy;
+        with `wifi_` and `lte_`: plain UDP on one network.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -53,21 +59,29 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         with _emulated() as cutter:
             variables = {"CEDOS_RUNTIME_DIR": cutter.daemon.environment["CEDOS_RUNTIME_DIR"]}
             with Gatewayed(cutter.laptop, cutter.laptop.directory, variables, options):
-                figures |= through_gateway(cutter, progress, name)
+                user = _USER if "--redirect" in options else None
+                figures |= through_gateway(cutter, progress, name, user=user)
                 if not options:
                     figures |= through_gateway(cutter, progress, f"busy_{name}", busy=True)
     return figures
 
 
 def through_gateway(
-    cutter: Cutter, progress: Callable[[str], None], name: str = "call", *, busy: bool = False
+    cutter: Cutter,
+    progress: Callable[[str], None],
+    name: str = "call",
+    *,
+    busy: bool = False,
+    user: int | None = None,
 ) -> dict[str, float]:
     """Calls on a laptop that has a gateway's proxy, and a web server to be `busy` with.
 
-    The figures' keys begin with `name`.
+    The figures' keys begin with `name`. `user`: whose programs are redirected, and who calls; without,
+    the caller asks the proxy by SOCKS 5.
     """
+    way = ("--user", str(user)) if user is not None else ("--socks", str(PROXY_PORT))
     with _busy(cutter.laptop) if busy else nullcontext():
-        return _calls(cutter, ("--socks", str(PROXY_PORT)), name, progress)
+        return _calls(cutter, way, name, progress)
 
 
 @contextmanager

@@ -453,7 +453,7 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
 
 def _call(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, _redirected(laptop) as cutter:
-        return call.through_gateway(cutter, progress)
+        return call.through_gateway(cutter, progress, user=_PROGRAM_USER)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:

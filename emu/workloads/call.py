@@ -6,6 +6,7 @@ What was not there 400 ms after it was sent is lost: nobody talks with more dela
 
 import argparse
 import json
+import os
 import select
 import socket
 import struct
@@ -109,7 +110,10 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--interface", default="")
     parser.add_argument("--socks", type=int, default=0)
+    parser.add_argument("--user", type=int, default=None, help="who it counts as, by number")
     asked = parser.parse_args()
+    if asked.user is not None:
+        os.setreuid(asked.user, -1)  # it still may write its file
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     to: tuple[str, int] | None = asked.host, PORT
     head = b""

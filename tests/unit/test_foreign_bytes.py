@@ -370,6 +370,7 @@ PARSERS: dict[str, Parser] = {
         packets.parse,
         (
             packets.ProgramPacket(1, "a.test", 53, b"some").pack(),
+            packets.UndeliveredPacket(1, "192.0.2.1", 53, packets.Obstacle.REFUSED).pack(),
             packets.NameQuestion(1, DNS).pack(),
             packets.NameAnswer(1, DNS).pack(),
         ),

@@ -28,6 +28,7 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.request import authority
@@ -35,6 +36,7 @@ from cedos.session.io.links import EgressReader
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
+_UDP: Final = "udp"
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 
@@ -72,21 +74,24 @@ class UserType(click.ParamType[int]):
             return int(value)
 
 
-class DirectType(click.ParamType[IPv4Network | IPv6Network | int]):
-    """`198.51.100.0/24`, `2001:db8::1`, `:8443`."""
+class DirectType(click.ParamType[IPv4Network | IPv6Network | int | str]):
+    """`198.51.100.0/24`, `2001:db8::1`, `:8443`, `udp`."""
 
-    name = "network|:port"
+    name = "network|:port|udp"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> IPv4Network | IPv6Network | int:
+    ) -> IPv4Network | IPv6Network | int | str:
+        if value == _UDP:
+            return _UDP
         if value[:1] == ":" and value[1:].isdecimal() and 0 < int(value[1:]) < 65_536:
             return int(value[1:])
         try:
             return ip_network(value)
         except ValueError:
             self.fail(
-                f"{value!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443",
+                f"{value!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443, nor"
+                " udp",
                 param,
                 ctx,
             )
@@ -120,7 +125,8 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
         ),
         (
             "sudo cedos forward --redirect alice --redirect _apt",
-            "All that alice's programs and apt connect to; nothing needs to be told of a proxy.",
+            "All that alice's programs and apt connect to, and their calls; nothing needs to be told of a"
+            " proxy.",
         ),
         ("cedos forward -L 8080:intranet:80", "What connects to port 8080 here reaches intranet."),
         (
@@ -161,14 +167,15 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
 )
 @click.option(
     "-r", "--redirect", "users", type=UserType(), multiple=True, metavar="USER",
-    help="Carry all that this user's programs connect to by TCP, and look names up at the gateway,"
+    help="Carry what this user's programs send by TCP and UDP, and look names up at the gateway,"
     " without their knowing; may be repeated. Needs root. Their QUIC is refused, so that browsers take"
     " TCP.",
 )  # fmt: skip
 @click.option(
-    "--direct", "directs", type=DirectType(), multiple=True, metavar="NETWORK|:PORT",
-    help="With --redirect: what goes to there is left alone; may be repeated.  [default: this host's"
-    " own networks, private addresses and VPNs]",
+    "--direct", "directs", type=DirectType(), multiple=True,
+    metavar="NETWORK|:PORT|udp",
+    help="With --redirect: what goes to there is left alone, with udp all datagrams but questions for"
+    " names; may be repeated.  [default: this host's own networks, private addresses and VPNs]",
 )  # fmt: skip
 @click.option(
     "--dns", "dns", type=ListenAddressType(53), multiple=True, metavar="[ADDRESS:]PORT",
@@ -197,9 +204,9 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
 )  # fmt: skip
 @click.option(
     "--udp", type=click.Choice(["hedged", "doubled"]), default="hedged", show_default=True,
-    help="Datagrams (SOCKS 5, UDP ASSOCIATE): hedged, over one network, and over another as well while"
-    " that one does not answer in time; doubled, over all of them at once, so that a call loses only what"
-    " all of them lose.",
+    help="Datagrams (--redirect, and SOCKS 5's UDP ASSOCIATE): hedged, over one network, and over another"
+    " as well while that one does not answer in time; doubled, over all of them at once, so that a call"
+    " loses only what all of them lose.",
 )  # fmt: skip
 @click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
@@ -218,7 +225,7 @@ def command(
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
     stdio: tuple[str, int] | None,
     users: tuple[int, ...],
-    directs: tuple[IPv4Network | IPv6Network | int, ...],
+    directs: tuple[IPv4Network | IPv6Network | int | str, ...],
     dns: tuple[tuple[str, int], ...],
     domains: tuple[str, ...],
     file: Path | None,
@@ -277,6 +284,7 @@ def command(
                 networks,
                 [(address or _LOOPBACK[0], port) for address, port in dns],
                 domains,
+                udp=_UDP not in directs,
                 everywhere=udp == "doubled",
                 priced=detour == "worth" and not networks,
             )
@@ -287,9 +295,9 @@ def command(
 
 
 def _redirection(
-    users: tuple[int, ...], directs: tuple[IPv4Network | IPv6Network | int, ...]
+    users: tuple[int, ...], directs: tuple[IPv4Network | IPv6Network | int | str, ...]
 ) -> Redirection:
-    networks = [each for each in directs if not isinstance(each, int)]
+    networks = [each for each in directs if not isinstance(each, int | str)]
     ports = [each for each in directs if isinstance(each, int)]
     return Redirection(users, [*NEAR, *networks], ports)
 
@@ -304,6 +312,7 @@ async def _run(
     dns: list[tuple[str, int]],
     domains: tuple[str, ...],
     *,
+    udp: bool,
     everywhere: bool,
     priced: bool,
 ) -> None:
@@ -319,12 +328,15 @@ async def _run(
         else LocalProxy(link, fail, everywhere=everywhere)
     )
     routes = EgressReader()
+    datagrams = (
+        RedirectedDatagrams(redirection, proxy.packets) if redirection is not None and udp else None
+    )
     names = NameStub(link, fails_open=fail is Fail.OPEN, near=domains, tunnelled=routes.has_tunnel)
     loop = asyncio.get_running_loop()
     work = (
         _join(proxy, *stdio)
         if stdio is not None
-        else _listen(proxy, names, listening, dns, redirection, joined.host)
+        else _listen(proxy, names, datagrams, listening, dns, redirection, joined.host)
     )
     running = loop.create_task(work)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -337,6 +349,8 @@ async def _run(
             raise CedosError("it was interrupted") from None
     finally:
         await names.close()
+        if datagrams is not None:
+            await datagrams.close()
         await proxy.close()
         await link.close()
         await told.close()
@@ -346,6 +360,7 @@ async def _run(
 async def _listen(
     proxy: LocalProxy,
     names: NameStub,
+    datagrams: RedirectedDatagrams | None,
     listening: list[Listening],
     dns: list[tuple[str, int]],
     redirection: Redirection | None,
@@ -366,7 +381,9 @@ async def _listen(
             names.open(address, 0, optional=":" in address)
         name_ports = {":" in address: port for address, port in names.addresses[len(dns) :]}
         redirection.attach(
-            LedTo(ports[False], ports.get(True)), LedTo(name_ports[False], name_ports.get(True))
+            LedTo(ports[False], ports.get(True)),
+            LedTo(name_ports[False], name_ports.get(True)),
+            datagrams.open() if datagrams is not None else None,
         )
         log.info("carries what its users connect to", but="local networks and VPNs go direct")
     await asyncio.get_running_loop().create_future()

@@ -25,6 +25,8 @@ class Opcode(IntEnum):
     COPY = 0xBF
     SET = 0xB7
     ADD = 0x07
+    AND = 0x57
+    OR = 0x47
     SHIFT_RIGHT = 0x77
     JUMP = 0x05
     IF_EQUAL = 0x15
@@ -40,6 +42,7 @@ class Helper(IntEnum):
 
     MAP_LOOKUP = 1
     MAP_UPDATE = 2
+    RANDOM = 7
     CURRENT_PROCESS = 14
     CURRENT_USER = 15
     SOCKET_COOKIE = 46

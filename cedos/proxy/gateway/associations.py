@@ -62,7 +62,11 @@ class Associations:
                 f"{most} associations are all that {whose}",
             )
             return
-        relay = PacketRelay(partial(self._origins.addresses, asker=client), association.send)
+        relay = PacketRelay(
+            partial(self._origins.addresses, asker=client),
+            association.send,
+            association.tell_undelivered,
+        )
         self._relays[association] = relay
         self._per_client[client] += 1
         association.received = partial(_sent_on, relay)

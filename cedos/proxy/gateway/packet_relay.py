@@ -6,7 +6,9 @@ client cannot have anybody flooded with answers but itself.
 """
 
 import asyncio
+import errno
 import socket
+import struct
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -14,6 +16,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from cedos.proxy.answers import RefusedError
+from cedos.proxy.streams.packets import Obstacle
 
 IDLE_S: Final = 300.0
 """Without a packet to outside for so long it ends (RFC 4787, REQ-5: five minutes, never below two)."""
@@ -26,6 +29,15 @@ _REFUSED_S: Final = 10.0
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 18
+_TELL_ERRORS: Final = {
+    socket.AF_INET: (socket.IPPROTO_IP, 11),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, 25),
+}
+"""IP_RECVERR, IPV6_RECVERR: by an option, and by a message of the same kind."""
+
+_FROM_ERRORS: Final = 0x2000  # MSG_ERRQUEUE
+_ERROR: Final = struct.Struct("=IB")  # struct sock_extended_err begins with what, and who says so
+_SAID_BY_ICMP: Final = (2, 3)
 
 _Peer = tuple[str, int]
 
@@ -39,6 +51,7 @@ class PacketRelay:
     Args:
         permitted: who may be sent to.
         received: called with each answer: from which address and port, and what.
+        undelivered: called with a host and port to which a packet did not get, and why.
 
     Attributes:
         refused: packets that were not sent on, as they may not be, or their name was not found.
@@ -46,8 +59,14 @@ class PacketRelay:
         used_s: when something was sent last, in the loop's time.
     """
 
-    def __init__(self, permitted: Permitted, received: Callable[[str, int, bytes], None]) -> None:
+    def __init__(
+        self,
+        permitted: Permitted,
+        received: Callable[[str, int, bytes], None],
+        undelivered: Callable[[str, int, Obstacle], None],
+    ) -> None:
         self._permitted, self._received = permitted, received
+        self._undelivered = undelivered
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[int, socket.socket] = {}
         self._peers: OrderedDict[_Peer, float] = OrderedDict()
@@ -87,7 +106,10 @@ class PacketRelay:
         address, good_s = None, _REFUSED_S
         try:
             address = _reachable(await self._permitted(host, port), port)
-            good_s = _NAME_S if address is not None else _REFUSED_S
+            if address is not None:
+                good_s = _NAME_S
+            else:
+                self._undelivered(host, port, Obstacle.NO_WAY)
         except (RefusedError, TimeoutError):
             pass
         finally:
@@ -108,8 +130,12 @@ class PacketRelay:
         self._peers.move_to_end(peer)
         while len(self._peers) > MOST_PEERS:
             self._peers.popitem(last=False)
-        with suppress(OSError):  # full, or there is no way: it is lost
+        try:
             one.sendto(data, (address, port))
+        except OSError:
+            # It may have been what another one's router said; else it is full, or there is no way.
+            with suppress(OSError):
+                one.sendto(data, (address, port))
 
     def _socket(self, address: str) -> socket.socket | None:
         family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
@@ -121,6 +147,7 @@ class PacketRelay:
                 return None
             with suppress(OSError):
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+                one.setsockopt(*_TELL_ERRORS[family], 1)
                 if family is socket.AF_INET6:
                     one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             self._sockets[family] = one
@@ -132,15 +159,31 @@ class PacketRelay:
             try:
                 data, sender = one.recvfrom(_LARGEST)
             except (BlockingIOError, InterruptedError):
+                self._take_errors(one)
                 return
             except OSError:
-                continue  # what a router said of a packet of ours
+                continue  # what is told in detail below
             peer = str(sender[0]).partition("%")[0], int(sender[1])
             sent_s = self._peers.get(peer)
             if sent_s is None or self._loop.time() - sent_s > IDLE_S:
                 self.strangers += 1
                 continue
             self._received(*peer, data)
+
+    def _take_errors(self, one: socket.socket) -> None:
+        """What hosts and routers said of packets of ours: who may have said it is known."""
+        told = _TELL_ERRORS[one.family]
+        for _ in range(_AT_ONCE):
+            try:
+                _, ancillary, _, peer = one.recvmsg(0, 256, _FROM_ERRORS)
+            except OSError:
+                return
+            for level, kind, data in ancillary:
+                if (level, kind) != told or not peer:
+                    continue
+                what, who = _ERROR.unpack_from(data)
+                if what == errno.ECONNREFUSED and who in _SAID_BY_ICMP:
+                    self._undelivered(str(peer[0]), int(peer[1]), Obstacle.REFUSED)
 
 
 def _reachable(addresses: Sequence[str], port: int) -> str | None:

@@ -21,6 +21,7 @@ from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, Destination
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.local.socks_association import SocksAssociation
@@ -239,6 +240,18 @@ class LocalProxy:
     def _may_go_direct(self, port: int) -> bool:
         return self._fail is Fail.OPEN and self._not_worth_it(port, self._link.rtt_s)
 
+    def packets(self, came: Came, refused: Refused = lambda _host, _port: None) -> ProgramPackets:
+        """What carries the datagrams of one socket, and calls with the answers to them."""
+        return ProgramPackets(
+            self._link,
+            self.goes_direct,
+            self._direct.addresses,
+            came,
+            refused,
+            fails_open=self._fail is Fail.OPEN,
+            everywhere=self._everywhere,
+        )
+
     def goes_direct(self, host: str) -> bool:
         """Whether it is of this place, the gateway itself, or this host has a route of its own there.
 
@@ -362,15 +375,7 @@ class LocalProxy:
             self._silent.pop(task, None)
 
     async def _associate(self, program: socket.socket, port: int) -> None:
-        association = SocksAssociation(
-            program,
-            port,
-            self._link,
-            self.goes_direct,
-            self._direct.addresses,
-            fails_open=self._fail is Fail.OPEN,
-            everywhere=self._everywhere,
-        )
+        association = SocksAssociation(program, port, self.packets)
         with suppress(OSError):
             await association.serve()
 

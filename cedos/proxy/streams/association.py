@@ -12,7 +12,7 @@ from cedos.proxy.streams.frames import (
     StreamRefused,
     StreamReset,
 )
-from cedos.proxy.streams.packets import ProgramPacket
+from cedos.proxy.streams.packets import Obstacle, ProgramPacket, UndeliveredPacket
 from cedos.proxy.streams.stream import SMALL, StreamBrokenError, StreamSession
 
 LIFETIME_S: Final = 1.0
@@ -31,6 +31,7 @@ class ProxiedAssociation:
 
     Attributes:
         received: to be set: called with each packet that comes.
+        undelivered: to be set: called with each word that one has not been delivered.
         ended: to be set: called once it is over, by whatever.
         everywhere: whether packets are sent over all networks at once.
         after: the number of the message behind which the next one goes.
@@ -41,6 +42,7 @@ class ProxiedAssociation:
         self.after: tuple[int, ...] = ()
         self.everywhere = False
         self.received: Callable[[ProgramPacket], None] = lambda _packet: None
+        self.undelivered: Callable[[UndeliveredPacket], None] = lambda _packet: None
         self.ended: Callable[[], None] = lambda: None
         self._session = session
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,6 +76,11 @@ class ProxiedAssociation:
             packed = ProgramPacket(self.number, host, port, data).pack()
             self._session.send_packet(packed, LIFETIME_S, self.everywhere)
 
+    def tell_undelivered(self, host: str, port: int, why: Obstacle) -> None:
+        if not self._over:
+            packed = UndeliveredPacket(self.number, host, port, why).pack()
+            self._session.send_packet(packed, LIFETIME_S)
+
     def reset(self) -> None:
         """Ends it for both ends; nothing happens where it is over."""
         if not self._over:
@@ -95,9 +102,13 @@ class ProxiedAssociation:
             case _:
                 raise ValueError("an association has no bytes, and is opened once")
 
-    def took_packet(self, packet: ProgramPacket) -> None:
-        if not self._over:
+    def took_packet(self, packet: ProgramPacket | UndeliveredPacket) -> None:
+        if self._over:
+            return
+        if isinstance(packet, ProgramPacket):
             self.received(packet)
+        else:
+            self.undelivered(packet)
 
     def broke(self, error: Exception) -> None:
         """It is over: nothing is sent or comes any more."""

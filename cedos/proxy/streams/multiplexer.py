@@ -22,7 +22,7 @@ from cedos.proxy.streams.frames import (
     parse,
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
-from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket
+from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket, UndeliveredPacket
 from cedos.proxy.streams.stream import LARGE, SMALL, Numbered, ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Share
 from cedos.session.sockets.connection import Connection
@@ -258,7 +258,7 @@ class Multiplexer:
 
     def _take_packet(self, packet: packets.Packet) -> None:
         match packet:
-            case ProgramPacket():
+            case ProgramPacket() | UndeliveredPacket():
                 association = self._associations.get(packet.stream)
                 if association is not None:  # else it is over at this end
                     association.took_packet(packet)

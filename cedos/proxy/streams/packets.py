@@ -6,6 +6,7 @@ One datagram is a kind (1 byte), a number (4 bytes, big endian) and what its kin
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from cedos.proxy.streams.frames import LONGEST_HOST
@@ -13,7 +14,17 @@ from cedos.proxy.streams.frames import LONGEST_HOST
 LARGEST_PACKET: Final = 65_000
 _HEAD: Final = struct.Struct("!BI")
 _PACKET: Final = struct.Struct("!BIHB")
-PACKET, QUESTION, ANSWER = range(1, 4)
+PACKET, QUESTION, ANSWER, UNDELIVERED = range(1, 5)
+
+
+class Obstacle(IntEnum):
+    """Why a packet has not been delivered."""
+
+    NO_WAY = 1
+    """The gateway has no route there: it lacks IPv6, say."""
+
+    REFUSED = 2
+    """The host has said that nobody listens at that port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,21 @@ class ProgramPacket:
     def pack(self) -> bytes:
         host = self.host.encode()
         return _PACKET.pack(PACKET, self.stream, self.port, len(host)) + host + self.data
+
+
+@dataclass(frozen=True, slots=True)
+class UndeliveredPacket:
+    """What the association `stream` has sent to a host's port was not delivered."""
+
+    stream: int
+    host: str
+    port: int
+    why: Obstacle
+
+    def pack(self) -> bytes:
+        host = self.host.encode()
+        head = _PACKET.pack(UNDELIVERED, self.stream, self.port, len(host))
+        return head + host + bytes([self.why])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +78,23 @@ class NameAnswer:
         return _HEAD.pack(ANSWER, self.number) + self.message
 
 
-Packet = ProgramPacket | NameQuestion | NameAnswer
+Packet = ProgramPacket | UndeliveredPacket | NameQuestion | NameAnswer
 
 
 def parse(datagram: bytes) -> Packet:
     """What is in a datagram. ValueError: nothing that is known."""
     try:
         kind, number = _HEAD.unpack_from(datagram)
-        if kind == PACKET:
+        if kind in (PACKET, UNDELIVERED):
             _, _, port, length = _PACKET.unpack_from(datagram)
             begins = _PACKET.size + length
             host = datagram[_PACKET.size : begins].decode("ascii")
             if not port or not 0 < len(host) <= LONGEST_HOST or len(host) != length:
                 raise ValueError("a packet without a host or a port")
-            return ProgramPacket(number, host, port, datagram[begins:])
+            if kind == PACKET:
+                return ProgramPacket(number, host, port, datagram[begins:])
+            (why,) = struct.unpack("!B", datagram[begins:])
+            return UndeliveredPacket(number, host, port, Obstacle(why))
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"not a packet: {error}") from None
     if kind == QUESTION:

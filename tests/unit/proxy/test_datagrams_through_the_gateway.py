@@ -11,12 +11,14 @@ from cedos.proxy.gateway import associations, packet_relay
 from cedos.proxy.local import gateway_link
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.socks import SocksPacket, parse_packet
+from cedos.proxy.streams.packets import Obstacle
 
 pytestmark = pytest.mark.anyio
 
 Ends = Any
 ASSOCIATE = b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)
 ANSWER_S = 5.0
+REFUSED = Obstacle.REFUSED
 SILENCE_S = 0.3
 
 
@@ -255,13 +257,38 @@ async def test_what_is_of_this_place_goes_direct(ends: Ends, sockets: Any) -> No
     program.writer.close()
 
 
+@pytest.mark.usefixtures("far")
+async def test_what_is_not_delivered_is_told(
+    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps nobody else's packets from being delivered."""
+    await ends.start(patience_s=10.0)
+    origin, gone = await sockets(echoes=True), await sockets()
+    gone.transport.close()
+    association = await ends.link.associate(everywhere=False)
+    told: asyncio.Queue[Any] = asyncio.Queue()
+    came: asyncio.Queue[Any] = asyncio.Queue()
+    association.undelivered, association.received = told.put_nowait, came.put_nowait
+    for number in range(5):
+        association.send("127.0.0.1", gone.port, b"anybody?")
+        association.send("127.0.0.1", origin.port, b"%d" % number)
+        refused = await asyncio.wait_for(told.get(), ANSWER_S)
+        assert (refused.host, refused.port, refused.why) == ("127.0.0.1", gone.port, REFUSED)
+        assert (await asyncio.wait_for(came.get(), ANSWER_S)).data == b"echo %d" % number
+    monkeypatch.setattr(packet_relay, "_reachable", lambda *_where: None)
+    association.send("127.0.0.1", 9, b"no way")
+    nowhere = await asyncio.wait_for(told.get(), ANSWER_S)
+    assert (nowhere.port, nowhere.why) == (9, Obstacle.NO_WAY)
+    association.reset()
+
+
 async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packet_relay, "MOST_PEERS", 3)
 
     async def permitted(host: str, _port: int) -> list[str]:
         return [host]
 
-    relay = packet_relay.PacketRelay(permitted, lambda *_answer: None)
+    relay = packet_relay.PacketRelay(permitted, lambda *_answer: None, lambda *_undelivered: None)
     for port in range(9001, 9011):
         relay.send("127.0.0.1", port, b"x")
         await asyncio.sleep(0)

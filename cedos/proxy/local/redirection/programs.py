@@ -5,6 +5,9 @@ own: so what connects to the proxy is a connection within the host, which no net
 with it (packets that are redirected later keep the network's address, and end with it). What the
 socket says of its peer is what the program asked for.
 
+A datagram's destination would be lost in this, and one socket has many: so each of them (a *place*)
+gets an address of its own within this host, drawn by lot, and a table says which place that stands for.
+
 Addresses are those of IPv6; IPv4's as ::ffff:a.b.c.d. Ports are as the kernel hands them over: in
 network order, in four bytes.
 """
@@ -28,6 +31,13 @@ ARRIVED: Final = struct.Struct("=16sIIQ")
 """By the socket's own port and the proxy's: the same, and the cookie."""
 
 ARRIVED_KEY: Final = struct.Struct("=II")
+PLACE: Final = struct.Struct("=16sIIQ")
+"""By its address here: a place (address, port), the user who sends there, and the socket's cookie."""
+
+PLACES4: Final = IPv4Network("127.128.0.0/10")
+PLACES6: Final = IPv6Network("fd63:6564:6f73:7564::/64")
+"""Where places have their addresses: loopback's, and such that are ours by a route."""
+
 NUMBER: Final = struct.Struct("=I")
 COOKIE: Final = struct.Struct("=Q")
 _MAPPED: Final = bytes(10) + b"\xff\xff"
@@ -37,9 +47,9 @@ _LOOPBACK6: Final = int.from_bytes(ip_address("::1").packed[12:], sys.byteorder)
 
 # struct bpf_sock_addr, struct bpf_sock and struct bpf_sock_ops: where their fields are.
 _USER_IP4, _USER_IP6, _USER_PORT, _TYPE, _PROTOCOL, _SOCKET = 4, 8, 24, 32, 36, 64
-_BOUND_INTERFACE, _SOURCE4, _SOURCE6 = 0, 24, 28
+_BOUND_INTERFACE, _SOURCE4, _SOURCE6, _SOURCE_PORT = 0, 24, 28, 44
 _OPERATION, _LOCAL_PORT, _CONNECTING = 0, 68, 3
-_STREAM, _DATAGRAM, _TCP = 1, 2, 6
+_STREAM, _DATAGRAM, _TCP, _UDP = 1, 2, 6, 17
 _QUIC_PORT: Final = 443
 _NAMES_PORT: Final = 53
 
@@ -50,6 +60,13 @@ _ASKED_AT: Final = _KEY4_AT - ASKED.size  # address, port, the proxy's port
 _DIRECT_AT: Final = _ASKED_AT - DIRECT_KEY_BYTES - 4
 _ARRIVED_AT: Final = -64
 _ARRIVED_KEY_AT: Final = -24
+# A place begins as what was asked for, and needs the room of what was looked up by before.
+_PLACE_AT: Final = _ASKED_AT
+_WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
+_PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
+_HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
+_DRAWS: Final = 3  # one of four million addresses; a few thousand are taken
+_ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,15 @@ class RedirectTables:
     named: int
     """By the cookie of a socket that asks for names: whom it wanted to ask, as `asked`."""
 
+    places: int
+    """By an address of this host: the place that it stands for."""
+
+    sent_to: int
+    """By a place, with a socket's cookie and no user: its address here."""
+
+    heard: int
+    """By a place, with a socket's own port and no cookie: who has spoken first, is answered directly."""
+
 
 @dataclass(frozen=True, slots=True)
 class Here:
@@ -71,6 +97,14 @@ class Here:
 
     netns_cookie: int
     own_process: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedDatagrams:
+    """One port for both families; `six` False: those by IPv6 are left alone."""
+
+    port: int
+    six: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +116,20 @@ class LedTo:
 
 
 def connect_program(
-    version: int, here: Here, tables: RedirectTables, proxy: LedTo, names: LedTo | None
+    version: int,
+    here: Here,
+    tables: RedirectTables,
+    proxy: LedTo,
+    names: LedTo | None,
+    datagrams: LedDatagrams | None,
 ) -> bytes:
     """For sockets that connect, or send without having connected.
 
     TCP is led to the proxy, and what asks for names, whomever it asks, to `names`. QUIC is refused, so
-    that whoever would like it takes TCP.
+    that whoever would like it takes TCP. Other datagrams are led to addresses of places.
     """
     code = Assembly()
-    code.unless_here(here.netns_cookie)
-    code.call(Helper.CURRENT_PROCESS)
-    code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
-    code.jump(Opcode.IF_EQUAL, EXIT, 0, immediate=here.own_process)
-    code.call(Helper.CURRENT_USER)
-    code.put(Opcode.STORE, STACK, 0, _KEY4_AT)
-    code.look_up(tables.users, _KEY4_AT)
+    _unless_users(code, here, tables)
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
     code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
     code.look_up(tables.direct_ports, _KEY4_AT, "not_direct")
@@ -110,24 +143,35 @@ def connect_program(
         _lead(code, version, tables.named, names, "name_")
         code.jump(Opcode.JUMP, EXIT)
         code.label("no_question")
-    code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
-    code.look_up(tables.direct, _DIRECT_AT, "far")
-    code.jump(Opcode.JUMP, EXIT)
-    code.label("far")
-    _unless_bound(code, version)
+    _unless_direct(code, tables)
     code.unless(_TYPE, _STREAM, "datagram")
+    _unless_bound(code, version)
     code.unless(_PROTOCOL, _TCP)
     _lead(code, version, tables.asked, proxy, "")
     code.jump(Opcode.JUMP, EXIT)
     code.label("datagram")
     code.unless(_TYPE, _DATAGRAM)
-    code.unless(_USER_PORT, kernel_port(_QUIC_PORT))
+    code.unless(_PROTOCOL, _UDP)
+    # (A call's socket is bound to an address, of each network one: what is bound to it is led, too.)
+    code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
+    code.put(Opcode.LOAD, 2, 3, _BOUND_INTERFACE)
+    code.jump(Opcode.IF_NOT, EXIT, 2)
+    code.unless(_USER_PORT, kernel_port(_QUIC_PORT), "no_quic")
+    _unless_bound(code, version, "no_quic")
     code.put(Opcode.SET, 0, immediate=0)
     code.put(Opcode.RETURN)
+    code.label("no_quic")
+    if datagrams is not None:
+        # (Port 0: nothing can be sent there; the C library asks so which addresses it would have.)
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+        code.jump(Opcode.IF_EQUAL, EXIT, 2)
+        _lead_datagram(code, version, tables, datagrams)
     return code.code()
 
 
-def peer_name_program(version: int, tables: RedirectTables) -> bytes:
+def peer_name_program(
+    version: int, tables: RedirectTables, datagrams: LedDatagrams | None
+) -> bytes:
     """For sockets that are asked whom they talk to."""
     code = Assembly()
     _put_cookie(code)
@@ -135,22 +179,47 @@ def peer_name_program(version: int, tables: RedirectTables) -> bytes:
     _show(code, version)
     code.jump(Opcode.JUMP, EXIT)
     code.label("no_connection")
-    code.look_up(tables.named, _COOKIE_AT)
+    code.look_up(tables.named, _COOKIE_AT, "no_question")
     _show(code, version)
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("no_question")
+    if datagrams is not None:
+        _show_place(code, version, tables, datagrams, EXIT)
     return code.code()
 
 
-def sender_program(version: int, tables: RedirectTables, names: LedTo) -> bytes:
-    """For sockets that are told who sent a datagram: an answer comes from who was asked."""
+def sender_program(
+    version: int,
+    here: Here,
+    tables: RedirectTables,
+    names: LedTo | None,
+    datagrams: LedDatagrams | None,
+) -> bytes:
+    """For sockets that are told who sent a datagram: an answer comes from who was asked.
+
+    Who has spoken to a user's socket without having been spoken to by it is answered directly.
+    """
     code = Assembly()
     _put_cookie(code)
-    code.look_up(tables.named, _COOKIE_AT)
-    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
-    for port in {names.port4, names.port6} - {None}:
-        code.jump(Opcode.IF_EQUAL, "ours", 2, immediate=_signed(kernel_port(port or 0)))
-    code.jump(Opcode.JUMP, EXIT)
-    code.label("ours")
-    _show(code, version)
+    if names is not None:
+        code.look_up(tables.named, _COOKIE_AT, "no_name")
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+        for port in {names.port4, names.port6} - {None}:
+            code.jump(Opcode.IF_EQUAL, "ours", 2, immediate=_signed(kernel_port(port or 0)))
+        code.jump(Opcode.JUMP, "no_name")
+        code.label("ours")
+        _show(code, version)
+        code.jump(Opcode.JUMP, EXIT)
+        code.label("no_name")
+    if datagrams is not None:
+        _show_place(code, version, tables, datagrams, "outside")
+        code.jump(Opcode.JUMP, EXIT)
+        code.label("outside")
+        _unless_users(code, here, tables)
+        _put_destination(code, version)
+        _unless_direct(code, tables)
+        _put_own_port(code)
+        _put_in(code, tables.heard, _PLACE_AT, _HERE_AT)
     return code.code()
 
 
@@ -195,6 +264,116 @@ def direct_key(network: IPv4Network | IPv6Network) -> bytes:
     return struct.pack("=I", network.prefixlen + more) + address_bytes(network.network_address)
 
 
+def _unless_users(code: Assembly, here: Here, tables: RedirectTables) -> None:
+    """Ends it for sockets of elsewhere, of the proxy itself, and of users that are not redirected."""
+    code.unless_here(here.netns_cookie)
+    code.call(Helper.CURRENT_PROCESS)
+    code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
+    code.jump(Opcode.IF_EQUAL, EXIT, 0, immediate=here.own_process)
+    code.call(Helper.CURRENT_USER)
+    code.put(Opcode.STORE, STACK, 0, _KEY4_AT)
+    code.look_up(tables.users, _KEY4_AT)
+
+
+def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
+    code.look_up(tables.direct, _DIRECT_AT, "far")
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("far")
+
+
+def _show_place(
+    code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams, otherwise: str
+) -> None:
+    """Puts the place into the context that an address of this host stands there for."""
+    code.unless(_USER_PORT, kernel_port(datagrams.port), otherwise)
+    _put_destination(code, version)
+    code.look_up(tables.places, _ASKED_AT, otherwise)
+    code.put(Opcode.LOAD_WIDE, 2, 0, PLACE.size - 8)
+    code.put(Opcode.LOAD_WIDE, 3, STACK, _COOKIE_AT)
+    code.jump(Opcode.IF_NOT_REGISTER, otherwise, 2, 3)
+    _show(code, version)
+
+
+def _put_own_port(code: Assembly) -> None:
+    """Onto the stack, as what a place is heard by."""
+    code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
+    code.put(Opcode.LOAD, 2, 3, _SOURCE_PORT)
+    code.put(Opcode.STORE, STACK, 2, _WHOSE_AT)
+    code.put(Opcode.SET, 2, immediate=0)
+    code.put(Opcode.STORE_WIDE, STACK, 2, _PLACE_COOKIE_AT)
+
+
+def _lead_datagram(
+    code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams
+) -> None:
+    """Sends it to the address that its place has here, or gets now."""
+    _put_cookie(code)
+    code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
+    code.look_up(tables.sent_to, _PLACE_AT, "new")
+    for word in range(0, ADDRESS_BYTES, 4):
+        code.put(Opcode.LOAD, 2, 0, word)
+        code.put(Opcode.STORE, STACK, 2, _HERE_AT + word)
+    code.look_up(tables.places, _HERE_AT, "new")
+    code.jump(Opcode.JUMP, "has_address")
+    code.label("new")
+    _put_own_port(code)
+    code.look_up(tables.heard, _PLACE_AT, "not_heard")
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("not_heard")
+    _put_cookie(code)
+    code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
+    code.call(Helper.CURRENT_USER)
+    code.put(Opcode.STORE, STACK, 0, _WHOSE_AT)
+    if version == 6:
+        for word, number in enumerate((0, 0, _MAPPED_WORD)):
+            code.put(Opcode.LOAD, 2, STACK, _PLACE_AT + 4 * word)
+            code.set_wide(3, number & 0xFFFFFFFF)
+            code.jump(Opcode.IF_NOT_REGISTER, "place_ipv6", 2, 3)
+    _put_in_places(code, tables, PLACES4, _DRAWS)
+    if version == 6:
+        code.label("place_ipv6")
+        _put_in_places(code, tables, PLACES6, 1 if datagrams.six else 0)
+    code.label("drawn")
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
+    _put_in(code, tables.sent_to, _PLACE_AT, _HERE_AT)
+    code.label("has_address")
+    fields = {_USER_IP4: 12} if version == 4 else {_USER_IP6 + at: at for at in range(0, 16, 4)}
+    for field, at in fields.items():
+        code.put(Opcode.LOAD, 2, STACK, _HERE_AT + at)
+        code.put(Opcode.STORE, CONTEXT, 2, field)
+    code.put(Opcode.SET, 2, immediate=_signed(kernel_port(datagrams.port)))
+    code.put(Opcode.STORE, CONTEXT, 2, _USER_PORT)
+
+
+def _put_in_places(
+    code: Assembly, tables: RedirectTables, within: IPv4Network | IPv6Network, draws: int
+) -> None:
+    """What is on the stack gets an address of its own: goes on at `drawn`, or leaves it alone."""
+    for _ in range(draws):
+        _draw(code, within)
+        _put_in(code, tables.places, _HERE_AT, _PLACE_AT, _ONLY_NEW)
+        code.jump(Opcode.IF_EQUAL, "drawn", 0)
+    code.jump(Opcode.JUMP, EXIT)
+
+
+def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
+    """Puts an address of a network onto the stack, by lot."""
+    first, mask = address_bytes(within.network_address), within.hostmask.packed.rjust(16, b"\0")
+    for word in range(0, ADDRESS_BYTES, 4):
+        fixed, drawn = (
+            int.from_bytes(each[word : word + 4], sys.byteorder) for each in (first, mask)
+        )
+        if drawn:
+            code.call(Helper.RANDOM)
+            code.put(Opcode.AND, 0, immediate=_signed(drawn))
+            code.put(Opcode.OR, 0, immediate=_signed(fixed))
+            code.put(Opcode.STORE, STACK, 0, _HERE_AT + word)
+        else:
+            code.put(Opcode.STORE_NUMBER, STACK, offset=_HERE_AT + word, immediate=_signed(fixed))
+
+
 def _show(code: Assembly, version: int) -> None:
     """Puts address and port of the value at register 0 into the context."""
     if version == 4:
@@ -226,13 +405,13 @@ def _put_destination(code: Assembly, version: int) -> None:
     code.put(Opcode.STORE, STACK, 2, _ASKED_AT + ADDRESS_BYTES)
 
 
-def _unless_bound(code: Assembly, version: int) -> None:
-    """Ends it for a socket that its program has bound to an interface or to an address."""
+def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
+    """Jumps for a socket that its program has bound to an interface or to an address."""
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     words = range(_SOURCE6, _SOURCE6 + ADDRESS_BYTES, 4) if version == 6 else (_SOURCE4,)
     for field in (_BOUND_INTERFACE, *words):
         code.put(Opcode.LOAD, 2, 3, field)
-        code.jump(Opcode.IF_NOT, EXIT, 2)
+        code.jump(Opcode.IF_NOT, otherwise, 2)
 
 
 def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str) -> None:
@@ -267,11 +446,11 @@ def _lead_to(code: Assembly, table: int, port: int, words: Mapping[int, int]) ->
         code.put(Opcode.STORE, CONTEXT, 2, field)
 
 
-def _put_in(code: Assembly, file: int, key_at: int, value_at: int) -> None:
+def _put_in(code: Assembly, file: int, key_at: int, value_at: int, how: int = 0) -> None:
     code.set_map(1, file)
     code.set_stack(2, key_at)
     code.set_stack(3, value_at)
-    code.put(Opcode.SET, 4, immediate=0)
+    code.put(Opcode.SET, 4, immediate=how)
     code.call(Helper.MAP_UPDATE)
 
 

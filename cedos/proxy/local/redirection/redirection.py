@@ -5,9 +5,11 @@ import socket
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from cedos.errors import HostError, PrivilegeError
 from cedos.kernel.bpf.programs import (
@@ -21,12 +23,24 @@ from cedos.kernel.bpf.programs import (
     netns_cookie,
     root_cgroup,
 )
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_REPLACE,
+    Requester,
+)
+from cedos.kernel.policy_routing import own_prefix_request
+from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.proxy.local.redirection import programs
-from cedos.proxy.local.redirection.programs import Here, LedTo, RedirectTables
+from cedos.proxy.local.redirection.programs import Here, LedDatagrams, LedTo, RedirectTables
 
 _MOST_USERS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
+_HOLD_S: Final = 60
+"""What a killed proxy leaves, a route within the host, ends by itself after so long."""
+
 _PRESENT: Final = b"\1\0\0\0"
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PROCESSES: Final = Path("/proc/self/ns/pid")
@@ -36,6 +50,8 @@ _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPE
 _SENDERS: Final = {4: AttachType.UDP4_RECVMSG, 6: AttachType.UDP6_RECVMSG}
 _SIX: Final = frozenset({AttachType.INET6_CONNECT, AttachType.UDP6_SENDMSG})
 
+_log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class RedirectedTo:
@@ -43,6 +59,16 @@ class RedirectedTo:
 
     address: str
     port: int
+    cookie: int
+
+
+@dataclass(frozen=True, slots=True)
+class SentTo:
+    """Where a redirected datagram was going; `cookie`: of the socket that sends, `user`: whose it is."""
+
+    address: str
+    port: int
+    user: int
     cookie: int
 
 
@@ -86,6 +112,7 @@ class Redirection:
                 "within a container the proxy cannot redirect the user that it runs as: run it as"
                 " another one"
             )
+        self._routes: Requester | None = None
         self._kept = ExitStack()
         with _refusals(), ExitStack() as stack:
             self._users = self._map(stack, 4, 4, _MOST_USERS)
@@ -106,6 +133,23 @@ class Redirection:
             self._named = self._map(
                 stack, 8, programs.ASKED.size, _MOST_CONNECTIONS, MapType.LRU_HASH
             )
+            self._places = self._map(
+                stack,
+                programs.ADDRESS_BYTES,
+                programs.PLACE.size,
+                _MOST_CONNECTIONS,
+                MapType.LRU_HASH,
+            )
+            self._sent_to = self._map(
+                stack,
+                programs.PLACE.size,
+                programs.ADDRESS_BYTES,
+                _MOST_CONNECTIONS,
+                MapType.LRU_HASH,
+            )
+            self._heard = self._map(
+                stack, programs.PLACE.size, 4, _MOST_CONNECTIONS, MapType.LRU_HASH
+            )
             for user in users:
                 self._users[programs.NUMBER.pack(user)] = _PRESENT
             for network in networks:
@@ -114,8 +158,13 @@ class Redirection:
                 self._ports[programs.NUMBER.pack(programs.kernel_port(port))] = _PRESENT
             self._kept = stack.pop_all()
 
-    def attach(self, proxy: LedTo, names: LedTo | None = None) -> None:
-        """From now on it leads connections, and questions for names, to these ports; errors as above."""
+    def attach(
+        self, proxy: LedTo, names: LedTo | None = None, datagrams: LedDatagrams | None = None
+    ) -> None:
+        """From now on it leads connections, questions for names and other datagrams to these ports.
+
+        Errors as above.
+        """
         tables = RedirectTables(
             self._users.file,
             self._direct.file,
@@ -123,6 +172,9 @@ class Redirection:
             self._asked.file,
             self._arrived.file,
             self._named.file,
+            self._places.file,
+            self._sent_to.file,
+            self._heard.file,
         )
         with _refusals():
             here = Here(netns_cookie(), os.getpid())
@@ -133,16 +185,16 @@ class Redirection:
                 arrival = programs.arrival_program(tables)
                 self._link(cgroup, arrival, ProgramType.SOCK_OPS, AttachType.SOCK_OPS)
                 for version, where in _PEER_NAMES.items():
-                    code = programs.peer_name_program(version, tables)
+                    code = programs.peer_name_program(version, tables, datagrams)
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for where in CONNECTS:
                     version = 6 if where in _SIX else 4
-                    code = programs.connect_program(version, here, tables, proxy, names)
+                    code = programs.connect_program(version, here, tables, proxy, names, datagrams)
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for version, where in _SENDERS.items():
-                    if names is None:
+                    if names is None and datagrams is None:
                         break
-                    code = programs.sender_program(version, tables, names)
+                    code = programs.sender_program(version, here, tables, names, datagrams)
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
             finally:
                 os.close(cgroup)
@@ -159,6 +211,30 @@ class Redirection:
         address, port, _, cookie = programs.ARRIVED.unpack(found)
         return RedirectedTo(str(programs.address_of(address)), programs.port_of(port), cookie)
 
+    def place(self, here: str) -> SentTo | None:
+        """What an address that a datagram was sent to stands for; None: it is nobody's."""
+        try:
+            found = self._places[programs.address_bytes(ip_address(here))]
+        except OSError:
+            return None
+        address, port, user, cookie = programs.PLACE.unpack(found)
+        return SentTo(str(programs.address_of(address)), programs.port_of(port), user, cookie)
+
+    def hold_addresses(self) -> bool:
+        """Makes those that stand for places of IPv6 this host's own for a minute; False: it cannot."""
+        if self._routes is None:
+            self._routes = Requester(NETLINK_ROUTE)
+        try:
+            self._routes.ask(
+                RTM_NEWROUTE,
+                own_prefix_request(programs.PLACES6, _HOLD_S),
+                NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE,
+            )
+        except OSError as error:
+            _log.warning("datagrams by IPv6 go direct", why=error.strerror or str(error))
+            return False
+        return True
+
     def forget(self, to: RedirectedTo) -> None:
         """The connection has ended."""
         with suppress(OSError):
@@ -167,6 +243,11 @@ class Redirection:
     def close(self) -> None:
         """Connections go where they are going again."""
         self._kept.close()
+        if self._routes is not None:
+            with suppress(OSError):
+                self._routes.ask(RTM_DELROUTE, own_prefix_request(programs.PLACES6))
+            self._routes.close()
+            self._routes = None
 
     @staticmethod
     def _map(

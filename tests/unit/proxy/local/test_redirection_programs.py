@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cedos.proxy.local.local_proxy import NEAR, is_near
 from cedos.proxy.local.redirection import programs
-from cedos.proxy.local.redirection.programs import Here, LedTo, RedirectTables
+from cedos.proxy.local.redirection.programs import Here, LedDatagrams, LedTo, RedirectTables
 
-TABLES = RedirectTables(3, 4, 5, 6, 7, 8)
+TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10, 11)
 
 
 @given(st.ip_addresses())
@@ -61,19 +61,32 @@ def test_what_is_near_never_reaches_the_proxy(address: str, near: bool) -> None:
 
 def test_programs_are_small_and_end() -> None:
     here = Here(1 << 40, 1234)
+    led, names = LedTo(4711, 4712), LedTo(4713, 4714)
     found = [
-        programs.connect_program(4, here, TABLES, LedTo(4711, 4712), None),
-        programs.connect_program(6, here, TABLES, LedTo(4711, 4712), None),
-        programs.connect_program(6, here, TABLES, LedTo(4711, None), None),
-        programs.connect_program(6, here, TABLES, LedTo(4711, 4712), LedTo(4713, 4714)),
-        programs.sender_program(4, TABLES, LedTo(4713, None)),
-        programs.sender_program(6, TABLES, LedTo(4713, 4714)),
-        programs.peer_name_program(4, TABLES),
-        programs.peer_name_program(6, TABLES),
+        programs.connect_program(version, here, TABLES, led, asked, datagrams)
+        for version in (4, 6)
+        for asked in (None, names)
+        for datagrams in (None, LedDatagrams(4715, six=True), LedDatagrams(4715, six=False))
+    ]
+    assert len(set(found[6:])) == len(found[6:])
+    assert found[1] == found[2]  # IPv4's
+    found += [
+        programs.connect_program(6, here, TABLES, LedTo(4711, None), None, None),
         programs.arrival_program(TABLES),
     ]
+    for version in (4, 6):
+        for datagrams in (None, LedDatagrams(4715, six=True)):
+            found.append(programs.peer_name_program(version, TABLES, datagrams))
+            found.append(programs.sender_program(version, here, TABLES, names, datagrams))
+            found.append(programs.sender_program(version, here, TABLES, None, datagrams))
     for code in found:
         assert len(code) % 8 == 0
-        assert len(code) // 8 < 200
+        assert len(code) // 8 < 400
         assert code[-8] == 0x95
-    assert found[1] != found[2]
+
+
+def test_places_are_of_this_host() -> None:
+    """So nothing that goes there leaves it, and what a program sends there itself is left alone."""
+    for within in (programs.PLACES4, programs.PLACES6):
+        assert any(within.version == each.version and within.subnet_of(each) for each in NEAR)  # type: ignore[arg-type]
+    assert programs.PLACE.size == 32

@@ -1,0 +1,152 @@
+"""The packets of one program's socket: through the gateway, or direct."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cedos.proxy.answers import RefusedError
+from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, Permitted
+from cedos.proxy.local.gateway_link import AGAIN_S, GatewayLink, GatewayUnreachableError
+from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.packets import Obstacle, ProgramPacket, UndeliveredPacket
+
+MOST_PLACES: Final = 1_024
+_MOST_WAITING: Final = 64
+_TRIED_S: Final = 5.0
+"""A way that has brought no answer is chosen anew after so long."""
+
+_log = structlog.get_logger(__name__)
+
+Came = Callable[[str, int, bytes], None]
+Refused = Callable[[str, int], None]
+_Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Way:
+    direct: bool
+    until_s: float
+
+
+class ProgramPackets:
+    """Made within the event loop; `end` ends it.
+
+    Which way a place's packets go is decided with the first one. One that has answered a direct packet
+    stays with that while it is spoken to: from another address it would not know the program again. For
+    the same reason a place that is reached through the gateway goes direct only while the gateway is
+    out of reach.
+
+    Args:
+        goes_direct: whether a host is of this place.
+        permitted: where direct packets may go.
+        came: called with each answer: from which address and port, and what.
+        refused: called with the place that does not take what was sent to it.
+        fails_open: whether packets go direct while the gateway is out of reach.
+        everywhere: over all networks at once.
+
+    Attributes:
+        used_s: when the program sent last, in the loop's time.
+    """
+
+    def __init__(
+        self,
+        link: GatewayLink,
+        goes_direct: Callable[[str], bool],
+        permitted: Permitted,
+        came: Came,
+        refused: Refused,
+        *,
+        fails_open: bool,
+        everywhere: bool,
+    ) -> None:
+        self._link, self._goes_direct = link, goes_direct
+        self._came, self._refused = came, refused
+        self._fails_open, self._everywhere = fails_open, everywhere
+        self._loop = asyncio.get_running_loop()
+        self._ways: OrderedDict[_Place, _Way] = OrderedDict()
+        self._direct = PacketRelay(permitted, self._answered, self._not_direct)
+        self._association: ProxiedAssociation | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[str, int, bytes]] = []
+        self._not_before_s = 0.0
+        self.used_s = self._loop.time()
+
+    def send(self, host: str, port: int, data: bytes) -> None:
+        """Sends it, or not: a datagram may be lost."""
+        now = self.used_s = self._loop.time()
+        way = self._ways.get((host, port))
+        if way is None or way.until_s < now:
+            way = self._ways[host, port] = _Way(self._goes_direct(host), now + _TRIED_S)
+            while len(self._ways) > MOST_PLACES:
+                self._ways.popitem(last=False)
+        self._ways.move_to_end((host, port))
+        if way.direct:
+            self._direct.send(host, port, data)
+        elif self._association is not None:
+            self._association.send(host, port, data)
+        elif now < self._not_before_s:
+            if self._fails_open:
+                way.direct, way.until_s = True, self._not_before_s
+                self._direct.send(host, port, data)
+            else:
+                self._refused(host, port)
+        else:
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting.append((host, port, data))
+            if self._opening is None:
+                self._opening = self._loop.create_task(self._open())
+
+    async def end(self) -> None:
+        self._direct.close()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._association is not None:
+            self._association.ended = lambda: None
+            self._association.reset()
+
+    async def _open(self) -> None:
+        try:
+            association = await self._link.associate(everywhere=self._everywhere)
+        except (GatewayUnreachableError, RefusedError) as error:
+            _log.debug("no association", why=str(error))
+            self._not_before_s = self._loop.time() + AGAIN_S
+        else:
+            association.received = self._received
+            association.undelivered = self._undelivered
+            association.ended = self._over
+            self._association = None if association.over else association
+        finally:
+            self._opening = None
+        waiting, self._waiting = self._waiting, []
+        for host, port, data in waiting:
+            self.send(host, port, data)
+
+    def _over(self) -> None:
+        """The next packet asks for another one."""
+        self._association = None
+
+    def _received(self, packet: ProgramPacket) -> None:
+        self._came(packet.host, packet.port, packet.data)
+
+    def _undelivered(self, packet: UndeliveredPacket) -> None:
+        way = self._ways.get((packet.host, packet.port))
+        if packet.why is Obstacle.NO_WAY and self._fails_open:
+            # (A gateway without IPv6 does not keep this host from it.)
+            if way is not None:
+                way.direct, way.until_s = True, self._loop.time() + IDLE_S
+            return
+        self._refused(packet.host, packet.port)
+
+    def _not_direct(self, host: str, port: int, _why: Obstacle) -> None:
+        self._refused(host, port)
+
+    def _answered(self, host: str, port: int, data: bytes) -> None:
+        way = self._ways.get((host, port))
+        if way is not None and way.direct:
+            way.until_s = self._loop.time() + IDLE_S
+        self._came(host, port, data)

@@ -1,0 +1,262 @@
+"""Datagrams of redirected users: each came to the address that stands for the place it was meant for."""
+
+import asyncio
+import socket
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+from cedos.errors import HostError
+from cedos.proxy.gateway.packet_relay import IDLE_S
+from cedos.proxy.local.program_packets import MOST_PLACES, Came, ProgramPackets, Refused
+from cedos.proxy.local.redirection.programs import LedDatagrams
+from cedos.proxy.local.redirection.redirection import Redirection, SentTo
+from cedos.proxy.local.redirection.refusals import Refusals
+
+MOST_SOCKETS: Final = 384
+"""Programs' sockets whose packets are carried: a gateway gives one client 512 associations."""
+
+_MOST_KNOWN: Final = 16_384
+_AT_ONCE: Final = 64
+_LARGEST: Final = 65_535
+_RECEIVE_BYTES: Final = 1 << 20
+_CHECK_S: Final = 15.0
+_PORTS: Final = 8  # tried: both families need the same one
+_LOOPBACK_INDEX: Final = 1
+_IP_PKTINFO, _IPV6_FREEBIND = 8, 78
+_PKTINFO4, _PKTINFO6 = struct.Struct("=i4s4s"), struct.Struct("=16si")
+
+
+@dataclass(slots=True)
+class _Here:
+    """How a program knows a place: the address that it sends to, from where, and our socket there."""
+
+    address: str
+    sender: Any
+    by: socket.socket
+
+
+class _Sender:
+    """A program's socket."""
+
+    def __init__(
+        self,
+        user: int,
+        packets: Callable[[Came, Refused], ProgramPackets],
+        came: Callable[[_Here, bytes], None],
+        refused: Callable[[_Here], None],
+    ) -> None:
+        self.user = user
+        self.packets = packets(self._answered, self._not_taken)
+        self.places: OrderedDict[tuple[str, int], _Here] = OrderedDict()
+        self._came, self._refused = came, refused
+
+    def send(self, to: SentTo, here: _Here, data: bytes) -> None:
+        place = to.address, to.port
+        self.places[place] = here
+        self.places.move_to_end(place)
+        while len(self.places) > MOST_PLACES:
+            self.places.popitem(last=False)
+        self.packets.send(*place, data)
+
+    def _answered(self, host: str, port: int, data: bytes) -> None:
+        here = self.places.get((host, port))
+        if here is not None:
+            self._came(here, data)
+
+    def _not_taken(self, host: str, port: int) -> None:
+        here = self.places.get((host, port))
+        if here is not None:
+            self._refused(here)
+
+
+class RedirectedDatagrams:
+    """`open` (HostError: it cannot listen), then it serves until `close`; made within the event loop.
+
+    All that one socket sends leaves the gateway from one port, as from a NAT whose mapping is independent
+    of the endpoint (RFC 4787, REQ-1): calls find each other by that.
+
+    Args:
+        packets: makes what carries one socket's packets, and calls with the answers.
+    """
+
+    def __init__(
+        self,
+        redirection: Redirection,
+        packets: Callable[[Came, Refused], ProgramPackets],
+        *,
+        most: int = MOST_SOCKETS,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._redirection, self._packets = redirection, packets
+        self._most, self._idle_s = most, idle_s
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._refusals = Refusals()
+        self._port = 0
+        self._senders: OrderedDict[int, _Sender] = OrderedDict()
+        self._known: OrderedDict[str, tuple[SentTo, _Here]] = OrderedDict()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._checking: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._senders)
+
+    def open(self) -> LedDatagrams:
+        """Listens, and says where it is to be led to."""
+        try:
+            self._sockets, self._port = _bound()
+        except OSError as error:
+            raise HostError(f"cannot listen for datagrams: {error.strerror or error}") from error
+        six = len(self._sockets) > 1 and self._redirection.hold_addresses()
+        for one in self._sockets:
+            self._loop.add_reader(one, self._readable, one)
+        self._check_later()
+        return LedDatagrams(self._port, six)
+
+    async def close(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+            one.close()
+        self._sockets.clear()
+        self._refusals.close()
+        for cookie in list(self._senders):
+            self._end(cookie)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _readable(self, one: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                data, ancillary, _, sender = one.recvmsg(_LARGEST, 128)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                continue
+            address = _sent_to(ancillary)
+            if address is not None:
+                self._take(one, address, sender, data)
+
+    def _take(self, one: socket.socket, address: str, sender: Any, data: bytes) -> None:
+        known = self._known.get(address)
+        if known is None or known[1].sender != sender:
+            to = self._redirection.place(address)
+            # Nobody is served here who was not led here, and no socket in another one's name.
+            if to is None or (known is not None and known[0] == to):
+                self._refused(_Here(address, sender, one))
+                return
+            known = self._known[address] = to, _Here(address, sender, one)
+            while len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        self._known.move_to_end(address)
+        to, here = known
+        program = self._senders.get(to.cookie)
+        if program is None:
+            self._make_room(to.user)
+            program = self._senders[to.cookie] = _Sender(
+                to.user, self._packets, self._came, self._refused
+            )
+        self._senders.move_to_end(to.cookie)
+        program.send(to, here, data)
+
+    def _make_room(self, user: int) -> None:
+        """One of whoever has most goes, the one that was silent longest."""
+        if len(self._senders) < self._most:
+            return
+        held = Counter(each.user for each in self._senders.values())
+        most = max(held.values())
+        full = {each for each, number in held.items() if number == most}
+        whose = user if user in full else min(full)
+        self._end(next(cookie for cookie, each in self._senders.items() if each.user == whose))
+
+    def _came(self, here: _Here, data: bytes) -> None:
+        with suppress(OSError):  # it does not read, or is gone
+            here.by.sendmsg([data], [_from(here.address)], 0, here.sender)
+
+    def _refused(self, here: _Here) -> None:
+        self._refusals.tell(here.sender[:2], (here.address, self._port))
+
+    def _end(self, cookie: int) -> None:
+        program = self._senders.pop(cookie)
+        for here in program.places.values():
+            self._known.pop(here.address, None)
+        task = self._loop.create_task(program.packets.end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _check_later(self) -> None:
+        self._checking = self._loop.call_later(min(_CHECK_S, self._idle_s), self._check)
+
+    def _check(self) -> None:
+        old_s = self._loop.time() - self._idle_s
+        for cookie, each in list(self._senders.items()):
+            if each.packets.used_s <= old_s:
+                self._end(cookie)
+        if len(self._sockets) > 1:
+            self._redirection.hold_addresses()
+        self._check_later()
+
+
+def _bound() -> tuple[list[socket.socket], int]:
+    """One socket of each family that this host has, IPv4 first, and their port."""
+    for left in reversed(range(_PORTS)):
+        four = _socket(socket.AF_INET)
+        try:
+            four.bind(("0.0.0.0", 0))  # noqa: S104 (what came from outside is dropped)
+            port: int = four.getsockname()[1]
+            try:
+                six = _socket(socket.AF_INET6)
+            except OSError:
+                return [four], port
+            try:
+                six.bind(("::", port))
+            except OSError:
+                six.close()
+                raise
+        except OSError:
+            four.close()
+            if not left:
+                raise
+        else:
+            return [four, six], port
+    raise AssertionError("the last one raises")
+
+
+def _socket(family: socket.AddressFamily) -> socket.socket:
+    """One that is told whereto each datagram was sent, and may answer from there."""
+    one = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+    if family is socket.AF_INET:
+        one.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    else:
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        one.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+    return one
+
+
+def _sent_to(ancillary: Sequence[tuple[int, int, bytes]]) -> str | None:
+    """The address that a datagram was sent to; None: it came from outside this host."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
+            index, _, address = _PKTINFO4.unpack(data)
+        elif (level, kind) == (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO):
+            address, index = _PKTINFO6.unpack(data)
+        else:
+            continue
+        if index == _LOOPBACK_INDEX:
+            return str(ip_address(address))
+    return None
+
+
+def _from(address: str) -> tuple[int, int, bytes]:
+    """What has a datagram sent from an address."""
+    packed = ip_address(address).packed
+    if len(packed) == 4:
+        return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, packed, bytes(4))
+    return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, _PKTINFO6.pack(packed, 0)

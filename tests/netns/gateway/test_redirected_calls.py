@@ -1,0 +1,198 @@
+"""Datagrams of programs that know of no proxy: carried as Wi-Fi dies, from and to whom they believe."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from cedos.proxy.local.redirection.programs import PLACES6
+from emu.workloads import call
+from tests.netns.gateway.conftest import ORIGIN
+from tests.netns.gateway.deaths import renumbered, silent
+from tests.netns.gateway.test_redirection import OTHER, PYTHON, USER, as_user, said
+
+Laptop = Any
+ORIGIN6 = "2001:db8:c::2"
+PORTS = 9001, 9002
+
+ECHO = f"""
+import select, socket
+made = []
+for family, host in ((socket.AF_INET, "{ORIGIN}"), (socket.AF_INET6, "{ORIGIN6}")):
+    for port in {PORTS}:
+        one = socket.socket(family, socket.SOCK_DGRAM)
+        one.bind((host, port))
+        made.append(one)
+print("ready", flush=True)
+while True:
+    for one in select.select(made, [], [])[0]:
+        data, sender = one.recvfrom(65535)
+        one.sendto(b"%s %d " % (sender[0].encode(), sender[1]) + data, sender)
+"""
+
+ASK = """
+import json, socket, sys
+said = {}
+def ask(one, data, *to):
+    one.settimeout(5)
+    one.sendto(data, *to) if to else one.send(data)
+    answer, sender = one.recvfrom(65535)
+    host, port, rest = answer.split(b" ", 2)
+    assert rest == data
+    return [host.decode(), int(port), *sender[:2]]
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder in which the redirected user may write."""
+    with TemporaryDirectory() as folder:
+        os.chown(folder, USER, USER)
+        yield Path(folder)
+
+
+@pytest.fixture
+def echo(laptop: Laptop) -> None:
+    laptop.far.ip("address", "add", f"{ORIGIN6}/128", "dev", "lo", "nodad")
+    process = laptop.far.popen(PYTHON, "-c", ECHO, stdout=subprocess.PIPE)
+    laptop.keep(process)
+    assert process.stdout.readline() == b"ready\n"
+
+
+def asked(laptop: Laptop, script: str, user: int = USER) -> Any:
+    return json.loads(said(laptop, PYTHON, "-c", ASK + script, user=user))
+
+
+def own_prefix(laptop: Laptop) -> str:
+    """The route that makes the addresses of IPv6's places this host's."""
+    return str(laptop.near.run("ip", "-6", "route", "show", "table", "local", str(PLACES6)).stdout)
+
+
+@pytest.mark.parametrize("dies", [silent, renumbered])
+def test_a_call_of_a_program_that_knows_nothing_goes_on(
+    dies: Callable[[Laptop], None], laptop: Laptop, home: Path
+) -> None:
+    laptop.forward("--redirect", str(USER), "--fail", "closed")
+    # The session is made before: a call's first words may wait for it.
+    assert as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:1/").wait(20) != 0
+    program = (PYTHON, "-c", Path(call.__file__).read_text())
+    up, down = home / "caller", home / "callee"
+    callee = laptop.far.popen(*program, "callee", ORIGIN, "2", str(down), stdout=subprocess.PIPE)
+    laptop.keep(callee)
+    assert callee.stdout.readline() == b"ready\n"
+    caller = as_user(laptop, *program, "caller", ORIGIN, "2", str(up))
+    time.sleep(1.2)
+    dies(laptop)
+    assert (caller.wait(20), callee.wait(20)) == (0, 0), caller.stderr.read()
+    for direction in (call.heard(up, down), call.heard(down, up)):
+        print(f"{dies.__name__}: {direction.lost} of {direction.sent}, {direction.gap_s:.3f} s")
+        assert direction.sent == 100
+        assert direction.lost <= 3
+        assert direction.gap_s < 0.5
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_program_sees_whom_it_asked(laptop: Laptop) -> None:
+    """Connected or not, several places by one socket, bound to an address, large, by IPv6."""
+    own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
+    laptop.forward("--redirect", str(USER), "--fail", "closed")
+    found = asked(
+        laptop,
+        f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+said["two"] = [ask(one, b"x", ("{ORIGIN}", port)) for port in {PORTS}]
+said["large"] = ask(one, bytes(60000), ("{ORIGIN}", 9001))
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.connect(("{ORIGIN}", 9001))
+said["connected"] = ask(one, b"x")
+said["names"] = [one.getsockname()[0], *one.getpeername()]
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("{own}", 0))
+said["bound"] = ask(one, b"x", ("{ORIGIN}", 9001))
+one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+said["within"] = ask(one, b"x", ("::ffff:{ORIGIN}", 9001))
+said["six"] = [ask(one, b"x", ("{ORIGIN6}", port)) for port in {PORTS}]
+one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+one.connect(("{ORIGIN6}", 9001))
+said["connected six"] = ask(one, bytes(60000))
+said["names six"] = [one.getsockname()[0], *one.getpeername()[:2]]
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.connect(("{ORIGIN}", 9))
+try:
+    ask(one, b"x")
+except ConnectionRefusedError:
+    said["nobody listens"] = "refused"
+one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+one.connect(("::ffff:{ORIGIN}", 9001))
+said["connected within"] = ask(one, b"x") + [one.getpeername()[0]]
+print(json.dumps(said))
+""",
+    )
+    two = found["two"]
+    assert [each[2:] for each in two] == [[ORIGIN, 9001], [ORIGIN, 9002]]
+    # Who was asked sees one port of the gateway for one socket of the program (RFC 4787, REQ-1).
+    assert two[0][:2] == two[1][:2] == found["large"][:2]
+    assert two[0][0] != own
+    assert found["connected"][2:] == found["bound"][2:] == [ORIGIN, 9001]
+    assert found["names"] == ["127.0.0.1", ORIGIN, 9001]
+    assert found["within"][2:] == [f"::ffff:{ORIGIN}", 9001]
+    assert [each[2:] for each in found["six"]] == [[ORIGIN6, 9001], [ORIGIN6, 9002]]
+    assert found["connected six"][2:] == [ORIGIN6, 9001]
+    assert found["names six"] == ["::1", ORIGIN6, 9001]
+    assert found["nobody listens"] == "refused"
+    assert found["connected within"][2:] == [f"::ffff:{ORIGIN}", 9001, f"::ffff:{ORIGIN}"]
+    assert asked(laptop, f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))))
+""", OTHER)[0] == own  # fmt: skip
+
+
+@pytest.mark.usefixtures("echo")
+def test_what_is_left_alone(laptop: Laptop) -> None:
+    """Who spoke first is answered as it was spoken to; so is all with --direct, and without the proxy."""
+    own = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]["prefsrc"]
+    ask = f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))[0]))
+"""
+    assert own_prefix(laptop) == ""
+    forward = laptop.forward("--redirect", str(USER), "--direct", "udp")
+    assert asked(laptop, ask) == own
+    forward.terminate()
+    forward.wait()
+    forward = laptop.forward("--redirect", str(USER))
+    assert asked(laptop, ask) != own
+    assert own_prefix(laptop) != ""
+    server = as_user(
+        laptop,
+        *(PYTHON, "-c"),
+        "import socket\n"
+        "one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        f"one.bind(('{own}', 7000))\n"
+        "print('ready', flush=True)\n"
+        "for _ in range(2):\n"
+        "    data, sender = one.recvfrom(100)\n"
+        "    one.sendto(data, sender)\n",
+    )
+    assert server.stdout.readline() == b"ready\n"
+    talk = (
+        "import socket\n"
+        "one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        f"one.bind(('{ORIGIN}', 0)); one.connect(('{own}', 7000)); one.settimeout(5)\n"
+        "for _ in range(2): one.send(b'x'); one.recv(10)\n"
+    )
+    laptop.far.run(PYTHON, "-c", talk)
+    forward.terminate()
+    forward.wait()
+    assert own_prefix(laptop) == ""
+    forward = laptop.forward("--redirect", str(USER))
+    assert asked(laptop, ask) != own
+    forward.kill()
+    forward.wait()
+    assert asked(laptop, ask) == own

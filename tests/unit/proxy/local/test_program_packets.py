@@ -1,0 +1,138 @@
+"""Which way a program's packets go, and how long they keep to it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from cedos.proxy.local import program_packets
+from cedos.proxy.local.gateway_link import GatewayUnreachableError
+from cedos.proxy.local.program_packets import ProgramPackets
+from cedos.proxy.streams.packets import Obstacle, UndeliveredPacket
+
+pytestmark = pytest.mark.anyio
+
+HOST, OTHER = "203.0.113.9", "203.0.113.10"
+
+
+class Link:
+    """A gateway that can be away; `sent` has what went there."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.sent: list[bytes] = []
+        self.over = False
+        self.received: Any = None
+        self.undelivered: Any = None
+        self.ended: Callable[[], None] = lambda: None
+
+    async def associate(self, *, everywhere: bool) -> Any:
+        assert not everywhere
+        if self.away:
+            raise GatewayUnreachableError("it is away")
+        return self
+
+    def send(self, _host: str, _port: int, data: bytes) -> None:
+        self.sent.append(data)
+
+    def reset(self) -> None:
+        self.over = True
+
+
+class Program:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails_open: bool = True) -> None:
+        self.link = Link()
+        self.direct: list[bytes] = []
+        self.refused: list[tuple[str, int]] = []
+        monkeypatch.setattr(program_packets, "AGAIN_S", 0.05)
+        monkeypatch.setattr(program_packets, "_TRIED_S", 0.1)
+        self.packets = ProgramPackets(
+            self.link,  # type: ignore[arg-type]
+            lambda host: host.startswith("192.168."),
+            self._permitted,
+            lambda *_answer: None,
+            lambda *place: self.refused.append(place),
+            fails_open=fails_open,
+            everywhere=False,
+        )
+        monkeypatch.setattr(
+            self.packets._direct, "send", lambda _host, _port, data: self.direct.append(data)
+        )
+
+    async def _permitted(self, host: str, _port: int) -> list[str]:
+        return [host]
+
+    async def says(self, data: bytes, host: str = HOST) -> None:
+        self.packets.send(host, 4000, data)
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def programs(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    made: list[Program] = []
+
+    def make(**options: Any) -> Program:
+        made.append(Program(monkeypatch, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.packets.end()
+        assert each.link.over is (each.packets._association is not None)
+
+
+async def test_what_has_answered_directly_stays_direct(programs: Any) -> None:
+    program = programs()
+    program.link.away = True
+    await program.says(b"a")
+    program.packets._answered(HOST, 4000, b"answer")
+    program.link.away = False
+    await asyncio.sleep(0.15)
+    await program.says(b"b")
+    await program.says(b"c", OTHER)
+    assert (program.direct, program.link.sent) == ([b"a", b"b"], [b"c"])
+
+
+async def test_what_has_not_answered_tries_the_gateway_again(programs: Any) -> None:
+    program = programs()
+    program.link.away = True
+    await program.says(b"a")
+    program.link.away = False
+    await asyncio.sleep(0.15)
+    await program.says(b"b")
+    assert (program.direct, program.link.sent) == ([b"a"], [b"b"])
+
+
+async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(programs: Any) -> None:
+    program = programs()
+    await program.says(b"a")
+    program.packets._goes_direct = lambda _host: True  # a route of its own has come
+    await program.says(b"b")
+    program.link.ended()  # the gateway begins anew
+    await program.says(b"c")
+    assert (program.direct, program.link.sent) == ([], [b"a", b"b", b"c"])
+    program.link.away = True
+    program.link.ended()
+    await program.says(b"d")
+    assert program.direct == [b"d"]
+
+
+async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs: Any) -> None:
+    for fails_open in (True, False):
+        program = programs(fails_open=fails_open)
+        await program.says(b"a")
+        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.NO_WAY))
+        await program.says(b"b")
+        assert program.direct == ([b"b"] if fails_open else [])
+        assert program.refused == ([] if fails_open else [(HOST, 4000)])
+        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.REFUSED))
+        assert program.refused[-1] == (HOST, 4000)
+
+
+async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs: Any) -> None:
+    program = programs(fails_open=False)
+    program.link.away = True
+    await program.says(b"a")
+    await program.says(b"near", "192.168.1.1")
+    assert (program.direct, program.refused) == ([b"near"], [(HOST, 4000)])

@@ -1,0 +1,168 @@
+"""What redirected datagrams come to: whose they are, how many sockets there may be, and answers."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cedos.proxy.local import redirected_datagrams
+from cedos.proxy.local.program_packets import Came, Refused
+from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
+from cedos.proxy.local.redirection.redirection import SentTo
+
+pytestmark = pytest.mark.anyio
+
+FIRST, SECOND = "127.128.0.1", "127.128.0.2"
+ALICE, BOB = 1000, 1001
+
+
+class Places:
+    """What the kernel's programs would have written down."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, SentTo] = {}
+
+    def place(self, here: str) -> SentTo | None:
+        return self.places.get(here)
+
+    def hold_addresses(self) -> bool:
+        return False
+
+
+class Packets:
+    """Answers each packet at once, from where it went."""
+
+    def __init__(self, came: Came, refused: Refused) -> None:
+        self.came, self.refused = came, refused
+        self.sent: list[tuple[str, int, bytes]] = []
+        self.ended = False
+        self.used_s = asyncio.get_running_loop().time()
+
+    def send(self, host: str, port: int, data: bytes) -> None:
+        self.used_s = asyncio.get_running_loop().time()
+        self.sent.append((host, port, data))
+        self.came(host, port, b"echo " + data)
+
+    async def end(self) -> None:
+        self.ended = True
+
+
+class Host:
+    def __init__(self, **limits: Any) -> None:
+        self.places, self.made = Places(), list[Packets]()
+        self.datagrams = RedirectedDatagrams(self.places, self._make, **limits)  # type: ignore[arg-type]
+        self.port = self.datagrams.open().port
+
+    def _make(self, came: Came, refused: Refused) -> Any:
+        self.made.append(Packets(came, refused))
+        return self.made[-1]
+
+    async def says(self, one: socket.socket, here: str, data: bytes) -> tuple[bytes, Any] | None:
+        """What comes back within a moment."""
+        loop = asyncio.get_running_loop()
+        one.sendto(data, (here, self.port))
+        try:
+            return await asyncio.wait_for(loop.sock_recvfrom(one, 65_535), 0.3)
+        except TimeoutError:
+            return None
+
+
+@pytest.fixture
+async def hosts() -> AsyncIterator[Any]:
+    made: list[Host] = []
+
+    def make(**limits: Any) -> Host:
+        made.append(Host(**limits))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.datagrams.close()
+
+
+@pytest.fixture
+def programs() -> Any:
+    made: list[socket.socket] = []
+
+    def make() -> socket.socket:
+        made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+async def test_places_of_one_socket(hosts: Any, programs: Any) -> None:
+    host, one = hosts(), programs()
+    host.places.places = {
+        FIRST: SentTo("203.0.113.9", 4000, ALICE, 7),
+        SECOND: SentTo("203.0.113.10", 4001, ALICE, 7),
+    }
+    assert await host.says(one, FIRST, b"a") == (b"echo a", (FIRST, host.port))
+    assert await host.says(one, SECOND, b"b") == (b"echo b", (SECOND, host.port))
+    (packets,) = host.made
+    assert packets.sent == [("203.0.113.9", 4000, b"a"), ("203.0.113.10", 4001, b"b")]
+    packets.came("198.51.100.1", 4000, b"nobody asked me")
+    assert await host.says(one, FIRST, b"c") == (b"echo c", (FIRST, host.port))
+
+
+async def test_who_was_not_led_here_is_not_served(hosts: Any, programs: Any) -> None:
+    host, one, other = hosts(), programs(), programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, 7)}
+    assert await host.says(one, SECOND, b"x") is None
+    assert await host.says(one, FIRST, b"x") is not None
+    assert await host.says(other, FIRST, b"in another one's name") is None
+    assert len(host.made[0].sent) == 1
+    # An address that stands for something else by now is looked up again.
+    host.places.places = {FIRST: SentTo("203.0.113.77", 4000, BOB, 8)}
+    assert await host.says(other, FIRST, b"y") is not None
+    assert host.made[1].sent == [("203.0.113.77", 4000, b"y")]
+
+
+async def test_who_has_most_makes_room(hosts: Any, programs: Any) -> None:
+    """One user's flood does not end another one's call."""
+    host = hosts(most=4)
+    call = programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, BOB, 1)}
+    assert await host.says(call, FIRST, b"hello") is not None
+    flood = [programs() for _ in range(8)]
+    for number, each in enumerate(flood):
+        here = f"127.128.1.{number}"
+        host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, 100 + number)
+        assert await host.says(each, here, b"x") is not None
+    assert len(host.datagrams) == 4
+    await asyncio.sleep(0)
+    assert [each.ended for each in host.made] == [False, *[True] * 5, *[False] * 3]
+    assert await host.says(call, FIRST, b"still here") is not None
+    # Who was ended begins anew with its next packet.
+    assert await host.says(flood[0], "127.128.1.0", b"again") is not None
+
+
+async def test_an_idle_socket_is_forgotten(hosts: Any, programs: Any) -> None:
+    host, one = hosts(idle_s=0.1), programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, 7)}
+    assert await host.says(one, FIRST, b"x") is not None
+    async with asyncio.timeout(5):
+        while len(host.datagrams):
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0)
+    assert host.made[0].ended
+    assert await host.says(one, FIRST, b"y") == (b"echo y", (FIRST, host.port))
+
+
+async def test_tables_have_bounds(
+    hosts: Any, programs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redirected_datagrams, "MOST_PLACES", 3)
+    monkeypatch.setattr(redirected_datagrams, "_MOST_KNOWN", 5)
+    host, one = hosts(), programs()
+    for number in range(9):
+        here = f"127.128.1.{number}"
+        host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, 7)
+        assert await host.says(one, here, b"x") is not None
+    (sender,) = host.datagrams._senders.values()
+    assert len(sender.places) == 3
+    assert len(host.datagrams._known) == 5
