@@ -12,9 +12,8 @@ from cedos.errors import ConfigError
 
 
 def names() -> list[str]:
-    return sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if module.name != "rescue_laptop"
-    )
+    """Of the modules; a package has what one of them is made of."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg)
 
 
 def run(name: str, progress: Callable[[str], None]) -> dict[str, float]:

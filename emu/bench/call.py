@@ -16,11 +16,11 @@ from typing import Final
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench.rescue import Bench as Cutter
-from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
+from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.workloads.call import Heard, heard
 

@@ -28,9 +28,9 @@ from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench import call, flows, pages
+from emu.bench import call
+from emu.bench.gateway_parts import flows, pages
 from emu.bench.rescue import Bench as Cutter
-from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.places import default_directory, load
 from emu.places.traces import Trace
 from emu.testbed import kernel_mptcp
@@ -39,6 +39,7 @@ from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs import agg_tunnel
 from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.workloads.unmodified.clone import CloneServer
 from emu.workloads.unmodified.download import download
@@ -91,7 +92,7 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
         connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
         `call_loss_share` and what goes with it: see `emu.bench.call`; `page_ratio_good` and so on: see
-        `emu.bench.pages`; `flows_rss_mb` and so on: see `emu.bench.flows`.
+        `emu.bench.gateway_parts.pages`; `flows_rss_mb` and so on: see `emu.bench.gateway_parts.flows`.
 
     Raises:
         EmulationError: the testbed or the daemon.

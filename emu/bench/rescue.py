@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 
 NAME = "rescue"

@@ -16,7 +16,6 @@ from typing import Any, Final
 import click
 
 from cedos.model import NetworkKind
-from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.experiments.streaming.optimum import Playback, least_metered_bytes
 from emu.experiments.streaming.ride import carried
 from emu.lab.runs import browsing
@@ -25,6 +24,7 @@ from emu.places.places import load
 from emu.testbed.access import Access
 from emu.testbed.phones import LTE, SERVER, WLAN, Laptop
 from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.workloads.web import media
 from emu.workloads.web.video import PLAYER

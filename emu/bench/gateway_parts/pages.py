@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from cedos.model import NetworkKind
-from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.lab.runs import browsing
 from emu.lab.runs.browsing import BrowsingPlan, Person
 from emu.lab.runs.scenario import PageLoad, Scenario
@@ -25,6 +24,7 @@ from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY, Gatewayed
+from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.workloads.web import corpus
 

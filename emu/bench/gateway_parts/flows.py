@@ -1,7 +1,8 @@
 """Many live connections on one gateway: its memory, its processor while they rest, and an answer then.
 
-Over loopback, ten clients to a gateway in a process of its own (`python -m emu.bench.flows` is that),
-which connects to an origin that sends back what comes. Each connection has carried something.
+Over loopback, ten clients to a gateway in a process of its own (`python -m
+emu.bench.gateway_parts.flows` is that), which connects to an origin that sends back what comes. Each
+connection has carried something.
 """
 
 import asyncio
@@ -105,7 +106,9 @@ class Echo(asyncio.Protocol):
 @contextmanager
 def _gateway() -> Iterator[int]:
     with subprocess.Popen(
-        [sys.executable, "-m", "emu.bench.flows"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "emu.bench.gateway_parts.flows"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         try:
             assert process.stdout is not None

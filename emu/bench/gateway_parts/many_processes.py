@@ -1,7 +1,8 @@
 """64,000 live connections on a gateway of four processes: their memory, and an answer then.
 
-`python -m emu.bench.many_processes.flows` measures; over loopback, sixteen clients in four processes,
-each of which has an origin of its own that sends back what comes. Each connection has carried something.
+`python -m emu.bench.gateway_parts.many_processes` measures; over loopback, sixteen clients in four
+processes, each of which has an origin of its own that sends back what comes. Each connection has carried
+something.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.sibling_processes import process_of
-from emu.bench.flows import Echo, answered_s, processor_s, rss_mb
+from emu.bench.gateway_parts.flows import Echo, answered_s, processor_s, rss_mb
 
 _HOST, _PORT = "127.0.0.1", 17_920
 _PROCESSES, _CLIENTS = 4, 4
@@ -48,7 +49,7 @@ def measure() -> dict[str, float]:
         clients = []
         for number in range(_PROCESSES):
             client = stack.enter_context(
-                _begun("-m", "emu.bench.many_processes.flows", str(number))
+                _begun("-m", "emu.bench.gateway_parts.many_processes", str(number))
             )
             stack.callback(client.kill)
             assert client.stdin is not None

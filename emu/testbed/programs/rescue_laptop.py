@@ -1,4 +1,4 @@
-"""The daemon on an emulated laptop, for the bench of rescues: as root, or without the right to BPF."""
+"""The daemon on an emulated laptop whose networks die: as root, or without the right to BPF."""
 
 import json
 import subprocess

@@ -1,0 +1,1 @@
+"""What the bench of the gateway measures beside downloads, a matter a file."""

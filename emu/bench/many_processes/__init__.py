@@ -1,1 +1,0 @@
-"""A gateway of several processes, measured."""
