@@ -86,6 +86,24 @@ def test_deadlines() -> None:
     ).replace("%", " %") in said
 
 
+def test_the_gateway() -> None:
+    found = result("gateway")
+    figures, cuts = found["figures"], [each["pause_s"] for each in found["cuts"]]
+    said = row(f"{len(cuts)} cuts")
+    assert f"none / {median(cuts):.2f} and {figures['stall_p95_s']:.2f} s" in said
+    assert (
+        f"(at most {max(cuts):.2f}) / {figures['stall_within_share']:.0%}".replace("%", " %")
+        in said
+    )
+    mixed = row("the mixed load through the gateway")
+    ratio, hindsight = figures["mixed_over_mptcp_cellular"], figures["mixed_over_hindsight"]
+    assert f"| {ratio:.2f} / {hindsight:.2f};" in mixed
+    pages, calls = row("pages in Chromium"), row("calls of 50 packets")
+    assert f"/ {figures['page_ratio_mobility']:.2f} |" in pages
+    assert f"none / {figures['call_gap_ms']:.0f} ms" in calls
+    assert figures["call_loss_share"] == 0.0
+
+
 def test_waiting_asleep() -> None:
     power = result("cedos_idle_power")
     alarm, awake = power["alarm"], power["wakelock"]
