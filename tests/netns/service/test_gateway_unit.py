@@ -40,10 +40,11 @@ def test_restart_and_reload_break_nothing(
         f"install -m 600 -o $$(stat -c %%u {_STATE}/) {_FILES}/{name} {_STATE}/cedos/{name};"
         for name in ("session.key", "gateway-clients.toml")
     )
+    access = "NotifyAccess=all\n" if options else ""
     units = {
         **{name: (keys / name).read_text() for name in ("session.key", "gateway-clients.toml")},
         "cedos-gateway.service": printed,
-        "cedos-gateway.service.d/alone.conf": f"{_ALONE}StandardError=append:/run/seen/log\n"
+        "cedos-gateway.service.d/alone.conf": f"{_ALONE}{access}StandardError=append:/run/seen/log\n"
         f"ExecStartPre=+/bin/sh -c 'mkdir -p {_STATE}/cedos; {copying}"
         f" chown $$(stat -c %%u {_STATE}/) {_STATE}/cedos; chmod 700 {_STATE}/cedos'\n",
     }
