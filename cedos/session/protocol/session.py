@@ -667,7 +667,7 @@ class Session:
         else:
             self.prober.on_pong(path, pong, now)
 
-    def _on_sync(self, path: PathFlight, sync: f.Sync, now: float) -> None:
+    def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
             # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
@@ -676,20 +676,6 @@ class Session:
             if why is not None:
                 self.abort(LOST_STATE, why)
         self._synced = True
-        if path.stated:  # said again for the sake of another path
-            self._ask_others(path, now)
-        path.stated = True
-
-    def _ask_others(self, path: PathFlight, now: float) -> None:
-        """The peer doubts a path: where nothing is on the way, only a question shows whether it is dead.
-
-        By the time that what the peer had sent there comes over another path, the answer to it need not
-        be lost on the dead one in its turn.
-        """
-        for other in self.in_flight.paths.values():
-            idle = not other.control and not other.state.in_flight_bytes
-            if other is not path and idle and other.state.facts.stalled_at_s is None:
-                self.control.ping(other, 0, 0, now)
 
 
 def _order(after: tuple[int, ...] | None) -> Order:

@@ -21,7 +21,7 @@ class PathFlight:
 
     __slots__ = (
         "allowed_here", "allowed_there", "asked", "control", "dialled", "flight", "heard_at_s",
-        "heard_bytes", "held_until_s", "owes_statement", "state", "stated",
+        "heard_bytes", "held_until_s", "owes_statement", "state",
     )  # fmt: skip
 
     def __init__(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
@@ -35,7 +35,6 @@ class PathFlight:
         self.heard_bytes = 0
         self.held_until_s: float | None = None  # it flaps: until then, and until it is heard again
         self.asked = False  # whether it is there still, after that
-        self.stated = False  # the peer has made its first statement here
 
     def heard(self, size_bytes: int, now: float) -> None:
         self.heard_at_s = now

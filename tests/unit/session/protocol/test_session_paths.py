@@ -188,28 +188,6 @@ def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores: Cores
     assert not other.next_record(2, 70_000, 0.2), "once is enough"
 
 
-def test_an_end_asks_on_the_path_that_the_other_one_doubts(cores: Cores) -> None:
-    """What the peer said there comes over another path: the answer goes where there is life."""
-
-    def asks(parts: Any) -> bool:
-        return any(type(each) is Ping for each in cores.frames([b"".join(parts)]))
-
-    one, other = cores.pair()
-    cores.up(one, other, path=2)
-    other.receive(2, b"".join(one.next_record(2, 70_000, 0.0)), 0.0)
-    cores.pump(one, other, path=2)
-    assert not other.wants(1), "a first statement says nothing of other paths"
-    one.path_voice(1, PathVoice.PAUSES, 0.1)
-    other.receive(2, b"".join(one.next_record(2, 70_000, 0.1)), 0.1)
-    assert asks(other.next_record(1, 70_000, 0.1))
-    one.path_voice(1, PathVoice.SPEAKS, 0.2)
-    one.path_voice(1, PathVoice.PAUSES, 0.3)
-    other.write(b"on the way, so that its silence shows")
-    assert not asks(other.next_record(1, 70_000, 0.3))
-    other.receive(2, b"".join(one.next_record(2, 70_000, 0.3)), 0.3)
-    assert not other.next_record(1, 70_000, 0.3)
-
-
 def test_what_lies_on_a_path_that_pauses_does_not_keep_the_others_from_going_on(
     cores: Cores,
 ) -> None:
