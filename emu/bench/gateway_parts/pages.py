@@ -10,8 +10,8 @@ Wi-Fi.
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +23,8 @@ from emu.places.places import default_directory, load
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.programs.gateway import GATEWAY, Gatewayed
-from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
+from emu.testbed.programs.gateway import GATEWAY
+from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.workloads.web import corpus
 
@@ -114,7 +114,7 @@ def _load_times_s(accesses: tuple[Access, Access], wanted: BrowsingPlan, way: st
         servers = stack.enter_context(_servers(wanted, laptop))
         put_on_time(laptop)
         if way == "gateway":
-            stack.enter_context(_through_gateway(laptop))
+            stack.enter_context(through_gateway(laptop, _BROWSER_USER))
         log = laptop.directory / "chromium.log"
         person = stack.enter_context(Person(laptop, servers, wanted, log, mptcp=False, nice=0))
         laptop.attach(*accesses)  # from the place's beginning, whatever took long until here
@@ -138,19 +138,3 @@ def _servers(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
     }
     sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)
-
-
-@contextmanager
-def _through_gateway(laptop: Laptop) -> Iterator[None]:
-    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
-    daemon.start()
-    resolver = laptop.directory / "gateway-resolv.conf"
-    resolver.write_text(f"nameserver {SERVER}\n")
-    variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
-    try:
-        with Gatewayed(
-            laptop, laptop.directory, variables, ("--redirect", _BROWSER_USER), resolver=resolver
-        ):
-            yield
-    finally:
-        daemon.stop()

@@ -8,8 +8,7 @@ the fewest metered bytes with which anybody could have played it.
 import json
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +22,7 @@ from emu.lab.runs.scenario import Scenario, VideoLoad
 from emu.places.places import load
 from emu.testbed.access import Access
 from emu.testbed.phones import LTE, SERVER, WLAN, Laptop
-from emu.testbed.programs.gateway import Gatewayed
-from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
+from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.workloads.web import media
 from emu.workloads.web.video import PLAYER
@@ -54,7 +52,7 @@ def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
         )
         put_on_time(laptop)
         if way == "gateway":
-            stack.enter_context(_through_gateway(laptop))
+            stack.enter_context(through_gateway(laptop, _BROWSER_USER))
         log = laptop.directory / "chromium.log"
         person = stack.enter_context(
             browsing.Person(laptop, servers, wanted, log, mptcp=False, nice=0)
@@ -75,21 +73,6 @@ def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
         "wifi_mb": (after[WLAN] - before[WLAN]) / 1e6,
         "lte_mb": (after[LTE] - before[LTE]) / 1e6,
     }
-
-
-@contextmanager
-def _through_gateway(laptop: Laptop) -> Iterator[None]:
-    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
-    daemon.start()
-    resolver = laptop.directory / "gateway-resolv.conf"
-    resolver.write_text(f"nameserver {SERVER}\n")
-    variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
-    options = ("--redirect", _BROWSER_USER)
-    try:
-        with Gatewayed(laptop, laptop.directory, variables, options, resolver=resolver):
-            yield
-    finally:
-        daemon.stop()
 
 
 def _least_mb(accesses: tuple[Access, Access]) -> float | None:

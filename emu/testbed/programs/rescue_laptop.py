@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cedos.model import NetworkKind
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
+from emu.testbed.programs.gateway import Gatewayed
 
 _TIMEOUT_S = 30.0
 _FRESH_S = 1.0
@@ -101,3 +103,19 @@ class RescueDaemon(Daemon):
             alive = loss is not None and loss.value is not None and loss.value < 1.0
             living += alive and rtt is not None and rtt.age_s < _FRESH_S
         return living == 2 and status.default.network is not None
+
+
+@contextmanager
+def through_gateway(laptop: Laptop, user: str) -> Iterator[None]:
+    """All that a user's programs connect to goes through a gateway at the server, beside a daemon."""
+    daemon = RescueDaemon(laptop, bpf=True, rescue=True)
+    daemon.start()
+    resolver = laptop.directory / "gateway-resolv.conf"
+    resolver.write_text(f"nameserver {SERVER}\n")
+    variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
+    options = ("--redirect", user)
+    try:
+        with Gatewayed(laptop, laptop.directory, variables, options, resolver=resolver):
+            yield
+    finally:
+        daemon.stop()
