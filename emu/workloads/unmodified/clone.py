@@ -11,11 +11,9 @@ from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
-from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, watched
+from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, grown, watched
 
 _PORT = 9418
-_LOOK_S = 0.01
-_LIMIT_S = 90.0
 
 
 class CloneServer(Started):
@@ -47,9 +45,7 @@ class CloneServer(Started):
         for service in self._services:
             service.close()
 
-    def clone(
-        self, where: Namespace, half_way: HalfWay | None = None, *, limit_s: float = _LIMIT_S
-    ) -> Watched:
+    def clone(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
         """What comes is seen by the size of the pack that git writes."""
         self._clones += 1
         target = self._folder / f"clone-{self._clones}"
@@ -63,17 +59,8 @@ class CloneServer(Started):
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        size, arrivals, call = 0, [], half_way
-        while process.poll() is None and time.monotonic() - began_s < limit_s:
-            if (now := _bytes(target.glob("here/.git/objects/pack/tmp_pack_*"))) > size:
-                size = now
-                arrivals.append(time.monotonic())
-                if call is not None and size > 0.3 * self._size:
-                    call()
-                    call = None
-            time.sleep(_LOOK_S)
-        if process.poll() is None:
-            process.kill()
+        packs = "here/.git/objects/pack/tmp_pack_*"
+        arrivals = grown(process, lambda: _bytes(target.glob(packs)), self._size, half_way)
         whole = process.wait() == 0 and (target / "here" / "random").stat().st_size == self._size
         shutil.rmtree(target)
         return watched(began_s, arrivals, whole=whole)

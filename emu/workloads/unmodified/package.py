@@ -11,11 +11,9 @@ from typing import Final
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER
-from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, watched
+from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, grown, watched
 
 _NAME: Final = "random"
-_LOOK_S = 0.01
-_LIMIT_S = 90.0
 
 
 class PackageArchive:
@@ -64,17 +62,7 @@ class PackageArchive:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        size, arrivals, call = 0, [], half_way
-        while process.poll() is None and time.monotonic() - began_s < _LIMIT_S:
-            if (now := _largest(target)) > size:
-                size = now
-                arrivals.append(time.monotonic())
-                if call is not None and size > 0.3 * self._size:
-                    call()
-                    call = None
-            time.sleep(_LOOK_S)
-        if process.poll() is None:
-            process.kill()
+        arrivals = grown(process, lambda: _largest(target), self._size, half_way)
         whole = process.wait() == 0 and _largest(target) >= self._size
         shutil.rmtree(target)
         return watched(began_s, arrivals, whole=whole)

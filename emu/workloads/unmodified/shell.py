@@ -68,9 +68,7 @@ class ShellServer(Started):
         for service in self._services:
             service.close()
 
-    def typing(
-        self, where: Namespace, half_way: HalfWay | None = None, *, words: int = _WORDS
-    ) -> Watched:
+    def typing(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
         """A word each 50 ms; when each comes back. `half_way` is called between two of them."""
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR",
                    "BatchMode=yes")  # fmt: skip
@@ -83,7 +81,7 @@ class ShellServer(Started):
             stderr=subprocess.DEVNULL,
         )
         try:
-            return _typed(process, half_way, words)
+            return _typed(process, half_way)
         finally:
             process.kill()
             process.wait()
@@ -92,8 +90,8 @@ class ShellServer(Started):
                     stream.close()
 
 
-def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None, words: int) -> Watched:
-    limit_s = _LIMIT_S + _EVERY_S * words
+def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None) -> Watched:
+    limit_s = _LIMIT_S + _EVERY_S * _WORDS
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"0\n")
@@ -104,7 +102,7 @@ def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None, words: 
         ready.register(process.stdout, selectors.EVENT_READ)
         sent, lines, arrivals = 1, 0, []
         next_s, broke = float("inf"), False
-        while lines < words and not broke and time.monotonic() - began_s < limit_s:
+        while lines < _WORDS and not broke and time.monotonic() - began_s < limit_s:
             if ready.select(max(0.0, min(next_s - time.monotonic(), 0.5))):
                 data = process.stdout.read() or b""
                 broke = not data
@@ -112,7 +110,7 @@ def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None, words: 
                 arrivals.append(time.monotonic())
                 if next_s == float("inf"):
                     next_s = time.monotonic()  # the shell is there
-            if time.monotonic() >= next_s and sent < words:
+            if time.monotonic() >= next_s and sent < _WORDS:
                 next_s += _EVERY_S
                 try:
                     process.stdin.write(b"%d\n" % sent)
@@ -120,6 +118,6 @@ def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None, words: 
                 except BrokenPipeError:
                     broke = True
                 sent += 1
-                if sent == words // 3 and half_way is not None:
+                if sent == _WORDS // 3 and half_way is not None:
                     half_way()
-    return watched(began_s, arrivals, whole=not broke and lines == words)
+    return watched(began_s, arrivals, whole=not broke and lines == _WORDS)

@@ -1,5 +1,7 @@
 """How a program fared, and who it runs as."""
 
+import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,6 +10,9 @@ from cedos.errors import EmulationError
 
 HalfWay = Callable[[], None]
 """Called once, in the middle of what is measured."""
+
+_LOOK_S = 0.01
+_LIMIT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +35,30 @@ def watched(began_s: float, arrivals: Sequence[float], *, whole: bool) -> Watche
 def as_user(user: int) -> tuple[str, ...]:
     """What goes before a command that another user is to run; nothing for root."""
     return ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups") if user else ()
+
+
+def grown(
+    process: "subprocess.Popen[bytes]",
+    there: Callable[[], int],
+    size: int,
+    half_way: HalfWay | None,
+) -> list[float]:
+    """When more came of the `size` bytes that a program writes, until it ends; monotonic, s.
+
+    Args:
+        there: how many bytes are there by now.
+        half_way: called once after a third of them. A program that takes too long is killed.
+    """
+    end_s = time.monotonic() + _LIMIT_S
+    seen, arrivals, call = 0, [], half_way
+    while process.poll() is None and time.monotonic() < end_s:
+        if (now := there()) > seen:
+            seen = now
+            arrivals.append(time.monotonic())
+            if call is not None and seen > 0.3 * size:
+                call()
+                call = None
+        time.sleep(_LOOK_S)
+    if process.poll() is None:
+        process.kill()
+    return arrivals
