@@ -139,6 +139,29 @@ def test_what_programs_keep_for_a_user_stays_in_the_laptop(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_who_drops_the_environment_keeps_nothing_in_the_host_either(
+    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the host has no such folder yet: it would be made, and stay."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    program = f"{sys.executable} -c 'from cedos.commands.sessions.pod import main; main()'"
+    script = "set -e\n" + "\n".join(
+        f"""
+        env -i {kept} {sys.executable} -m cedos budget set data 4GB --until 2036-12-01
+        env -i {kept} {program} --add http://198.51.100.1/feed.xml --name {name}
+        """
+        for name, kept in (("one", f"HOME={home}"), ("other", ""))
+    )
+    usual = (".config/cedos", ".local/state/cedos", ".cache/cedos")
+    kept = [*HOST, home, *(each / name for each in (home, Path("/root")) for name in usual)]
+    before = {folder: folder.exists() and sorted(folder.rglob("*")) for folder in kept}
+    done = shell(places, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert {folder: folder.exists() and sorted(folder.rglob("*")) for folder in kept} == before
+
+
 def test_mistakes_are_one_line(places: Path) -> None:
     line = [*SHELL, "--place", "evn", "--places", str(places), "--", "true"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
