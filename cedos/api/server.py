@@ -4,8 +4,10 @@ Whoever may open the socket may ask and hint: its mode is 0660, and the group is
 """
 
 import asyncio
+import logging
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from math import isfinite, nan
@@ -16,6 +18,7 @@ from typing import Final
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from cedos.api.backend import Backend
 from cedos.api.budgets import parse_budget
@@ -38,6 +41,7 @@ from cedos.errors import (
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
 MAX_LISTENERS: Final = 32
+MALFORMED_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 15.0
 _STATUS: Final[dict[type[CedosError], int]] = {
     ConfigError: 400,
@@ -47,6 +51,39 @@ _STATUS: Final[dict[type[CedosError], int]] = {
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger(__name__)
+
+
+def short_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[logging.LogRecord], bool]:
+    """A filter of aiohttp's log: of what is no HTTP a line now and then, not a trace for each.
+
+    Whoever may connect could fill the log otherwise.
+    """
+    said_at_s, unsaid = float("-inf"), 0
+
+    def keeps(record: logging.LogRecord) -> bool:
+        nonlocal said_at_s, unsaid
+        if not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)):
+            return True
+        now_s = clock()
+        if now_s - said_at_s < MALFORMED_PAUSE_S:
+            unsaid += 1
+            return False
+        more = f" (and {unsaid} more before it)" if unsaid else ""
+        said_at_s, unsaid = now_s, 0
+        record.msg, record.args = f"a request that is no HTTP was refused{more}", ()
+        record.exc_info = record.exc_text = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+    return keeps
+
+
+def http_log() -> logging.Logger:
+    """The log that aiohttp writes to."""
+    log = logging.getLogger("cedos.api.http")
+    if not log.filters:
+        log.addFilter(short_lines())
+    return log
 
 
 class ControlServer:
@@ -73,7 +110,11 @@ class ControlServer:
         status = self._path.stat()
         self._inode = (status.st_dev, status.st_ino)
         self._runner = web.AppRunner(
-            self._application(), access_log=None, shutdown_timeout=1.0, handle_signals=False
+            self._application(),
+            access_log=None,
+            logger=http_log(),
+            shutdown_timeout=1.0,
+            handle_signals=False,
         )
         try:
             await self._runner.setup()
