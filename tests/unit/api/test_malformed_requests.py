@@ -35,7 +35,10 @@ def test_other_errors_keep_their_trace() -> None:
 
 
 @pytest.mark.anyio
-async def test_of_a_real_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_of_a_real_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_log(), "filters", [short_lines()])
     runner = web.AppRunner(web.Application(), access_log=None, logger=http_log())
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "s")).start()
