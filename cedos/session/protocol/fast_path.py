@@ -57,6 +57,7 @@ class FastPath:
             or not path.state.allowed >> rank & 1
             or self._sender.waits
             or self._in_flight.full
+            or self._in_flight.unheard
         ):
             return None
         return path

@@ -160,4 +160,5 @@ def unpack_session(
         (idle.granted_stream_room, idle.granted_irob_room),
         ended=bool(idle.ended & _ENDED_THERE),
     )
+    session.in_flight.unheard = True
     return session

@@ -421,7 +421,7 @@ class Session:
             room -= size
             state.sent_bytes += size
             state.last_sent_at_s = backlog.foreground_at_s = backlog.small_at_s = now
-        while room > _WORTH_BYTES:
+        while room > _WORTH_BYTES and not in_flight.unheard:
             waiting = backlog.waiting_bytes = [queue.waiting_bytes for queue in queues]
             if waiting[0] or waiting[1]:
                 backlog.foreground_at_s = now
@@ -449,7 +449,9 @@ class Session:
     def wants(self, path_id: int) -> bool:
         path = self.in_flight.paths.get(path_id)
         return path is not None and (
-            self._has_control(path) or self.sender.waits or self.datagrams.waits
+            self._has_control(path)
+            or (self.sender.waits and not self.in_flight.unheard)
+            or self.datagrams.waits
         )
 
     # Life

@@ -76,7 +76,11 @@ class PathFlight:
 
 
 class InFlight:
-    """All paths of a session and their pieces; `states` is what schedulers are shown."""
+    """All paths of a session and their pieces; `states` is what schedulers are shown.
+
+    `unheard`: this end was read from a record, and its peer has not said yet what it has. What is sent
+    before could continue what an older life of this end had sent beyond the record.
+    """
 
     def __init__(self, sender: Sender) -> None:
         self.paths: dict[int, PathFlight] = {}
@@ -85,6 +89,7 @@ class InFlight:
         self._sender = sender
         self._held: list[Piece] = []
         self._count = 0
+        self.unheard = False
 
     def up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
         path = PathFlight(path_id, facts, now, dialled=dialled)
@@ -110,6 +115,7 @@ class InFlight:
 
     def release(self) -> None:
         """The peer has said what it has: the rest of what was held back is sent again."""
+        self.unheard = False
         held, self._held = self._held, []
         self._requeue(held)
 

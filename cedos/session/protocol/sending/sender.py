@@ -214,6 +214,10 @@ class Sender:
         if ack.space is Space.STREAM:
             self._acknowledge_bytes(self.stream, ack, last)
         elif ack.space is Space.EXTENTS:
+            if ack.irob >= self.next_irob:  # it has a part of what an older life of this end sent
+                raise ProtocolError(
+                    f"the peer acknowledges a part of IROB {ack.irob}, which was never begun"
+                )
             queue = self._large.get(ack.irob)
             if queue is not None:
                 self._acknowledge_bytes(queue, ack, last)
