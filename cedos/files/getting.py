@@ -1,7 +1,7 @@
 """The fetching end: goes on after lost networks, lost servers, and its own crash."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
@@ -46,6 +46,11 @@ class Getting:
         self._pause, self._read_bytes = pause, read_bytes
         self.progress = Progress(target.have, target.have)
         self._wrong = 0
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For --json, beyond what its progress says."""
+        return {}
 
     async def ask(self) -> None:
         """For its size alone; what is here of another version is given up. Errors: as of `run`."""

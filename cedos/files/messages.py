@@ -6,12 +6,13 @@ A message is JSON behind its length (32 bits, big-endian). The client asks for o
   whole file's SHA-256; with `head` the `Answer` alone.
 - `ListRequest`: `Listing`, then `size` bytes of JSON: a list of `Entry`.
 - `PutRequest`: `PutAnswer` with where to begin; the client sends the bytes from there and the digest of
-  the whole file, and gets another `PutAnswer` once the file has its name.
+  the whole file, and gets another `PutAnswer` once the file has its name. With `web` it is an upload to
+  an ordinary web server, and the other end a gateway, whose last `PutAnswer` has that server's answer.
 """
 
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -20,6 +21,8 @@ from cedos.errors import TransferError
 VERSION: Final = 3
 DIGEST_BYTES: Final = 32
 LONGEST_LISTING: Final = 1 << 24
+MOST_KEPT_S: Final = 31 * 86_400.0
+MOST_ANSWER_BYTES: Final = 24_576
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST: Final = 65_536
 _LARGEST: Final = 1 << 62
@@ -30,6 +33,10 @@ UnixTime = Annotated[float, msgspec.Meta(ge=-62_135_596_800, le=253_402_300_799)
 PathText = Annotated[str, msgspec.Meta(max_length=4096)]
 VersionText = Annotated[str, msgspec.Meta(max_length=100)]
 WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
+HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", max_length=100)]
+HeaderValue = Annotated[
+    str, msgspec.Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\Z", max_length=8192)
+]
 
 
 class FileRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="file"):
@@ -52,14 +59,60 @@ class ListRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
     protocol: int = VERSION
 
 
+class WebUpload(msgspec.Struct, frozen=True):
+    """What a gateway asks of an origin once it has the whole body.
+
+    `id`: the client's own for this upload: it is sent once, however often it is asked for; `again`: once
+    more all the same. `keep_s`: how long the gateway waits for a client that is away.
+    """
+
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    method: Literal["PUT", "POST", "PATCH"]
+    headers: Annotated[list[tuple[HeaderName, HeaderValue]], msgspec.Meta(max_length=64)]
+    keep_s: Annotated[float, msgspec.Meta(ge=0, le=MOST_KEPT_S)]
+    again: bool = False
+
+
+class WebAnswer(msgspec.Struct, frozen=True):
+    """What became of an upload: the origin's answer, the begin of its body; or (`status` 0) a `problem`.
+
+    `unknown`: it may have arrived, or not.
+    """
+
+    status: Annotated[int, msgspec.Meta(ge=0, le=999)] = 0
+    reason: WhyText = ""
+    headers: Annotated[list[tuple[HeaderName, HeaderValue]], msgspec.Meta(max_length=256)] = []
+    body: Annotated[bytes, msgspec.Meta(max_length=MOST_ANSWER_BYTES)] = b""
+    shortened: bool = False
+    problem: WhyText = ""
+    unknown: bool = False
+    at_unix_s: UnixTime = 0.0
+
+    @property
+    def good(self) -> bool:
+        return 200 <= self.status < 400
+
+    @property
+    def text(self) -> str:
+        """The body, where it is one that people can read; else nothing."""
+        kinds = [value for name, value in self.headers if name.lower() == "content-type"]
+        kind = (kinds or [""])[0].lower()
+        shown = kind.startswith("text/") or "json" in kind or "xml" in kind
+        return self.body.decode(errors="replace") if shown else ""
+
+
 class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
-    """A file to be kept under `path`; `version` is the client's own word for this state of it."""
+    """A file to be kept under `path`; `version` is the client's own word for this state of it.
+
+    `web`: `path` is a URL.
+    """
 
     path: PathText
     size: Offset
     version: VersionText
     modified_unix_s: UnixTime = 0.0
     protocol: int = VERSION
+    web: WebUpload | None = None
 
 
 AnyRequest = FileRequest | ListRequest | PutRequest
@@ -101,6 +154,7 @@ class PutAnswer(msgspec.Struct, frozen=True):
 
     start: Offset = 0
     refused: WhyText = ""
+    web: WebAnswer | None = None
 
 
 def pack(message: msgspec.Struct) -> bytes:

@@ -4,6 +4,7 @@ Only whole files appear under their name. A crash leaves a part that the next at
 an older version, or whose end was never written to the disk, is found out by the digest.
 """
 
+import asyncio
 import errno
 import fcntl
 import hashlib
@@ -19,6 +20,8 @@ from cedos.kernel import own_file
 
 _READ_AT_ONCE: Final = 1 << 20
 _LONGEST_NOTE: Final = 1 << 20
+_BUSY_S: Final = 5.0
+_LOOK_S: Final = 0.05
 
 
 def _opened(path: Path) -> int:
@@ -172,3 +175,19 @@ class Partial:
             self.path.unlink(missing_ok=True)
             self._note_path.unlink(missing_ok=True)
         os.close(self._number)
+
+
+async def when_free(target: Path, source: str) -> Partial:
+    """A part that a session of before may still have, which ends as soon as it hears of this one.
+
+    Errors: as of `Partial`.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + _BUSY_S
+    while True:
+        try:
+            return await asyncio.to_thread(Partial, target, source)
+        except TransferBusyError:
+            if loop.time() > give_up_s:
+                raise
+        await asyncio.sleep(_LOOK_S)

@@ -1,16 +1,13 @@
 """The sending end: a file for a server that takes files, in as many pieces as networks make of it."""
 
 import asyncio
-import os
-import stat
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cedos.errors import TransferError
-from cedos.files.messages import PutAnswer, PutRequest, pack, read
+from cedos.files.messages import PutAnswer, PutRequest, WebAnswer, WebUpload, pack, read
 from cedos.files.progress import Progress
 from cedos.files.server_link import Sessions
-from cedos.files.tree import Version, digest_of, reader
+from cedos.files.upload_body import UploadBody
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -21,24 +18,22 @@ _SHOWN_S: Final = 0.2
 class Putting:
     """One file to one server; given up after `patience_s` without one byte and without a session.
 
-    Raises:
-        TransferError: the file cannot be read.
+    `web`: the server is a gateway, `path` a URL, and `answer` what came of it there.
     """
 
-    def __init__(self, source: Path, path: str, link: Sessions, patience_s: float) -> None:
-        self._path, self._link = path, link
-        self._patience_s = patience_s
+    def __init__(
+        self,
+        body: UploadBody,
+        path: str,
+        link: Sessions,
+        patience_s: float,
+        web: WebUpload | None = None,
+    ) -> None:
+        self._body, self._path, self._link = body, path, link
+        self._patience_s, self._web = patience_s, web
         self._begun = False
-        try:
-            self._number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise TransferError(str(error.strerror)) from error
-        status = os.fstat(self._number)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self._number)
-            raise TransferError("is no plain file")
-        self._version = Version.of(status)
-        self.progress = Progress(size_bytes=self._version.size)
+        self.answer: WebAnswer | None = None
+        self.progress = Progress(size_bytes=body.size)
 
     async def ask(self) -> None:
         """Whether there is a server; over which networks is known from then on. Errors: as of `run`."""
@@ -48,26 +43,52 @@ class Putting:
         """Until the server has the whole file under its name.
 
         Raises:
-            TransferError: the server will not, or the file changed.
+            TransferError: the server will not, or the file changed; or what became of an upload is no
+                good news.
             SessionError: no server for too long; what has arrived is kept there.
         """
         await self._link.until_done(self._over, self.progress, self._patience_s)
+        if (answer := self.answer) is None or answer.good:
+            return
+        if answer.status:
+            text = answer.text.strip().partition("\n")[0][:200]
+            raise TransferError(
+                f"the web server answers {answer.status} {answer.reason}".rstrip()
+                + (f": {text}" if text and "<" not in text else "")
+            )
+        again = "; if it has not, --again sends it once more" if answer.unknown else ""
+        raise TransferError(answer.problem + again)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For --json: what the web server answered."""
+        if (answer := self.answer) is None:
+            return {}
+        return {
+            "status": answer.status,
+            "reason": answer.reason,
+            "headers": answer.headers,
+            "answer": answer.text,
+            "answer_shortened": answer.shortened,
+        }
 
     def close(self) -> None:
-        os.close(self._number)
+        self._body.close()
 
     @staticmethod
     async def _reached(_connection: "Connection") -> bool:
         return True
 
     async def _over(self, connection: "Connection") -> bool:
-        version, progress = self._version, self.progress
-        modified_unix_s = version.modified_ns / 1e9
-        asked = PutRequest(self._path, version.size, str(version), modified_unix_s)
+        body, progress = self._body, self.progress
+        version = body.version
+        asked = PutRequest(
+            self._path, body.size, str(version), version.modified_ns / 1e9, web=self._web
+        )
         await connection.write(pack(asked))
-        start = await self._answer(connection)
-        if start > version.size:
-            raise TransferError(f"the server wants byte {start} of {version.size}")
+        start = (await self._answer(connection)).start
+        if start > body.size:
+            raise TransferError(f"the server wants byte {start} of {body.size}")
         if not self._begun:
             self._begun, progress.began_bytes = True, start
         progress.have_bytes, progress.state = start, ""
@@ -79,29 +100,27 @@ class Putting:
             while not answering.done():
                 await asyncio.wait((answering,), timeout=_SHOWN_S)
                 sent = max(connection.acknowledged_bytes - first, 0)
-                progress.have_bytes = min(start + sent, version.size)
+                progress.have_bytes = min(start + sent, body.size)
+                if self._web is not None and progress.have_bytes == body.size:
+                    progress.state = "the gateway sends it on"
                 if sending.done() and not answering.done():
                     sending.result()
-            answering.result()
+            self.answer = answering.result().web
             await sending
         finally:
             answering.cancel()
             sending.cancel()
             await asyncio.gather(answering, sending, return_exceptions=True)
-        progress.have_bytes = version.size
+        progress.have_bytes, progress.state = body.size, ""
         return True
 
-    async def _answer(self, connection: "Connection") -> int:
+    async def _answer(self, connection: "Connection") -> PutAnswer:
         answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
         if answer.refused:
             raise TransferError(f"the server says: {answer.refused}")
-        return answer.start
+        return answer
 
     async def _send(self, connection: "Connection", start: int) -> None:
-        length = self._version.size - start
-        if length:
-            await connection.write_source(reader(self._number, start), length)
-        digest = await asyncio.to_thread(digest_of, self._number, self._version.size)
-        if Version.of(os.fstat(self._number)) != self._version:
-            raise TransferError("changed while it was sent; the same command tries anew")
-        await connection.write(digest)
+        if length := self._body.size - start:
+            await connection.write_source(self._body.reader(start), length)
+        await connection.write(await asyncio.to_thread(self._body.digest))

@@ -199,6 +199,8 @@ class Serving:
 
     async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
         """A file from a client, from where an earlier session ended."""
+        if request.web is not None:
+            raise TransferError("this server is no gateway: it sends nothing on")
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         began_s = time.monotonic()

@@ -1,6 +1,5 @@
 """Files that clients send: new ones only, below the served folder, within limits."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cedos.errors import TransferBusyError, TransferError
+from cedos.errors import TransferError
 from cedos.files.messages import PutRequest
-from cedos.files.partial import Partial
+from cedos.files.partial import Partial, when_free
 from cedos.files.tree import Tree
 from cedos.session import keys
 
 _AT_ONCE: Final = 8  # of one host
-_BUSY_S: Final = 5.0
 _OURS: Final = (".part", ".part.json", ".part.json.new")
 
 
@@ -65,7 +63,7 @@ class Uploads:
         inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
         try:
             source = f"{keys.to_text(peer_key)}/{request.version}"
-            partial = await self._partial(Path(inside) / parts[-1], source)
+            partial = await when_free(Path(inside) / parts[-1], source)
             missing = request.size - (partial.have if partial.version == request.version else 0)
             disk = os.fstatvfs(folder)
             free = disk.f_bavail * disk.f_frsize - self._reserved - missing
@@ -84,16 +82,3 @@ class Uploads:
             self._of_host[peer_key] -= 1
             if not self._of_host[peer_key]:
                 del self._of_host[peer_key]
-
-    @staticmethod
-    async def _partial(target: Path, source: str) -> Partial:
-        """Waits for a session of before, which ends as soon as it hears of this one."""
-        loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + _BUSY_S
-        while True:
-            try:
-                return await asyncio.to_thread(Partial, target, source)
-            except TransferBusyError:
-                if loop.time() > give_up_s:
-                    raise
-            await asyncio.sleep(0.05)

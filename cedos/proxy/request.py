@@ -192,10 +192,14 @@ def authority(text: str) -> tuple[str, int | None]:
     return host, port
 
 
-def forwarded(head: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]] | None:
-    """Target and fields of a GET as `ProxyRequest.head` has it, without its end; None: it is none."""
+def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | None:
+    """Method, target and fields of a `ProxyRequest.head` without its end; None: it is none."""
     first, *lines = head.split(b"\r\n")
     line, fields = _LINE.fullmatch(first), [_FIELD.fullmatch(each) for each in lines]
-    if line is None or line[1] != b"GET" or not line[2].startswith(b"/") or None in fields:
+    if line is None or not line[2].startswith(b"/") or None in fields:
         return None
-    return line[2], [(each[1], each[2].rstrip(b" \t")) for each in fields if each is not None]
+    return (
+        line[1],
+        line[2],
+        [(each[1], each[2].rstrip(b" \t")) for each in fields if each is not None],
+    )

@@ -86,6 +86,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
             "Who is invited, and the public keys; read again when it changes.",
         ),
         ("~/.cache/cedos/objects", "What clients had it fetch, each client's apart (--cache)."),
+        ("~/.cache/cedos/uploads", "What clients send through it, until its server has answered."),
     ],
 )
 @click.option(
@@ -143,14 +144,18 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )  # fmt: skip
 @click.option(
     "--cache", default="2GB", show_default=True, type=Size(), metavar="SIZE",
-    help="What clients have it fetch (cedos-get --via gateway) takes no more than this of the disk, and"
-    " what one client has fetched half of it.",
+    help="What clients have it fetch (cedos-get --via gateway) takes no more than this of the disk, what"
+    " they send through it (cedos-put --via gateway) as much, and what one client has half of it.",
 )  # fmt: skip
 @click.option(
     "--cache-folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
     help="Where that is kept.  [default: ~/.cache/cedos, or the service's CACHE_DIRECTORY]",
 )  # fmt: skip
-@click.option("--no-cache", is_flag=True, help="Fetch nothing for clients.")
+@click.option(
+    "--no-cache",
+    is_flag=True,
+    help="Fetch nothing for clients, and send on uploads only as they come.",
+)
 @click.option(
     "--log-destinations", is_flag=True,
     help="With --log-level debug: say where connections go. Otherwise nobody learns it.",
@@ -273,7 +278,12 @@ async def _run(
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
     from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
+    from cedos.files.objects.origin_client import OriginClient  # noqa: PLC0415
     from cedos.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
+    from cedos.files.web_uploads.program_uploads import ProgramUploads  # noqa: PLC0415
+    from cedos.files.web_uploads.upload_sender import UploadSender  # noqa: PLC0415
+    from cedos.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
+    from cedos.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
 
     rules = settings.rules()
 
@@ -284,20 +294,26 @@ async def _run(
             return error.details
         return ""
 
-    folder = (cache_folder or _cache_folder()) / "objects"
+    folder = cache_folder or _cache_folder()
     part = None if process is None else StorePart(process.number, len(process.siblings))
-    fetcher = ObjectFetcher(ObjectStore(folder, cache_bytes, part), refused)
+    fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes, part), refused)
+    store = UploadStore(folder / "uploads", cache_bytes, part)
+    sender = UploadSender(OriginClient(refused, fresh=True))
+    uploads = WebUploads(store, sender, fetcher.changed)
+    programs = ProgramUploads(store, sender, fetcher.changed)
 
     def serving(connection: Connection) -> ObjectServing:
         return ObjectServing(
-            connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None
+            connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None, uploads
         )
 
     requests = ProgramRequests(fetcher)
-    gateway = Gateway(settings, me, invited.name_of, serving, process, requests)
+    gateway = Gateway(settings, me, invited.name_of, serving, process, requests, programs)
+    uploads.begin()
     try:
         return await _serve(gateway, len(invited.names), metrics, process)
     finally:
+        await uploads.close()
         await fetcher.close()
 
 

@@ -26,6 +26,7 @@ from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
     drawn,
+    gateway,
     interruptible,
     networks_option,
     paced,
@@ -39,11 +40,9 @@ from cedos.files.partial import Partial
 from cedos.files.pipe_target import PipeTarget
 from cedos.files.play_target import PlayTarget
 from cedos.files.server_link import ServerLink
-from cedos.proxy.local import joined_gateway
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.buffer_manager import BufferManager
-from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 
@@ -206,7 +205,7 @@ def command(
             for source in sources:
                 try:
                     if source.is_url:
-                        who, server = _gateway()
+                        who, server = gateway()
                     else:
                         who = me
                         server = servers.known(source.host, source.port, given_key, FILES_PORT)
@@ -425,12 +424,6 @@ def _check_urls(
             raise click.UsageError(
                 f"{plain(source.path)} does not say what the file is to be called; -o NAME does"
             )
-
-
-def _gateway() -> tuple[KeyPair, KnownServer]:
-    """Who this client is to the gateway that was joined, and where that is. Errors: ConfigError."""
-    joined = joined_gateway.read(joined_gateway.path())
-    return joined.client, KnownServer(joined.host, joined.port, joined.server_key)
 
 
 def main() -> None:

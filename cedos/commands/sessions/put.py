@@ -1,10 +1,10 @@
-"""`cedos-put`: sends files to a `cedos-serve --writable`."""
+"""`cedos-put`: sends files to a `cedos-serve --writable`, and to web servers through the gateway."""
 
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,6 +12,7 @@ from cedos.commands.console import render, servers
 from cedos.commands.console.by import BY_HELP, By
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.program import Program, say
+from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
@@ -19,15 +20,22 @@ from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
     drawn,
+    gateway,
     interruptible,
     networks_option,
     summary,
     timeout_option,
 )
+from cedos.commands.sessions.shared.web_target import FormValueType, HeaderType, Method, WebTarget
 from cedos.errors import CedosError
+from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting
 from cedos.files.server_link import ServerLink
+from cedos.files.upload_body import UploadBody
 from cedos.session import keys
+
+_BEYOND_S: Final = 86_400.0
+"""So long beyond its deadline the gateway waits for the rest of an upload."""
 
 
 @click.command(
@@ -45,12 +53,21 @@ from cedos.session import keys
             "cedos-put -r --by tomorrow photos home/2026/",
             "They can wait: over Wi-Fi, if possible.",
         ),
+        (
+            "cedos-put --via gateway --by 20:00 photos/*.jpg https://dav.example.org/2026/",
+            "The gateway that was joined puts them together and sends each on (PUT) once it is whole.",
+        ),
+        (
+            "cedos-put --via gateway --form photo -H @token walk.jpg https://example.org/upload",
+            "As a browser sends a form (POST); the file `token` has a line such as 'Authorization: ...'.",
+        ),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "The server has all files, whole.",
+        0: "The server has all files, whole; a web server has answered 2xx or 3xx.",
         1: "The server takes no files or not this one, does not let you in, was not found for too long, "
-        "or a file cannot be read. What has arrived is kept there; the other files are sent.",
+        "or a file cannot be read; a web server has answered otherwise, or it is not known whether it "
+        "has the file. What has arrived is kept there; the other files are sent.",
         2: "",
         130: "Interrupted by Ctrl-C. What has arrived is kept there.",
     },
@@ -60,8 +77,30 @@ from cedos.session import keys
     "files", nargs=-1, required=True, metavar="FILE...",
     type=click.Path(path_type=Path, exists=True),
 )  # fmt: skip
-@click.argument("to", type=SourceType(), metavar="HOST[:PORT]/PATH")
+@click.argument("to", type=SourceType(), metavar="HOST[:PORT]/PATH|URL")
 @click.option("-r", "--recursive", is_flag=True, help="Send folders, with all that is in them.")
+@click.option(
+    "--via", type=click.Choice(["gateway"]),
+    help="The URL's server gets each file from the gateway that was joined, in one request, once all of"
+    " it is there: the gateway reads it.",
+)  # fmt: skip
+@click.option(
+    "-X", "--method", type=click.Choice(["PUT", "POST", "PATCH"]),
+    help="With --via: the request.  [default: PUT; POST with --form]",
+)  # fmt: skip
+@click.option(
+    "-H", "--header", "headers", type=HeaderType(), multiple=True, metavar="NAME: VALUE|@FILE",
+    help="With --via: one more header, or all lines of a file; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "-F", "--form", metavar="FIELD",
+    help="With --via: as browsers send a form, with the file as this field of it.",
+)  # fmt: skip
+@click.option(
+    "--form-value", "values", type=FormValueType(), multiple=True, metavar="NAME=VALUE",
+    help="With --form: one more field of it; may be repeated.",
+)  # fmt: skip
+@click.option("--again", is_flag=True, help="With --via: send what was sent before once more.")
 @networks_option
 @servers.key_option
 @servers.save_option
@@ -76,6 +115,12 @@ def command(
     files: tuple[Path, ...],
     to: Source,
     recursive: bool,
+    via: str | None,
+    method: Method | None,
+    headers: tuple[list[tuple[str, str]], ...],
+    form: str | None,
+    values: tuple[tuple[str, str], ...],
+    again: bool,
     networks: tuple[str, ...],
     given_key: bytes | None,
     alias: str | None,
@@ -99,19 +144,51 @@ def command(
     and over metered ones only as much as is needed to be in time. `cedos transfers` shows what waits for
     what. Should it become too late, they are sent all the same.
 
+    With --via gateway the files go to a web server: to the gateway (`cedos join`) in as many pieces as
+    networks make of them, from there in one request each. Its answer comes back, also to the next start
+    of the same command, which sends nothing twice: a file that changed is another one, and --again sends
+    the same one once more. The gateway reads what it sends, headers too, and forgets it then. Files go
+    below a URL that ends with a slash. Should the gateway be killed, or the web server break off, before
+    it has answered a POST or PATCH, nobody can know whether it has the file, and you are told so.
+
     All files are tried, also after one that could not be sent; the exit status is that of the first
     error. Who you are is a key of your own, which the server must know.
     """
-    me = keys.own(own_key or keys.own_key_path())
-    if not to.is_folder and (len(files) > 1 or files[0].is_dir()):
+    several = len(files) > 1 or files[0].is_dir()
+    target: WebTarget | None = None
+    if to.is_url or via is not None:
+        if not to.is_url or via is None or given_key is not None:
+            raise click.UsageError(
+                "--via gateway goes with a URL such as https://example.org/inbox/, without --key: the"
+                " gateway that was joined would read what it sends"
+            )
+        wanted_s = max(deadline, 0.0 if by is None else by - time.time() + _BEYOND_S)
+        target = WebTarget(
+            to.path, method or ("PUT" if form is None else "POST"), [one for of in headers for one in of],
+            form, values, min(wanted_s, MOST_KEPT_S), again,
+        )  # fmt: skip
+        target.check(several)
+    elif method or headers or form or values or again:
+        raise click.UsageError("--method, --header, --form and --again go with --via gateway")
+    if target is None and not to.is_folder and several:
         raise click.UsageError(f"{to.name} is no folder; {to.name}/ would be right")
     folders = [str(each) for each in files if each.is_dir()]
     if folders and not recursive:
         raise click.UsageError(f"{folders[0]} is a folder; -r sends it with all that is in it")
     servers.interfaces(networks)
-    server = servers.known(to.host, to.port, given_key, FILES_PORT)
+    if target is not None:
+        me, server = gateway()
+    else:
+        me = keys.own(own_key or keys.own_key_path())
+        server = servers.known(to.host, to.port, given_key, FILES_PORT)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
+    if target is not None:
+        sent = [
+            (source, url, url) for source, path in _files(files, "") for url in [target.of(path)]
+        ]
+    else:
+        sent = [(each, path, f"{to.server}/{path}") for each, path in _files(files, to.path)]
     results: list[dict[str, Any]] = []
     status = 0
 
@@ -119,7 +196,9 @@ def command(
         results.append(fact)
         if not as_json and not quiet:
             late = "" if fact.get("in_time", True) else "; too late"
-            click.echo(summary(fact, fact["to"]) + late)
+            said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
+            click.echo(summary(fact, plain(fact["to"])) + said + late)
+            render.show(fact.get("answer", "").splitlines())
 
     def failed(where: str, source: Path, error: CedosError) -> None:
         nonlocal status
@@ -130,10 +209,9 @@ def command(
     async def now() -> None:
         link = ends.link()
         try:
-            for source, path in _files(files, to.path):
-                where = f"{to.server}/{path}"
+            for source, path, where in sent:
                 try:
-                    fact = await _put(source, path, link, ends, quiet or as_json)
+                    fact = await _put(source, path, target, link, ends, quiet or as_json)
                 except CedosError as error:
                     failed(where, source, error)
                 else:
@@ -143,10 +221,12 @@ def command(
 
     async def later(by_unix_s: float) -> None:
         waiting = FilesByDeadline(by_unix_s, quiet or as_json, done, failed)
-        for source, path in _files(files, to.path):
-            where = f"{to.server}/{path}"
+        for source, path, where in sent:
             try:
-                waiting.add_upload(source, path, where, ends)
+                if target is not None:
+                    waiting.add_web_upload(source, where, target, ends)
+                else:
+                    waiting.add_upload(source, path, where, ends)
             except CedosError as error:
                 failed(where, source, error)
         await waiting.run()
@@ -175,7 +255,12 @@ def _files(files: tuple[Path, ...], to: str) -> Iterator[tuple[Path, str]]:
 
 
 async def _put(
-    source: Path, path: str, link: ServerLink, ends: Endpoints, quiet: bool
+    source: Path,
+    path: str,
+    target: WebTarget | None,
+    link: ServerLink,
+    ends: Endpoints,
+    quiet: bool,
 ) -> dict[str, Any]:
     """One file.
 
@@ -183,7 +268,8 @@ async def _put(
         CedosError: the server does not have it.
     """
     began_s = time.monotonic()
-    putting = Putting(source, path, link, ends.deadline_s)
+    body, web = (UploadBody(source), None) if target is None else target.prepared(source, path)
+    putting = Putting(body, path, link, ends.deadline_s, web)
     try:
         async with drawn(source.name, putting.progress, quiet=quiet):
             await putting.run()
@@ -195,6 +281,7 @@ async def _put(
         "here_before_bytes": progress.began_bytes,
         "sessions": progress.sessions,
         "seconds": round(time.monotonic() - began_s, 3),
+        **putting.told,
         "error": None,
     }
 

@@ -2,13 +2,11 @@
 
 import asyncio
 import hashlib
-import socket
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import structlog
@@ -19,10 +17,10 @@ from cedos.errors import TransferError
 from cedos.files.objects.http_rules import CacheLookup, strong_validator
 from cedos.files.objects.object_record import HeaderLists
 from cedos.files.objects.object_store import ObjectStore
+from cedos.files.objects.origin_client import OriginClient, words
 from cedos.files.objects.stored_object import StoredObject
 
 _BLOCK: Final = 1 << 17
-_CONNECT_S: Final = 10.0
 _SILENCE_S: Final = 60.0
 _MOST_REDIRECTS: Final = 10
 _AT_ONCE: Final = 8
@@ -37,7 +35,6 @@ _ASKED: Final[dict[str, str]] = {
 _LEAST_KEPT: Final = 1 << 16
 """A program's smaller answers are handed on as they come."""
 
-_AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT)
 _CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -59,8 +56,7 @@ class ObjectFetcher:
     """
 
     def __init__(self, store: ObjectStore, refused: Callable[[str, int], str]) -> None:
-        self.store, self._refused = store, refused
-        self._client: aiohttp.ClientSession | None = None
+        self.store, self._origins = store, OriginClient(refused)
         self._under_way: dict[tuple[str, str], asyncio.Task[_Ways]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots: dict[str, asyncio.Semaphore] = {}
@@ -75,12 +71,12 @@ class ObjectFetcher:
         self.store.open()
         if version and (found := self.store.find(client, version)) is not None:
             return found
-        there = _url(url)
+        there = object_url(url)
         for _ in range(_MOST_REDIRECTS):
             way = await self._ask(client, there)
             if isinstance(way, StoredObject):
                 return way
-            further = _url(way)
+            further = object_url(way)
             if there.scheme == "https" and further.scheme != "https":
                 raise TransferError(f"{there.host} leads to {further.host} without encryption")
             there = further
@@ -91,8 +87,7 @@ class ObjectFetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
+        await self._origins.close()
         self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
@@ -146,6 +141,14 @@ class ObjectFetcher:
         there = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
         fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
         return None if fresh is None else there[fresh]
+
+    def changed(self, client: str, url: URL) -> None:
+        """An origin was told to change that: what is kept of it answers nobody (RFC 9111, 4.4)."""
+        for each in self.store.of(client):
+            if each.record.url == str(url):
+                each.record.reusable = False  # (of one that is on its way yet)
+                if each.whole:
+                    self.store.remove(client, each)
 
     def unwanted(self, client: str, found: StoredObject) -> None:
         """Nobody waits for it any more: what may answer nobody else goes."""
@@ -209,32 +212,12 @@ class ObjectFetcher:
         self, url: URL, headers: dict[str, str], *, patient: bool
     ) -> aiohttp.ClientResponse:
         """`patient`: its program waits for as long as the origin likes."""
-        silence_s = None if patient else _SILENCE_S
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
-        if self._client is None:
-            self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    socket_factory=self._socket, limit=0, ssl=ssl.create_default_context()
-                ),
-                timeout=aiohttp.ClientTimeout(total=None),
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
         try:
-            return await self._client.get(
-                url, headers=headers, allow_redirects=False, skip_auto_headers=_AUTOMATIC,
-                timeout=limits,
-            )  # fmt: skip
+            return await self._origins.ask(
+                "GET", url, headers, silence_s=None if patient else _SILENCE_S
+            )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise TransferError(f"{url.host} cannot be asked: {_words(error)}") from None
-
-    def _socket(self, address: Any) -> socket.socket:
-        family, kind, protocol, _, where = address
-        if why := self._refused(where[0], where[1]):
-            raise OSError(why)
-        one = socket.socket(family, kind, protocol)
-        one.setblocking(False)
-        return one
+            raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
     def _answered(
         self,
@@ -327,7 +310,7 @@ class ObjectFetcher:
                     answer = None
                     failures = 0 if found.have > had else failures + 1
                     if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
-                        raise TransferError(f"{url.host} broke off: {_words(error)}") from None
+                        raise TransferError(f"{url.host} broke off: {words(error)}") from None
                     await asyncio.sleep(_AGAIN_S[failures])
             await found.finish()
             self.store.keep(client, found)
@@ -346,15 +329,9 @@ class ObjectFetcher:
         self, url: URL, asked: dict[str, str], found: StoredObject
     ) -> aiohttp.ClientResponse:
         """What is not here of the same state of it."""
-        assert self._client is not None
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
-        answer = await self._client.get(
-            url, headers=asked | wanted, allow_redirects=False, skip_auto_headers=_AUTOMATIC,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S
-            ),
-        )  # fmt: skip
+        answer = await self._origins.ask("GET", url, asked | wanted, silence_s=_SILENCE_S)
         began = answer.headers.get(hdrs.CONTENT_RANGE, "").partition("-")[0]
         if answer.status == 206 and began == f"bytes {found.have}":
             return answer
@@ -385,7 +362,8 @@ def _is_kept(each: StoredObject, url: URL) -> bool:
     return each.whole and each.record.url == str(url)
 
 
-def _url(text: str) -> URL:
+def object_url(text: str) -> URL:
+    """Errors: TransferError, it is none that a gateway asks for."""
     try:
         url = URL(text).with_fragment(None)
     except ValueError:
@@ -393,7 +371,7 @@ def _url(text: str) -> URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise TransferError(f"{text[:200]} is no http:// or https:// URL")
     if url.user is not None or url.password is not None:
-        raise TransferError("a URL with a user's name or password in it is not fetched")
+        raise TransferError("a URL with a user's name or password in it is not asked for")
     return url
 
 
@@ -413,16 +391,3 @@ def _modified(headers: HeaderLists) -> float:
         except (KeyError, ValueError, OverflowError):
             continue
     return time.time()
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not one to trust"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its name is not found"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        inner = error.os_error
-        return str(inner.strerror or inner)
-    return str(error) or type(error).__name__

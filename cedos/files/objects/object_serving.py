@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
@@ -18,6 +18,7 @@ from cedos.files.messages import (
     Listing,
     ListRequest,
     PutAnswer,
+    PutRequest,
     pack,
     read,
 )
@@ -41,6 +42,13 @@ class _HandedOn:
     found: StoredObject
 
 
+class UploadTaker(Protocol):
+    """Takes uploads to web servers, as `web_uploads.WebUploads`."""
+
+    async def take(self, connection: Connection, client: str, request: PutRequest) -> None:
+        """Raises: TransferError, it is not taken; SessionError."""
+
+
 class ObjectServing:
     """`run` until the stream ends. `admitted`: whether this client is still to be served.
 
@@ -49,9 +57,14 @@ class ObjectServing:
     """
 
     def __init__(
-        self, connection: Connection, fetcher: ObjectFetcher, admitted: Callable[[], bool]
+        self,
+        connection: Connection,
+        fetcher: ObjectFetcher,
+        admitted: Callable[[], bool],
+        uploads: UploadTaker | None = None,
     ) -> None:
         self._connection, self._fetcher, self._admitted = connection, fetcher, admitted
+        self._uploads = uploads
         self._client = host_id(connection.peer_key).hex()[:32]
         self._handed_on: deque[_HandedOn] = deque()
         self.busy = False
@@ -72,6 +85,8 @@ class ObjectServing:
                     await self._answer(request)
                 except TransferError as error:
                     await connection.write(pack(_refusal(request, str(error))))
+                    if isinstance(request, PutRequest):
+                        break  # what follows may be bytes of the file
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE_S):
                     await connection.acknowledged(connection.written_bytes)
@@ -85,8 +100,17 @@ class ObjectServing:
             raise TransferError("this client is not invited any more")
         if request.protocol != VERSION:
             raise TransferError(f"this gateway speaks version {VERSION} of the file protocol")
+        if (
+            isinstance(request, PutRequest)
+            and request.web is not None
+            and self._uploads is not None
+        ):
+            await self._uploads.take(self._connection, self._client, request)
+            return
         if not isinstance(request, FileRequest):
-            raise TransferError("a gateway has neither folders nor room for uploads")
+            raise TransferError(
+                "a gateway has neither folders nor room for files, but takes uploads to web servers"
+            )
         found = await self._fetcher.find(self._client, request.path, request.version)
         if found.whole and not found.path.exists():  # somebody tidied up
             self._fetcher.store.remove(self._client, found)

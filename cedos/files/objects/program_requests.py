@@ -38,20 +38,19 @@ class ProgramRequests:
     async def fetch(
         self, client: bytes, host: str, port: int, target: bytes, fields: list[tuple[bytes, bytes]]
     ) -> "StoredAnswer | PassedAnswer | None":
-        there = f"[{host}]" if ":" in host else host
-        there = there if port == 80 else f"{there}:{port}"
         asked: dict[str, str] = {}
+        hosts: list[bytes] = []
         for name, value in fields:
             lower = name.lower()
             if lower in _NOT_OURS or lower.decode() in asked:
                 return None
-            if lower == b"host" and value.decode("latin-1").lower() not in (there, f"{there}:80"):
-                return None
-            if lower not in (b"host", b"connection"):
+            if lower == b"host":
+                hosts.append(value)
+            elif lower != b"connection":
                 asked[lower.decode()] = value.decode("latin-1")
         whose = host_id(client).hex()[:32]
         try:
-            url = URL(f"http://{there}{target.decode()}", encoded=True)
+            url = program_url(host, port, target, hosts)
             if (wanted := asked.pop("range", None)) is not None:
                 return self._part(whose, url, asked, wanted)
             found = await self._fetcher.answer(whose, url, asked)
@@ -148,6 +147,16 @@ class PassedAnswer:
             self._answer.release()
         else:
             self._answer.close()
+
+
+def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:
+    """What a program asks for at a connection. ValueError: its `Host` says something else."""
+    there = f"[{host}]" if ":" in host else host
+    there = there if port == 80 else f"{there}:{port}"
+    for each in hosts:
+        if each.decode("latin-1").lower() not in (there.lower(), f"{there.lower()}:80"):
+            raise ValueError("another host than that of the connection")
+    return URL(f"http://{there}{target.decode()}", encoded=True)
 
 
 def _head(status: int, reason: str, fields: list[tuple[str, str]]) -> bytes:

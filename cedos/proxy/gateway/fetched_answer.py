@@ -9,7 +9,7 @@ from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 
 _HEAD_S: Final = 1.0
-_END: Final = b"\r\n\r\n"
+HEAD_END: Final = b"\r\n\r\n"
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -60,9 +60,9 @@ class AnsweredStream:
         stream, whole = self.stream, False
         try:
             while (at := stream.sent_bytes) < len(self.head):
-                await self._write(self.head[at:])
+                await say(stream, self.head[at:])
             while block := await self.answer.body(stream.sent_bytes - len(self.head)):
-                await self._write(block)
+                await say(stream, block)
             stream.finish()
             whole = True
         except (TransferError, StreamBrokenError):
@@ -71,26 +71,33 @@ class AnsweredStream:
             stream.watch(lambda: None)
             self.answer.close(whole=whole)
 
-    async def _write(self, data: bytes) -> None:
-        view, changed = memoryview(data), asyncio.Event()
-        self.stream.watch(changed.set)
-        while True:
-            changed.clear()
-            view = view[self.stream.write(view) :]
-            if self.stream.broken is not None:
-                raise StreamBrokenError("the program has gone")
-            if not view:
-                return
-            await changed.wait()
+
+async def say(stream: ProxiedStream, data: bytes) -> None:
+    """All of it, as its window has room. StreamBrokenError: the program has gone."""
+    view, changed = memoryview(data), asyncio.Event()
+    stream.watch(changed.set)
+    while True:
+        changed.clear()
+        view = view[stream.write(view) :]
+        if stream.broken is not None:
+            raise StreamBrokenError("the program has gone")
+        if not view:
+            return
+        await changed.wait()
 
 
-async def request_head(stream: ProxiedStream) -> bytes | None:
-    """A stream's first request without its end, still in the stream; None: it has none."""
+async def request_head(
+    stream: ProxiedStream, patience_s: float = _HEAD_S, *, body: bool = False
+) -> bytes | None:
+    """A stream's first request without its end, still in the stream; None: it has none.
+
+    `body`: what it brings may follow.
+    """
     changed, head = asyncio.Event(), b""
     stream.watch(changed.set)
     try:
-        async with asyncio.timeout(_HEAD_S):
-            while _END not in (head := b"".join(stream.waiting)):
+        async with asyncio.timeout(patience_s):
+            while HEAD_END not in (head := b"".join(stream.waiting)):
                 if stream.broken is not None or stream.peer_ended or len(head) > LONGEST_HEAD:
                     return None
                 changed.clear()
@@ -99,14 +106,14 @@ async def request_head(stream: ProxiedStream) -> bytes | None:
         return None
     finally:
         stream.watch(lambda: None)
-    request, _, rest = head.partition(_END)
-    return None if rest else request
+    request, _, rest = head.partition(HEAD_END)
+    return None if rest and not body else request
 
 
 async def fetched(
     fetcher: RequestFetcher, client: bytes, asked: OpenStream, request: bytes
 ) -> FetchedAnswer | None:
     """What answers a request; None: its origin alone can."""
-    if (parsed := forwarded(request)) is None:
+    if (parsed := forwarded(request)) is None or parsed[0] != b"GET":
         return None
-    return await fetcher.fetch(client, asked.host, asked.port, *parsed)
+    return await fetcher.fetch(client, asked.host, asked.port, *parsed[1:])

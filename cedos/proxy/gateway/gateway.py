@@ -18,6 +18,7 @@ from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
+from cedos.proxy.gateway.gathered_upload import UploadGatherer
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
@@ -84,6 +85,7 @@ class Gateway:
         service: serves what clients ask for on their sessions' streams.
         process: which of several this one is.
         requests: fetches what programs ask for by plain HTTP.
+        uploads: puts together what they send by it.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Gateway:
         service: Callable[[Connection], StreamService] | None = None,
         process: GatewayProcess | None = None,
         requests: RequestFetcher | None = None,
+        uploads: UploadGatherer | None = None,
     ) -> None:
         self._process = process
         self._settings = settings
@@ -112,6 +115,7 @@ class Gateway:
             settings.names,
             service,
             requests,
+            uploads,
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}

@@ -3,33 +3,41 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
 
-from cedos.errors import SessionError
-from cedos.proxy.answers import RefusedError
+from cedos.errors import SessionError, TransferError
+from cedos.proxy.answers import RefusedError, answer
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import (
+    HEAD_END,
     AnsweredStream,
     RequestFetcher,
     fetched,
     request_head,
+    say,
 )
+from cedos.proxy.gateway.gathered_upload import GatheredUpload, ProgramBody, UploadGatherer
 from cedos.proxy.gateway.hand_over import KeptOpening, KeptOrigin, KeptRequest, KeptSession
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.request import forwarded
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import OpenStream
+from cedos.proxy.streams.frames import OpenStream, StreamUse
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameQuestion
-from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection
+
+_UPLOAD_HEAD_S: Final = 30.0
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -51,7 +59,7 @@ class SessionTerms:
 
     `admit`: refuses one more connection of a client (RefusedError); `name_of`: who it is; `names`:
     whether destinations are logged; `service`: makes what serves a session's stream, `requests`: fetches
-    what programs ask for, where anything does.
+    what programs ask for, `uploads` puts together what they send, where anything does.
     """
 
     origins: Origins
@@ -63,6 +71,7 @@ class SessionTerms:
     names: bool
     service: Callable[[Connection], StreamService] | None = None
     requests: RequestFetcher | None = None
+    uploads: UploadGatherer | None = None
     traffic: Traffic = field(default_factory=Traffic)
     unread: Unread = field(default_factory=Unread)
 
@@ -227,9 +236,12 @@ class GatewaySession:
         terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")
         try:
             terms.admit(self._client)
-            if asked.request and (answer := await self._fetched(stream, asked)) is not None:
+            if (
+                asked.use is StreamUse.REQUEST
+                and (found := await self._fetched(stream, asked)) is not None
+            ):
                 self._opening.pop(stream.number, None)
-                await self._answer(answer)
+                await self._answer(found)
                 return
             origin = await terms.origins.connect(asked.host, asked.port, self._client)
         except RefusedError as error:
@@ -240,18 +252,69 @@ class GatewaySession:
         finally:
             self._opening.pop(stream.number, None)
         stream.accept()
-        await self._go_on(stream, origin, b"", where)
+        if asked.use is StreamUse.UPLOAD and terms.uploads is not None:
+            await self._upload(stream, asked, origin, where, terms.uploads)
+        else:
+            await self._go_on(stream, origin, b"", where)
+
+    async def _upload(
+        self,
+        stream: ProxiedStream,
+        asked: OpenStream,
+        origin: socket.socket,
+        where: dict[str, str],
+        uploads: UploadGatherer,
+    ) -> None:
+        """One request that changes something: put together here, or carried as it comes."""
+        try:
+            request = await request_head(stream, _UPLOAD_HEAD_S, body=True)
+        except asyncio.CancelledError:
+            self._terms.origins.close(origin)
+            raise
+        parsed = None if request is None else forwarded(request)
+        to = self._client, asked.host, asked.port
+        body = None if parsed is None else uploads.gather(*to, *parsed)
+        if request is None or parsed is None or body is None:
+            await self._go_on(stream, origin, b"", where)
+        else:
+            self._terms.origins.close(origin)  # (It was asked whether there is one.)
+            await self._gather(stream, asked, request, body)
+        if parsed is not None:
+            uploads.changed(*to, parsed[1])
+
+    async def _gather(
+        self, stream: ProxiedStream, asked: OpenStream, request: bytes, body: ProgramBody
+    ) -> None:
+        before = stream.read_bytes
+        stream.taken(len(request) + len(HEAD_END))
+        gathered = GatheredUpload(stream, body)
+        try:
+            answered = await gathered.run()
+        except StreamBrokenError:
+            stream.drop()
+            return
+        except TransferError as error:
+            refused = RefusedError(HTTPStatus.BAD_GATEWAY, "destination_unavailable", str(error))
+            with suppress(StreamBrokenError):
+                await say(stream, answer(refused))
+                stream.finish()
+            stream.watch(lambda: None)
+            return
+        finally:
+            self._terms.traffic.up_bytes += stream.read_bytes - before
+        head = gathered.said + answered.head
+        await self._answer(AnsweredStream(stream, asked, request, answered, head))
 
     async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> AnsweredStream | None:
         """What this gateway answers itself; None: a connection to the origin does."""
         if self._terms.requests is None or (request := await request_head(stream)) is None:
             return None
-        answer = await fetched(self._terms.requests, self._client, asked, request)
-        if answer is None:
+        found = await fetched(self._terms.requests, self._client, asked, request)
+        if found is None:
             return None
         stream.accept()
         stream.taken(sum(map(len, stream.waiting)))
-        return AnsweredStream(stream, asked, request, answer, answer.head)
+        return AnsweredStream(stream, asked, request, found, found.head)
 
     async def _answer(self, answered: AnsweredStream) -> None:
         stream, traffic = answered.stream, self._terms.traffic
@@ -266,18 +329,18 @@ class GatewaySession:
 
     async def _answer_on(self, stream: ProxiedStream, kept: KeptRequest) -> None:
         """What the process before this one answered: the same body, or the program has to ask again."""
-        asked = OpenStream(kept.stream, kept.host, kept.port, request=True)
+        asked = OpenStream(kept.stream, kept.host, kept.port, StreamUse.REQUEST)
         requests = self._terms.requests
-        answer = None if requests is None else await fetched(
+        found = None if requests is None else await fetched(
             requests, self._client, asked, kept.request
         )  # fmt: skip
-        if answer is None:
+        if found is None:
             stream.reset()
-        elif answer.version != kept.version:
-            answer.close(whole=False)
+        elif found.version != kept.version:
+            found.close(whole=False)
             stream.reset()
         else:
-            await self._answer(AnsweredStream(stream, asked, kept.request, answer, kept.head))
+            await self._answer(AnsweredStream(stream, asked, kept.request, found, kept.head))
 
     async def _go_on(
         self,

@@ -14,7 +14,7 @@ from cedos.proxy.streams.stream import ProxiedStream
 _MOST_BYTES: Final = 16_384
 _HANDSHAKE: Final = b"\x16\x03"
 _GREETING: Final = b"SSH-"
-_SAFE_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
+SAFE_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
 _HEAD_END: Final = b"\r\n\r\n"
 
 
@@ -25,7 +25,7 @@ def may_be_repeated(words: bytes) -> bool:
     if words.startswith(_GREETING):
         return words.find(b"\n") == len(words) - 1
     # (One whole request: what follows it might be another one.)
-    return words.startswith(_SAFE_METHODS) and words.find(_HEAD_END) == len(words) - len(_HEAD_END)
+    return words.startswith(SAFE_METHODS) and words.find(_HEAD_END) == len(words) - len(_HEAD_END)
 
 
 class FirstWords:

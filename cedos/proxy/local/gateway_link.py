@@ -12,6 +12,7 @@ from cedos.errors import CedosError, SessionError
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.frames import StreamUse
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
@@ -102,12 +103,9 @@ class GatewayLink:
         host: str,
         port: int,
         begun: Callable[[ProxiedStream], None] | None = None,
-        *,
-        request: bool = False,
+        use: StreamUse = StreamUse.ANY,
     ) -> ProxiedStream:
         """A stream to the origin, which stands. `begun` may write to it as soon as it was asked for.
-
-        `request`: one request of HTTP is all that goes over it; the gateway may fetch the answer.
 
         Raises:
             GatewayUnreachableError: there is no way to the gateway, within the patience.
@@ -115,7 +113,7 @@ class GatewayLink:
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:
-            stream = streams.open(host, port, request=request)
+            stream = streams.open(host, port, use)
             if begun is not None:
                 begun(stream)
             return stream

@@ -19,7 +19,7 @@ from cedos.kernel.process import open_files
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.local.first_words import FirstWords
+from cedos.proxy.local.first_words import SAFE_METHODS, FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection.redirection import Redirection
@@ -28,6 +28,7 @@ from cedos.proxy.local.socks_association import SocksAssociation
 from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import Carry
+from cedos.proxy.streams.frames import StreamUse
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.links import EgressReader
 
@@ -96,7 +97,7 @@ class _Asked:
     first: bytes = b""
     limit: int | None = None
     associates: bool = False
-    request: bool = False
+    use: StreamUse = StreamUse.ANY
 
 
 class LocalProxy:
@@ -171,20 +172,19 @@ class LocalProxy:
         *,
         far: bool,
         words: FirstWords | None = None,
-        request: bool = False,
+        use: StreamUse = StreamUse.ANY,
     ) -> ProxiedStream | socket.socket:
         """A connection of its own to somewhere, through the gateway or direct.
 
         `far`: what has an address or a name of this place is meant as one of the gateway's, too.
-        `words`: what may go with it at once; what of them is left is the caller's to send. `request`:
-        that is one request of HTTP.
+        `words`: what may go with it at once; what of them is left is the caller's to send.
 
         Raises: RefusedError.
         """
         if far or not (self.goes_direct(host) or self._may_go_direct(port)):
             try:
                 begun = words.begin if words else None
-                stream = await self._link.open(host, port, begun, request=request)
+                stream = await self._link.open(host, port, begun, use)
             except RefusedError as error:
                 # (A gateway without IPv6 does not keep this host from it.)
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -351,7 +351,7 @@ class LocalProxy:
         )
         try:
             upstream = await self.connect(
-                asked.host, asked.port, far=far, words=words, request=asked.request
+                asked.host, asked.port, far=far, words=words, use=asked.use
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
@@ -431,7 +431,7 @@ class LocalProxy:
             socks=False,
             first=request.head + rest,
             limit=None if limit is None else limit - len(rest),
-            request=request.head.startswith(b"GET ") and limit == 0,
+            use=_use(request),
         )
 
     async def _refused(
@@ -443,6 +443,15 @@ class LocalProxy:
             await _say(program, reply(reply_of(error)))
         else:
             await _say(program, answer(error))
+
+
+def _use(request: ProxyRequest) -> StreamUse:
+    if request.tunnel:
+        return StreamUse.ANY
+    if request.head.startswith(SAFE_METHODS):
+        fetched = request.head.startswith(b"GET ") and request.body_bytes == 0
+        return StreamUse.REQUEST if fetched else StreamUse.ANY
+    return StreamUse.UPLOAD
 
 
 async def _say(program: socket.socket, data: bytes) -> None:

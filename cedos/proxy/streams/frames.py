@@ -5,6 +5,7 @@ A frame is its kind (1 byte), its stream (4 bytes, big endian) and what its kind
 """
 
 import struct
+from enum import IntEnum
 from http import HTTPStatus
 from typing import Final
 
@@ -18,24 +19,31 @@ _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
 _ASSOCIATE: Final = struct.Struct("!BIB")
-OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 10)
+OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH, UPLOAD = range(1, 11)
+
+
+class StreamUse(IntEnum):
+    """What is carried: anything; one GET; or one request of HTTP that may change something."""
+
+    ANY = OPEN
+    REQUEST = FETCH
+    UPLOAD = UPLOAD
 
 
 class OpenStream(Struct, frozen=True, gc=False):
     """Asks for a connection to `host` (a name, or an address without brackets).
 
-    `request`: one request of HTTP follows, which the other end may fetch the answer to itself.
+    What is a request of HTTP the other end may answer itself, or send on itself.
     """
 
     stream: int
     host: str
     port: int
-    request: bool = False
+    use: StreamUse = StreamUse.ANY
 
     def pack(self) -> bytes:
         host = self.host.encode()
-        kind = FETCH if self.request else OPEN
-        return _OPEN.pack(kind, self.stream, self.port, len(host)) + host
+        return _OPEN.pack(self.use, self.stream, self.port, len(host)) + host
 
 
 class StreamAccepted(Struct, frozen=True, gc=False):
@@ -145,13 +153,13 @@ def parse(message: bytes | memoryview) -> Frame:
 def _parsed(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
-    if kind in (OPEN, FETCH):
+    if kind in (OPEN, FETCH, UPLOAD):
         _, _, port, length = _OPEN.unpack_from(data)
         exact = _OPEN.size + length
         host = data[_OPEN.size : exact].decode("ascii")
         if not port or not 0 < len(host) <= LONGEST_HOST:
             raise ValueError("a connection is asked for without a host or a port")
-        frame = OpenStream(stream, host, port, kind == FETCH)
+        frame = OpenStream(stream, host, port, StreamUse(kind))
     elif kind == REFUSED:
         _, _, status, length = _REFUSED.unpack_from(data)
         begins = _REFUSED.size + length

@@ -19,6 +19,7 @@ from cedos.proxy.streams.frames import (
     OpenStream,
     StreamBytes,
     StreamEnd,
+    StreamUse,
     parse,
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
@@ -89,15 +90,13 @@ class Multiplexer:
         """Those that live, by number; no associations."""
         return self._streams
 
-    def open(self, host: str, port: int, *, request: bool = False) -> ProxiedStream:
+    def open(self, host: str, port: int, use: StreamUse = StreamUse.ANY) -> ProxiedStream:
         """Asks for a connection; what is written to it need not wait until it stands.
-
-        `request`: that is one request of HTTP, whose answer the other end may fetch itself.
 
         Errors: StreamBrokenError, the session has ended.
         """
         stream = self._made(self._number())
-        stream.ask(host, port, request=request)
+        stream.ask(host, port, use)
         return stream
 
     def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:

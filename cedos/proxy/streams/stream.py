@@ -15,6 +15,7 @@ from cedos.proxy.streams.frames import (
     StreamEnd,
     StreamRefused,
     StreamReset,
+    StreamUse,
     StreamWindow,
 )
 from cedos.proxy.streams.kept import KeptStream
@@ -128,8 +129,8 @@ class ProxiedStream:
 
     # What a program's end calls
 
-    def ask(self, host: str, port: int, *, request: bool = False) -> None:
-        self._say(OpenStream(self.number, host, port, request))
+    def ask(self, host: str, port: int, use: StreamUse = StreamUse.ANY) -> None:
+        self._say(OpenStream(self.number, host, port, use))
 
     async def accepted(self) -> None:
         """Waits until the connection stands. RefusedError: it does not; StreamBrokenError."""

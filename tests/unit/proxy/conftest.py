@@ -9,6 +9,7 @@ import pytest
 
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.proxy.gateway.gathered_upload import UploadGatherer
 from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
@@ -23,6 +24,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.requests: RequestFetcher | None = None
+        self.uploads: UploadGatherer | None = None
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.clients: dict[bytes, str] = {self.client.public: "laptop"}
         self.servers: list[asyncio.Server] = []
@@ -41,6 +43,7 @@ class Ends:
             self.me,
             self.clients.get,
             requests=self.requests,
+            uploads=self.uploads,
         )
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
@@ -93,6 +96,7 @@ class Ends:
             self.me,
             self.clients.get,
             requests=self.requests,
+            uploads=self.uploads,
         )
         await self.gateway.open(handed)
         self.running = asyncio.create_task(self.gateway.run())

@@ -17,7 +17,8 @@ from cedos.commands.console.progress import ProgressLine, size
 from cedos.commands.sessions.shared.session_pool import PooledSession, SessionPool
 from cedos.commands.sessions.shared.sources import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
-from cedos.commands.sessions.shared.waiting_file import WaitingFile, download, upload
+from cedos.commands.sessions.shared.waiting_file import WaitingFile, download, upload, web_upload
+from cedos.commands.sessions.shared.web_target import WebTarget
 from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
 from cedos.files.progress import Progress
@@ -125,6 +126,7 @@ class FileByDeadline:
             carried: dict(self._carried()),
             "by_unix_s": self._by_unix_s,
             "in_time": time.time() <= self._by_unix_s,
+            **self._moving.told,
             "error": None,
         }
 
@@ -190,6 +192,10 @@ class FilesByDeadline:
             TransferError: it cannot be read, or there are too many.
         """
         self._add(upload(source, path, where, ends), ends)
+
+    def add_web_upload(self, source: Path, url: str, target: WebTarget, ends: Endpoints) -> None:
+        """One more that the gateway of `ends` sends on. Errors: as of `add_upload`."""
+        self._add(web_upload(source, url, target), ends)
 
     def _add(self, file: WaitingFile, ends: Endpoints) -> None:
         if len(self._waiting) >= _MOST_FILES:

@@ -17,6 +17,7 @@ from cedos.config.directories import directories
 from cedos.errors import SessionError
 from cedos.files.progress import Progress
 from cedos.files.server_link import ServerLink
+from cedos.proxy.local import joined_gateway
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
@@ -102,6 +103,12 @@ class Endpoints:
             return connection
 
         return dial
+
+
+def gateway() -> tuple[KeyPair, KnownServer]:
+    """Who this client is to the gateway that was joined, and where that is. Errors: ConfigError."""
+    joined = joined_gateway.read(joined_gateway.path())
+    return joined.client, KnownServer(joined.host, joined.port, joined.server_key)
 
 
 def interruptible(wanted: Coroutine[Any, Any, None]) -> None:

@@ -4,17 +4,19 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from cedos.api.followed_transfer import forget
 from cedos.commands.sessions.shared.sources import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.commands.sessions.shared.web_target import WebTarget
 from cedos.config.directories import directories
 from cedos.files.getting import Getting
 from cedos.files.partial import Partial
 from cedos.files.progress import Progress
 from cedos.files.putting import Putting
 from cedos.files.server_link import Sessions
+from cedos.files.upload_body import UploadBody
 from cedos.model import Direction
 from cedos.session import keys
 
@@ -24,6 +26,9 @@ class MovedFile(Protocol):
 
     @property
     def progress(self) -> Progress: ...
+
+    @property
+    def told(self) -> dict[str, Any]: ...
 
     async def ask(self) -> None: ...
 
@@ -71,10 +76,23 @@ def upload(source: Path, path: str, where: str, ends: Endpoints) -> WaitingFile:
     key = _key(f"{keys.to_text(ends.server.key)}/{path}\0up", source)
 
     def move(sessions: Sessions, patience_s: float) -> tuple[MovedFile, Callable[[], None]]:
-        putting = Putting(source, path, sessions, patience_s)
+        putting = Putting(UploadBody(source), path, sessions, patience_s)
         return putting, putting.close
 
     facts = {"path": str(source), "to": where}
+    return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
+
+
+def web_upload(source: Path, url: str, target: WebTarget) -> WaitingFile:
+    """To a web server, by the gateway. Errors: as of `upload`."""
+
+    def move(sessions: Sessions, patience_s: float) -> tuple[MovedFile, Callable[[], None]]:
+        body, asked = target.prepared(source, url)
+        putting = Putting(body, url, sessions, patience_s, asked)
+        return putting, putting.close
+
+    facts = {"path": str(source), "to": url}
+    key = _key(f"{target.method} {url}\0up", source)
     return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
 
 

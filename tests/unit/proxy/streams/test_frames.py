@@ -15,6 +15,7 @@ from cedos.proxy.streams.frames import (
     StreamEnd,
     StreamRefused,
     StreamReset,
+    StreamUse,
     StreamWindow,
     parse,
 )
@@ -23,7 +24,13 @@ STREAMS = st.integers(1, 2**32 - 1)
 OFFSETS = st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
 FRAMES = st.one_of(
-    st.builds(OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), st.booleans()),
+    st.builds(
+        OpenStream,
+        STREAMS,
+        TEXT.filter(bool),
+        st.integers(1, 65_535),
+        st.sampled_from(StreamUse),
+    ),
     st.builds(StreamAccepted, STREAMS),
     st.builds(StreamRefused, STREAMS, st.sampled_from(HTTPStatus), TEXT, TEXT),
     st.builds(StreamBytes, STREAMS, OFFSETS, st.binary(max_size=100)),

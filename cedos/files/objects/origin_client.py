@@ -1,0 +1,83 @@
+"""Asks origins for one thing after another; none to which this host may not connect."""
+
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import hdrs
+from yarl import URL
+
+CONNECT_S: Final = 10.0
+_AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE)
+
+
+class OriginClient:
+    """`ask`, and `close` at the end.
+
+    Args:
+        refused: why there may be no connection to that address and port, in words; empty: there may.
+        fresh: each request has a connection of its own: one that is used again may have ended, and
+            nobody could tell whether it took a request along.
+    """
+
+    def __init__(self, refused: Callable[[str, int], str], *, fresh: bool = False) -> None:
+        self._refused, self._fresh = refused, fresh
+        self._client: aiohttp.ClientSession | None = None
+
+    async def ask(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str] | list[tuple[str, str]],
+        *,
+        silence_s: float | None,
+        data: Any = None,
+    ) -> aiohttp.ClientResponse:
+        """The head of the answer, for the caller to read on and to close.
+
+        Raises: aiohttp.ClientError, OSError, TimeoutError (`words` says which).
+        """
+        if self._client is None:
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    socket_factory=self._socket, limit=0, force_close=self._fresh,
+                    ssl=ssl.create_default_context(),
+                ),
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )  # fmt: skip
+        return await self._client.request(
+            method, url, headers=headers, data=data, allow_redirects=False,
+            skip_auto_headers=_AUTOMATIC,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _socket(self, address: Any) -> socket.socket:
+        family, kind, protocol, _, where = address
+        if why := self._refused(where[0], where[1]):
+            raise OSError(why)
+        one = socket.socket(family, kind, protocol)
+        one.setblocking(False)
+        return one
+
+
+def words(error: BaseException) -> str:
+    """Why an origin could not be asked."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not one to trust"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not found"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        inner = error.os_error
+        return str(inner.strerror or inner)
+    return str(error) or type(error).__name__
