@@ -313,6 +313,9 @@ PARSERS: dict[str, Parser] = {
         (
             b'{"ask":"file","path":"a/b","have":5,"version":"v"}',
             b'{"ask":"put","path":"a","size":5,"version":"v","modified_unix_s":0.0}',
+            b'{"ask":"put","path":"http://a/","size":5,"version":"v","web":{"id":"0123456789abcdef0123456789'
+            b'abcdef","method":"POST","headers":[["A","b"]],"keep_s":5.0}}',
+            b'{"start":5,"web":{"status":201,"reason":"a","headers":[["A","b"]],"body":"YQ=="}}',
             b'{"size":5,"start":0,"version":"v","modified_unix_s":1e9,"refused":""}',
             b'[{"name":"a","folder":false,"size":5}]',
         ),
@@ -359,6 +362,7 @@ PARSERS: dict[str, Parser] = {
         streams.parse,
         (
             streams.OpenStream(1, "a.test", 443).pack(),
+            streams.OpenStream(1, "a.test", 80, streams.StreamUse.UPLOAD).pack(),
             streams.StreamBytes(1, 7, b"some").pack(),
             streams.StreamRefused(1, HTTPStatus.BAD_GATEWAY, "dns_error", "no").pack(),
             streams.StreamWindow(1, 9).pack(),

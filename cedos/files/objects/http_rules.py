@@ -27,6 +27,7 @@ from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 
 # Each client has objects of its own: what is meant for one user alone may be kept.
 _OPTIONS: Final = CacheOptions(shared=False)
+_TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
@@ -119,6 +120,21 @@ def strong_validator(headers: HeaderLists) -> str:
     modified, date = headers.get("last-modified", [""])[0], headers.get("date", [""])[0]
     # It may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
     return modified if modified != date else ""
+
+
+def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
+    """Whether who asks has this already: `if-none-match`, else `if-modified-since` (RFC 9110, 13.2.2)."""
+    if (wanted := asked.get("if-none-match")) is not None:
+        tag = headers.get("etag", [""])[0].removeprefix("W/")
+        if wanted.strip() == "*":
+            return True
+        # Compared weakly (RFC 9110, 13.1.2).
+        return bool(tag) and tag in _TAG.findall(wanted)
+    try:
+        since = parsedate_to_datetime(asked["if-modified-since"])
+        return parsedate_to_datetime(headers["last-modified"][0]) <= since
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return False
 
 
 def one_range(text: str, size: int) -> tuple[int, int] | None:

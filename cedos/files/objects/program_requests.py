@@ -1,6 +1,7 @@
 """Programs' plain requests that the gateway fetches for them: whole and at once, kept by HTTP's rules.
 
-Only what anybody would get: a GET that names no user and no condition, or a part of what is kept already.
+Only what anybody would get: a GET that names no user; of what is kept already also a part, or the word
+that its program has the same.
 All else goes to its origin as it is, and so does what the gateway has no room for.
 """
 
@@ -12,17 +13,17 @@ import aiohttp
 from yarl import URL
 
 from cedos.errors import TransferError
-from cedos.files.objects.http_rules import one_range
+from cedos.files.objects.http_rules import not_modified, one_range
 from cedos.files.objects.object_fetcher import ObjectFetcher
 from cedos.files.objects.stored_object import StoredObject
 from cedos.session.protocol.crypto import host_id
 
 _BLOCK: Final = 1 << 18
 _NOT_OURS: Final = frozenset(
-    (b"authorization", b"cookie", b"if-match", b"if-none-match", b"if-modified-since",
-     b"if-unmodified-since", b"if-range", b"content-length", b"transfer-encoding", b"expect",
-     b"upgrade")
+    (b"authorization", b"cookie", b"if-match", b"if-unmodified-since", b"if-range",
+     b"content-length", b"transfer-encoding", b"expect", b"upgrade")
 )  # fmt: skip
+_CONDITIONS: Final[tuple[str, ...]] = ("if-none-match", "if-modified-since")
 _HOP_BY_HOP: Final = frozenset(
     ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
      "via", "age")
@@ -51,8 +52,11 @@ class ProgramRequests:
         whose = host_id(client).hex()[:32]
         try:
             url = program_url(host, port, target, hosts)
+            conditions = {each: asked.pop(each) for each in _CONDITIONS if each in asked}
             if (wanted := asked.pop("range", None)) is not None:
-                return self._part(whose, url, asked, wanted)
+                return None if conditions else self._part(whose, url, asked, wanted)
+            if conditions:
+                return self._on_condition(whose, url, asked, conditions)
             found = await self._fetcher.answer(whose, url, asked)
         except (TransferError, ValueError):
             return None  # its origin itself says what is wrong
@@ -62,6 +66,18 @@ class ProgramRequests:
             return PassedAnswer(found)
         try:
             return StoredAnswer(self._fetcher, whose, found)
+        except OSError:
+            return None
+
+    def _on_condition(
+        self, client: str, url: URL, asked: dict[str, str], conditions: dict[str, str]
+    ) -> "StoredAnswer | None":
+        """What is fresh here says whether its program has the same (RFC 9111, 4.3.2)."""
+        found = self._fetcher.kept(client, url, asked)
+        if found is None or not not_modified(conditions, found.record.headers):
+            return None
+        try:
+            return StoredAnswer(self._fetcher, client, found, unchanged=True)
         except OSError:
             return None
 
@@ -78,7 +94,10 @@ class ProgramRequests:
 
 
 class StoredAnswer:
-    """An object of the store, which may still be on its way; or a part, to the byte before its end."""
+    """An object of the store, which may still be on its way; or a part, to the byte before its end.
+
+    `unchanged`: its program has it, and hears just that.
+    """
 
     def __init__(
         self,
@@ -86,13 +105,15 @@ class StoredAnswer:
         client: str,
         found: StoredObject,
         part: tuple[int, int] | None = None,
+        *,
+        unchanged: bool = False,
     ) -> None:
         self._fetcher, self._client, self._found = fetcher, client, found
         self._number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         found.users += 1
         record = found.record
         size = record.size or 0
-        self._first, self._end = part or (0, size)
+        self._first, self._end = (0, 0) if unchanged else part or (0, size)
         self.version = record.version if record.version != record.id else ""
         fields = [
             (name, value)
@@ -102,7 +123,9 @@ class StoredAnswer:
         ]
         age_s = max(0, int(time.time() - record.received_unix_s))
         own = [("content-length", str(self._end - self._first)), ("age", str(age_s))]
-        if part is None:
+        if unchanged:
+            self.head = _head(304, "Not Modified", [*fields, ("age", str(age_s))])
+        elif part is None:
             self.head = _head(200, "OK", [*fields, *own])
         else:
             own.append(("content-range", f"bytes {self._first}-{self._end - 1}/{size}"))

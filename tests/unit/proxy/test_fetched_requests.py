@@ -107,6 +107,24 @@ async def test_what_is_fresh_is_asked_for_once(fetching: Ends) -> None:
     assert b'if-none-match: "one"' in origin.asked[1].lower()
 
 
+async def test_who_has_what_is_fresh_is_told_so_from_there(fetching: Ends) -> None:
+    origin = Origin()
+    port = await fetching.origin(origin)
+    await got(fetching, port)
+    for fields in (b'If-None-Match: "zero", W/"one"\r\n', b"If-None-Match: *\r\n"):
+        head, body = await got(fetching, port, fields)
+        assert head.startswith(b"http/1.1 304 ")
+        assert b'etag: "one"' in head
+        assert b"content-length" not in head
+        assert body == b""
+    assert len(origin.asked) == 1
+    origin.length = False  # another version is wanted, or a part of it: that is the origin's to say
+    for fields in (b'If-None-Match: "two"\r\n', b'If-None-Match: "one"\r\nRange: bytes=0-1\r\n'):
+        reader = await begun(fetching, port, fields)
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    assert len(origin.asked) == 3
+
+
 async def test_a_part_of_what_is_kept_comes_from_there(fetching: Ends) -> None:
     """A player that seeks, or `curl -C -` after it was interrupted."""
     origin = Origin()

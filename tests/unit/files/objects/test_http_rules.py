@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.files.objects.http_rules import CacheLookup, one_range, strong_validator
+from cedos.files.objects.http_rules import (
+    CacheLookup,
+    not_modified,
+    one_range,
+    strong_validator,
+)
 from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 
 URL = "http://example.org/file"
@@ -109,3 +114,52 @@ def test_only_what_tells_every_byte_is_a_strong_validator() -> None:
     assert strong_validator({"etag": ['W/"a"'], "date": ["now"]}) == ""
     assert strong_validator({"last-modified": ["then"], "date": ["now"]}) == "then"
     assert strong_validator({"last-modified": ["now"], "date": ["now"]}) == ""
+
+
+TAGS = st.text(st.characters(min_codepoint=0x23, max_codepoint=0x7E), max_size=8).map('"{}"'.format)
+
+
+@given(st.lists(st.tuples(st.booleans(), TAGS), min_size=1, max_size=5), st.booleans(), TAGS)
+def test_a_tag_is_one_of_those_asked_for_or_not(
+    asked: list[tuple[bool, str]], weak: bool, own: str
+) -> None:
+    wanted = ", ".join("W/" * each + tag for each, tag in asked)
+    said = not_modified({"if-none-match": wanted}, {"etag": ["W/" * weak + own]})
+    assert said == (own in [tag for _, tag in asked])
+    # (A date counts only where no tag was asked for.)
+    late = {"if-none-match": wanted, "if-modified-since": formatdate(2e9, usegmt=True)}
+    headers = {"etag": ["W/" * weak + own], "last-modified": [formatdate(1e9, usegmt=True)]}
+    assert not_modified(late, headers) == said
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_a_date_counts_where_there_is_no_tag(changed: int, since: int) -> None:
+    asked = {"if-modified-since": formatdate(since, usegmt=True)}
+    assert not_modified(asked, {"last-modified": [formatdate(changed, usegmt=True)]}) == (
+        changed <= since
+    )
+
+
+@given(st.text(max_size=30))
+def test_what_is_no_condition_says_nothing(text: str) -> None:
+    assert not not_modified({"if-modified-since": text}, {})
+    assert not not_modified({"if-none-match": text.replace("*", "")}, {})
+
+
+@given(
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.sampled_from(["", "no-cache", "must-revalidate"]),
+)
+def test_nothing_is_fresh_for_longer_than_it_was_said(
+    max_age: int, kept_s: int, age_before: int, more: str
+) -> None:
+    """By a clock of our own: max-age against the whole age (RFC 9111, 4.2)."""
+    said = ", ".join(filter(None, (f"max-age={max_age}", more)))
+    one = record(headers(kept_s, cache_control=said, age=str(age_before), etag='"a"'))
+    one.received_unix_s = time() - kept_s
+    fresh = CacheLookup(URL, ASKED, [one]).fresh is not None
+    age_s = kept_s + age_before
+    if abs(age_s - max_age) > 2:
+        assert fresh == (age_s < max_age and more != "no-cache")

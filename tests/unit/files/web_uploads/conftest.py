@@ -63,7 +63,10 @@ class Origin:
         self._server.close()
 
 
-CREATED = b"HTTP/1.1 201 Created\r\nLocation: /a\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
+CREATED = (
+    b"HTTP/1.1 201 Created\r\nLocation: /a\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: 2\r\n\r\nok"
+)
 
 
 class Uploading:

@@ -1,0 +1,125 @@
+"""Uploads of a laptop that walks away, to a real nginx with DAV: it sees one request."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.netns.gateway.conftest import ORIGIN
+
+Laptop = Any
+PUT = str(Path(sys.executable).with_name("cedos-put"))
+SIZE = 4_000_000
+# An origin less patient than most: who is silent for 1 s is given up.
+NGINX = """
+user root; daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  log_format short '$status $request_method $request_length $request_time';
+  access_log {folder}/access.log short;
+  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+  client_body_timeout 1s; client_max_body_size 20m;
+  server {{
+    listen {origin}:80; root {folder}/www; dav_methods PUT; create_full_put_path on;
+    location /small/ {{ client_max_body_size 1m; }}
+  }}
+}}
+"""
+
+
+def serve(laptop: Laptop) -> Path:
+    folder: Path = laptop.folder / "nginx"
+    (folder / "www").mkdir(parents=True)
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, origin=ORIGIN))
+    laptop.keep(laptop.far.popen("/usr/sbin/nginx", "-c", str(folder / "nginx.conf")))
+    laptop._wait(lambda: laptop.far.run("ss", "-Hltn", "sport", "=", ":80").stdout != "")
+    return folder
+
+
+def requests(folder: Path) -> list[str]:
+    log = folder / "access.log"
+    return [" ".join(line.split()[:2]) for line in log.read_text().splitlines()]
+
+
+def away(laptop: Laptop, seconds: float) -> None:
+    for name in ("wlan0", "lte0"):
+        laptop.near.ip("link", "set", name, "down")
+    time.sleep(seconds)
+    for name in ("wlan0", "lte0"):
+        laptop.near.ip("link", "set", name, "up")
+        laptop.world.route(name)
+
+
+def put(laptop: Laptop, source: Path, url: str, *more: str) -> "subprocess.Popen[str]":
+    process: subprocess.Popen[str] = laptop.near.popen(
+        *(PUT, "--via", "gateway", "--json", *more, str(source), url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=laptop.environment("laptop"),
+    )
+    laptop.keep(process)
+    return process
+
+
+def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
+    folder = serve(laptop)
+    laptop.world.shape("8mbit")
+    source = tmp_path / "photo.jpg"
+    source.write_bytes(os.urandom(SIZE))
+    url = f"http://{ORIGIN}/2026/"
+    kept = laptop.folder / "server" / "cache"
+    first = put(laptop, source, url)
+
+    def have() -> int:
+        return sum(each.stat().st_size for each in kept.rglob("*.part"))
+
+    laptop._wait(lambda: have() > 500_000)
+    first.kill()  # the program, then the gateway, then both networks
+    first.wait()
+    laptop.gateway.kill()
+    laptop.gateway.wait()
+    had = have()
+    assert 0 < had < SIZE
+    laptop.start_gateway_again()
+    second = put(laptop, source, url)
+    laptop._wait(lambda: have() > had)
+    away(laptop, 2.0)
+    out, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    (fact,) = json.loads(out)["files"]
+    assert fact["status"] == 201
+    assert fact["here_before_bytes"] >= had
+    assert (folder / "www" / "2026" / "photo.jpg").read_bytes() == source.read_bytes()
+    assert requests(folder) == ["201 PUT"]
+    taken_s = float((folder / "access.log").read_text().split()[3])
+    assert taken_s < 1.0, "it came at the laptop's speed"
+    assert have() == 0
+    # What the origin refuses comes back, too.
+    third = put(laptop, source, f"http://{ORIGIN}/small/")
+    out, err = third.communicate(timeout=60)
+    assert third.returncode == 1
+    assert "the web server answers 413 Request Entity Too Large" in err
+
+
+def test_so_do_those_of_a_program_that_knows_of_no_gateway(laptop: Laptop, tmp_path: Path) -> None:
+    """curl, whose origin would have given it up: both networks are away for longer than that."""
+    folder = serve(laptop)
+    laptop.world.shape("8mbit")
+    laptop.forward("-D", "1080", "--fail", "closed")
+    source = tmp_path / "photo.jpg"
+    source.write_bytes(os.urandom(SIZE))
+    curl = laptop.curl(
+        *("-x", "http://127.0.0.1:1080", "-T", str(source), "-w", "%{http_code}"),
+        f"http://{ORIGIN}/by-curl/",
+    )
+    time.sleep(1.0)
+    away(laptop, 2.5)
+    out, err = curl.communicate(timeout=60)
+    assert out.endswith(b"201"), err
+    assert (folder / "www" / "by-curl" / "photo.jpg").read_bytes() == source.read_bytes()
+    assert requests(folder) == ["201 PUT"]
