@@ -99,6 +99,11 @@ def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
     taken_s = float((folder / "access.log").read_text().split()[3])
     assert taken_s < 1.0, "it came at the laptop's speed"
     assert have() == 0
+    when = time.strftime("%H:%M", time.localtime(time.time() + 300))
+    waiting = put(laptop, source, f"http://{ORIGIN}/later/", "--by", when)
+    out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, err
+    assert json.loads(out)["files"][0]["status"] == 201
     # What the origin refuses comes back, too.
     third = put(laptop, source, f"http://{ORIGIN}/small/")
     out, err = third.communicate(timeout=60)
