@@ -46,7 +46,7 @@ from emu.workloads.unmodified.download import download
 from emu.workloads.unmodified.fetched_in_page import fetch_in_page
 from emu.workloads.unmodified.package import PackageArchive
 from emu.workloads.unmodified.session_get import SessionServer
-from emu.workloads.unmodified.shell import ShellServer, server_program
+from emu.workloads.unmodified.shell import ShellServer
 from emu.workloads.unmodified.watched import HalfWay, Watched, as_user
 from emu.workloads.web.browser import Browser
 
@@ -339,6 +339,7 @@ def _cuts(progress: Progress) -> dict[str, float]:
         browser = stack.enter_context(
             Browser(laptop, laptop.directory / "chromium.log", mptcp=False)
         )
+        shell = stack.enter_context(ShellServer(laptop, _PROGRAM_USER))
         programs: dict[str, Callable[[HalfWay], Watched]] = {
             "curl": lambda cut: download(
                 laptop.client, _url(_DOWNLOAD), _DOWNLOAD, user=_PROGRAM_USER, half_way=cut
@@ -346,12 +347,8 @@ def _cuts(progress: Progress) -> dict[str, float]:
             "git": lambda cut: clones.clone(laptop.client, cut),
             "apt": lambda cut: archive.fetch(laptop.client, cut),
             "chromium": lambda cut: fetch_in_page(browser, f"/bytes/{_DOWNLOAD}", _DOWNLOAD, cut),
+            "ssh": lambda cut: shell.typing(laptop.client, cut),
         }
-        if server_program() is None:
-            progress("OpenSSH's server is not installed: ssh is left out")
-        else:
-            shell = stack.enter_context(ShellServer(laptop, _PROGRAM_USER))
-            programs["ssh"] = lambda cut: shell.typing(laptop.client, cut)
         kinds = (_silent, _no_carrier, _renumbered)
         trials = [
             (name, make, kind)

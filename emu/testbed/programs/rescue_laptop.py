@@ -106,7 +106,7 @@ class RescueDaemon(Daemon):
 
 
 @contextmanager
-def through_gateway(laptop: Laptop, user: str) -> Iterator[None]:
+def through_gateway(laptop: Laptop, user: str) -> Iterator[RescueDaemon]:
     """All that a user's programs connect to goes through a gateway at the server, beside a daemon."""
     daemon = RescueDaemon(laptop, bpf=True, rescue=True)
     daemon.start()
@@ -116,6 +116,6 @@ def through_gateway(laptop: Laptop, user: str) -> Iterator[None]:
     options = ("--redirect", user)
     try:
         with Gatewayed(laptop, laptop.directory, variables, options, resolver=resolver):
-            yield
+            yield daemon
     finally:
         daemon.stop()

@@ -11,7 +11,7 @@ from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
-from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, grown, watched
+from emu.workloads.unmodified.watched import LIMIT_S, HalfWay, Watched, as_user, grown, watched
 
 _PORT = 9418
 
@@ -45,7 +45,9 @@ class CloneServer(Started):
         for service in self._services:
             service.close()
 
-    def clone(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
+    def clone(
+        self, where: Namespace, half_way: HalfWay | None = None, *, limit_s: float = LIMIT_S
+    ) -> Watched:
         """What comes is seen by the size of the pack that git writes."""
         self._clones += 1
         target = self._folder / f"clone-{self._clones}"
@@ -60,7 +62,7 @@ class CloneServer(Started):
             stderr=subprocess.DEVNULL,
         )
         packs = "here/.git/objects/pack/tmp_pack_*"
-        arrivals = grown(process, lambda: _bytes(target.glob(packs)), self._size, half_way)
+        arrivals = grown(process, lambda: _bytes(target.glob(packs)), self._size, half_way, limit_s)
         whole = process.wait() == 0 and (target / "here" / "random").stat().st_size == self._size
         shutil.rmtree(target)
         return watched(began_s, arrivals, whole=whole)

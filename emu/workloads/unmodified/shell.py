@@ -2,7 +2,6 @@
 
 import os
 import selectors
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -14,13 +13,8 @@ from emu.testbed.started import Started
 from emu.workloads.unmodified.watched import HalfWay, Watched, as_user, watched
 
 _PORT = 22
-_EVERY_S, _WORDS = 0.05, 80
+_EVERY_S = 0.05
 _LIMIT_S = 30.0
-
-
-def server_program() -> str | None:
-    """Where OpenSSH's server is; None: it is not installed."""
-    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 class ShellServer(Started):
@@ -32,8 +26,6 @@ class ShellServer(Started):
         self._services: list[Service] = []
 
     def _start(self) -> None:
-        program = server_program()
-        assert program is not None
         self._folder.mkdir(mode=0o755)
         for name in ("host", "mine"):
             subprocess.run(
@@ -54,7 +46,7 @@ class ShellServer(Started):
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         self._services.append(
             Service(
-                self._laptop.server, program, "-D", "-e", "-f", "/dev/null", *words,
+                self._laptop.server, "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", *words,
                 output=self._folder / "sshd.log",
             )
         )  # fmt: skip
@@ -68,7 +60,9 @@ class ShellServer(Started):
         for service in self._services:
             service.close()
 
-    def typing(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
+    def typing(
+        self, where: Namespace, half_way: HalfWay | None = None, *, words: int = 80
+    ) -> Watched:
         """A word each 50 ms; when each comes back. `half_way` is called between two of them."""
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR",
                    "BatchMode=yes")  # fmt: skip
@@ -81,7 +75,7 @@ class ShellServer(Started):
             stderr=subprocess.DEVNULL,
         )
         try:
-            return _typed(process, half_way)
+            return _typed(process, words, half_way)
         finally:
             process.kill()
             process.wait()
@@ -90,8 +84,8 @@ class ShellServer(Started):
                     stream.close()
 
 
-def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None) -> Watched:
-    limit_s = _LIMIT_S + _EVERY_S * _WORDS
+def _typed(process: "subprocess.Popen[bytes]", words: int, half_way: HalfWay | None) -> Watched:
+    limit_s = _LIMIT_S + _EVERY_S * words
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"0\n")
@@ -102,7 +96,7 @@ def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None) -> Watc
         ready.register(process.stdout, selectors.EVENT_READ)
         sent, lines, arrivals = 1, 0, []
         next_s, broke = float("inf"), False
-        while lines < _WORDS and not broke and time.monotonic() - began_s < limit_s:
+        while lines < words and not broke and time.monotonic() - began_s < limit_s:
             if ready.select(max(0.0, min(next_s - time.monotonic(), 0.5))):
                 data = process.stdout.read() or b""
                 broke = not data
@@ -110,7 +104,7 @@ def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None) -> Watc
                 arrivals.append(time.monotonic())
                 if next_s == float("inf"):
                     next_s = time.monotonic()  # the shell is there
-            if time.monotonic() >= next_s and sent < _WORDS:
+            if time.monotonic() >= next_s and sent < words:
                 next_s += _EVERY_S
                 try:
                     process.stdin.write(b"%d\n" % sent)
@@ -118,6 +112,6 @@ def _typed(process: "subprocess.Popen[bytes]", half_way: HalfWay | None) -> Watc
                 except BrokenPipeError:
                     broke = True
                 sent += 1
-                if sent == _WORDS // 3 and half_way is not None:
+                if sent == words // 3 and half_way is not None:
                     half_way()
-    return watched(began_s, arrivals, whole=not broke and lines == _WORDS)
+    return watched(began_s, arrivals, whole=not broke and lines == words)

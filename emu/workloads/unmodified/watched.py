@@ -12,7 +12,7 @@ HalfWay = Callable[[], None]
 """Called once, in the middle of what is measured."""
 
 _LOOK_S = 0.01
-_LIMIT_S = 90.0
+LIMIT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,16 @@ def grown(
     there: Callable[[], int],
     size: int,
     half_way: HalfWay | None,
+    limit_s: float = LIMIT_S,
 ) -> list[float]:
     """When more came of the `size` bytes that a program writes, until it ends; monotonic, s.
 
     Args:
         there: how many bytes are there by now.
-        half_way: called once after a third of them. A program that takes too long is killed.
+        half_way: called once after a third of them.
+        limit_s: a program that takes longer is killed.
     """
-    end_s = time.monotonic() + _LIMIT_S
+    end_s = time.monotonic() + limit_s
     seen, arrivals, call = 0, [], half_way
     while process.poll() is None and time.monotonic() < end_s:
         if (now := there()) > seen:

@@ -1,0 +1,137 @@
+"""What the gateway is for: a walk out of the door, and nothing that was under way breaks."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from cedos.model import NetworkKind
+from emu.lab.runs import browsing
+from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
+from emu.lab.runs.scenario import PageLoad, Scenario, VideoLoad
+from emu.places.places import default_directory, load
+from emu.testbed.access import Access
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.gateway import GATEWAY
+from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
+from emu.testbed.programs.servers import Servers
+from emu.workloads.unmodified.clone import CloneServer
+from emu.workloads.unmodified.shell import ShellServer
+from emu.workloads.web import corpus, media
+from emu.workloads.web.video import PLAYER
+
+USER = 65534
+PLACE = "walk-away-s7"
+LONGEST_WAIT_S = 2.0
+
+
+def scenario(pages: int, lasts_s: float) -> Scenario:
+    return Scenario(
+        page=(PageLoad("pages", sites=pages, every_s=lasts_s / pages),),
+        video=(VideoLoad("video", play_s=20.0, bitrate_bps=700_000),),
+        duration_s=lasts_s,
+        limit_s=lasts_s + 20.0,
+        seed=11,
+    )
+
+
+@pytest.mark.timeout(290)
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("pages", "cloned_bytes", "begins_s", "lasts_s"),
+    [
+        # Wi-Fi is gone about eleven seconds later, at 38 s of the trace.
+        pytest.param(5, 25_000_000, 27.0, 16.0, id="short"),
+        pytest.param(10, 200_000_000, 12.0, 40.0, id="whole", marks=pytest.mark.long),
+    ],
+)
+def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
+    pages: int, cloned_bytes: int, begins_s: float, lasts_s: float
+) -> None:
+    """Debian's programs, told of nothing; the kernel leads their connections to the gateway."""
+    wanted = browsing.plan(scenario(pages, lasts_s), seed=11)
+    with ExitStack() as stack:
+        laptop = stack.enter_context(Laptop(*walk(begins_s), source_rules=False))
+        servers = stack.enter_context(serve(wanted, laptop))
+        clones = stack.enter_context(CloneServer(laptop, USER, cloned_bytes))
+        shell = stack.enter_context(ShellServer(laptop, USER))
+        put_on_time(laptop)
+        daemon = stack.enter_context(through_gateway(laptop, str(USER)))
+        log = laptop.directory / "chromium.log"
+        person = stack.enter_context(Person(laptop, servers, wanted, log, mptcp=False, nice=0))
+        laptop.attach(*walk(begins_s))  # from its beginning, whatever took long until here
+        put_on_time(laptop)
+        found: dict[str, Any] = {}
+
+        def beside(name: str, work: Callable[[], Any]) -> threading.Thread:
+            thread = threading.Thread(target=lambda: found.update({name: work()}), name=name)
+            thread.start()
+            return thread
+
+        threads = [
+            beside("clone", lambda: clones.clone(laptop.client, limit_s=200.0)),
+            beside("ssh", lambda: shell.typing(laptop.client, words=int(lasts_s / 0.05))),
+        ]
+        browsed = person.browse(zero_at_s=time.monotonic(), limit_s=lasts_s + 20.0)
+        for thread in threads:
+            thread.join()
+        explained = daemon.cedos("explain", "--json").stdout
+        for command in (("status",), ("explain",), ("usage",)):
+            done = daemon.cedos(*command)
+            print(done.stdout, done.stderr)
+        print(told(browsed, found))
+        judge(wanted, browsed, found)
+        assert json.loads(explained)
+
+
+def walk(begins_s: float) -> tuple[Access, Access]:
+    networks = load(default_directory())[PLACE].networks
+    wifi, lte = (
+        Access(kind, each.up, each.down, each.rtt_s).rotated(begins_s)
+        for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
+        for each in (networks[str(kind)],)
+    )
+    return wifi, lte
+
+
+def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
+    folder, player = laptop.directory / "sites", laptop.directory / "player"
+    folder.mkdir(mode=0o755)
+    corpus.write(wanted.corpus, folder)
+    subprocess.run(["cp", "-r", str(PLAYER), str(player)], check=True)
+    addresses = corpus.addresses(wanted.corpus) | {media.HOST: SERVER}
+    sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
+    sites += media.nginx_servers(
+        [each.media for each in wanted.videos], player, tls=True, http2=True
+    )
+    # What is at the gateway's own address goes there direct.
+    near = {host: SERVER if at == GATEWAY else at for host, at in addresses.items()}
+    return Servers(laptop, tls=True, sites=sites, addresses=near)
+
+
+def told(browsed: Browsed, found: dict[str, Any]) -> str:
+    loads = [f"{each.loaded.load_s:.1f}" for each in browsed.visits]
+    (video,) = browsed.watched
+    return (
+        f"pages {' '.join(loads)} s; video: first picture {video.start_s:.1f} s, {video.stalls} stalls,"
+        f" {video.stall_s:.1f} s; {found}"
+    )
+
+
+def judge(wanted: BrowsingPlan, browsed: Browsed, found: dict[str, Any]) -> None:
+    assert len(browsed.visits) == len(wanted.pages)
+    for visit in browsed.visits:
+        assert not visit.loaded.problem, visit.loaded
+        assert not visit.loaded.censored, visit.loaded
+        assert not visit.loaded.missing, visit.loaded
+    (video,) = browsed.watched
+    assert video.problem is None, video
+    assert not video.censored, video
+    for each in found.values():
+        assert each.whole, found
+        assert each.stall_s < LONGEST_WAIT_S, found
