@@ -245,6 +245,7 @@ class Daemon:
             lambda kept: state_file.write(state / _RULES_FILE, kept, _RULES),
         )
         self._director = Director(steering, self._flows, sizes, self._decider, rules)
+        steering.keep_to(self._director.ruled.may_use)
         self._rescuer = Rescuer(
             steering.rescues,
             self._observer.context,

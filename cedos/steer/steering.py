@@ -14,7 +14,7 @@ import structlog
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
-from cedos.model import Network, Strategy
+from cedos.model import FlowKey, Network, Strategy
 from cedos.steer.barring.barring import Barring
 from cedos.steer.flow_tracking import track_flows
 from cedos.steer.held_sysctls import HeldSysctls
@@ -342,6 +342,10 @@ class Steering:
         self._connections.steer(token, strategy)
         with refusals("bound the receive buffers"):
             self._window.used_by(self.connections.values())
+
+    def keep_to(self, may_use: Callable[[FlowKey, str], bool]) -> None:
+        """New subflows of MPTCP connections come only over networks that each may use, by its first one."""
+        self._connections.keep_to(may_use)
 
     async def without_spares(self, network_names: Collection[str]) -> None:
         """Living MPTCP connections keep no spare subflow over these networks: it would wake a radio."""

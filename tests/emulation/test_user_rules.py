@@ -19,6 +19,12 @@ SCRIPT = f"""
         {CEDOS} up 2>> log & daemon=$!
         for _ in $(seq 40); do {CEDOS} status > /dev/null 2>&1 && break; sleep 0.2; done
     }}
+    paths() {{
+        mptcpize run curl -sm 8 --limit-rate 300k -o /dev/null http://$2/bytes/1500000 &
+        sleep 2
+        echo "$1 $(ss -Htan dst $2 | awk '{{ print $4 }}' | cut -d: -f1 | sort -u | wc -l)"
+        wait $!
+    }}
     begin
     {CEDOS} rule add --host updates.example --never metered > /dev/null
     {CEDOS} rule add --host 198.51.100.4 --only lte0 > /dev/null
@@ -27,6 +33,8 @@ SCRIPT = f"""
     {CEDOS} rule test eu.updates.example | tail -1
     fetch never_metered updates.example
     fetch only_lte 198.51.100.4
+    paths ruled 198.51.100.4
+    paths others 198.51.100.3
     ip link set wlan0 down; sleep 1
     fetch other 198.51.100.3
     fetch refused updates.example
@@ -51,7 +59,8 @@ def test_hosts_keep_to_their_networks(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    rule, never, only, other, refused, now, free = done.stdout.splitlines()
+    rule, never, only, ruled, others, other, refused, now, free = done.stdout.splitlines()
+    assert (ruled, others) == ("ruled 1", "others 2"), "an MPTCP connection's subflows obey, too"
     assert rule.split() == ["1", "updates.example", "all", "never", "metered", "wlan0"]
     assert now.endswith("never metered  refused: no such network is up")
     fetched = {}

@@ -63,6 +63,8 @@ class Director:
         await self.moves.keep_spares(context.at_s)
         for flow in self._flows:
             if self.ruled.covers(flow.key.remote, flow.key.remote_port):
+                if self.moves.may_move(flow):
+                    await self.ruled.keep(flow)
                 continue  # it stays where its rule has led it
             if self.moves.may_move(flow) and await self.moves.reconsider(flow, context):
                 # The next one finds it where it is now.

@@ -8,6 +8,7 @@ from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.destinations import Place
 from cedos.daemon.decisions.steer_interface import Steer, carried_out
 from cedos.daemon.decisions.user_rules import UserRules
+from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.model import Address, Context, Decision, FlowKey, Strategy, StrategyKind
 from cedos.selector.decision.reason import sentences
 from cedos.steer.routing.plan import NOWHERE, leads_out
@@ -48,6 +49,25 @@ class RuledDestinations:
     def may_use(self, key: FlowKey, network: str) -> bool:
         metered = any(n.name == network and n.metered for n in self._decider.networks)
         return self.rules.allows(key.remote, key.remote_port, network, metered=metered)
+
+    async def keep(self, flow: LivingFlow) -> None:
+        """Leads a living MPTCP connection off the networks that it may not use.
+
+        Of a name that was not known to lead there the first connection may have begun anywhere. What has
+        no other network than a forbidden one stays: nothing that lives is broken.
+        """
+        decision = self.decision(flow.key)
+        token = flow.token
+        used = {path.network for path in flow.paths.values() if path.closed is None}
+        strays = {name for name in used if name is not None and not self.may_use(flow.key, name)}
+        if decision is None or token is None or not strays or not decision.choice.networks:
+            return
+        if flow.strategy is None or not strays.isdisjoint(flow.strategy.networks):
+            if not await carried_out(self._steer.steer_connection(token, decision.choice)):
+                return
+            flow.decided(decision)
+        for name in strays:
+            await carried_out(self._steer.release(token, name))
 
     async def reconsider(self, context: Context) -> None:
         before, self._ruled = self._ruled, {}

@@ -95,6 +95,9 @@ class MptcpConnections:
         if first:
             self.read_all()
 
+    def keep_to(self, may_use: Callable[[FlowKey, str], bool]) -> None:
+        self._manager.may_use = may_use
+
     def without_spares(self, names: Collection[str]) -> None:
         self._carry_out(self._manager.without_spares(names, time.monotonic()))
 

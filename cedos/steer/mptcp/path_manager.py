@@ -6,7 +6,7 @@ network whose spares are worth their joules, one of them active and the others a
 when its network is gone, or when what is under way on it would hold up the rest (`release`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from cedos.errors import SteeringError
@@ -44,9 +44,11 @@ class PathManager:
 
     Attributes:
         connections: token -> the connection as it is now.
+        may_use: whether a connection, by its initial subflow, may get one over a network.
     """
 
     def __init__(self) -> None:
+        self.may_use: Callable[[FlowKey, str], bool] = lambda *_: True
         self.connections: dict[int, MptcpConnection] = {}
         self._states: dict[int, ConnectionState] = {}
         self._networks: dict[str, Network] = {}
@@ -368,6 +370,9 @@ class PathManager:
     def _join(
         self, state: ConnectionState, name: str, step: PathManagerStep, now_s: float, tries: int
     ) -> None:
+        if not self.may_use(state.initial, name):
+            state.joins.pop(name, None)
+            return
         remote = state.initial.remote
         network = self._networks[name]
         local = next(

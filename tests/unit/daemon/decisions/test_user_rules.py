@@ -13,7 +13,7 @@ from cedos.api.rules import MOST_ADDRESSES, RuleRequest
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.user_rules import MOST, UserRules
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Direction, FlowKey, StrategyKind
+from cedos.model import Direction, FlowKey, Strategy, StrategyKind
 
 pytestmark = pytest.mark.anyio
 
@@ -168,3 +168,25 @@ async def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Stage) -> 
         ("destination", f"{ruled.server}/32", None, None),
         ("destination", f"{ruled.server}/32", 80, "lte0"),
     ]
+
+
+async def test_a_living_connection_leaves_a_network_that_it_may_not_use(stage: Stage) -> None:
+    """It began before its name was known to lead there."""
+    flow = stage.connection(movable=True)
+    await stage.reconsider()
+    stage.asked()
+    stage.director.ruled.rules.add(RuleRequest(host=stage.server, never=("wlan0",)))
+    await stage.reconsider()
+    asked = [each for each in stage.asked() if each[0] in ("connection", "release")]
+    assert asked == [
+        ("connection", 7, Strategy(StrategyKind.SINGLE, ("lte0",))),
+        ("release", 7, "wlan0"),
+    ]
+    assert flow.strategy == Strategy(StrategyKind.SINGLE, ("lte0",))
+
+
+async def test_a_living_connection_stays_where_no_network_is_allowed(stage: Stage) -> None:
+    stage.connection(movable=True)
+    stage.director.ruled.rules.add(RuleRequest(host=stage.server, never=("wlan0", "lte0")))
+    await stage.reconsider()
+    assert not [each for each in stage.asked() if each[0] in ("connection", "release")]

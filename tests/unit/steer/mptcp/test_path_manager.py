@@ -407,3 +407,19 @@ def test_a_late_answer_to_the_first_of_two_joins_is_told_what_it_shall_be(make_w
     came_up = world.came_up(active, 60_001)
     commands = manager.happened(came_up, 20.1).commands
     assert [(c.key, c.backup) for c in commands if type(c) is SetBackup] == [(came_up.key, True)]
+
+
+@pytest.mark.parametrize("why", ["spare", "gone", "move"])
+def test_no_subflow_comes_over_a_network_that_a_connection_may_not_use(world, manager, why):
+    manager.may_use = lambda key, name: key.remote_port != 443 or name != "lte0"
+    manager.opened(world.established(TOKEN), None, 0.0)
+    match why:
+        case "spare":
+            commands = manager.due(1.0).commands
+        case "gone":
+            commands = manager.networks_changed([world.lte0], 1.0).commands
+        case "move":
+            commands = manager.steer(TOKEN, TOGETHER, 1.0).commands
+    assert not [each for each in commands if isinstance(each, CreateSubflow)]
+    assert manager.due(100.0).commands == []
+    assert manager.next_at_s() is None
