@@ -41,9 +41,9 @@ def command(context: click.Context, as_json: bool) -> None:
     rule for a name holds for what lies below it, too, at the addresses that the name leads to now and
     those that programs connect to by it later.
 
-    Rules are about connections that begin on this host while the daemon runs. What a program binds to
-    a network itself, and what `cedos-get` and the gateway carry, is not asked; nor are spare paths of
-    MPTCP connections.
+    Rules are about connections that begin on this host while the daemon runs, by TCP or UDP, with all
+    paths of MPTCP connections, and about what `cedos-get`, `cedos-put` and `cedos-cat` begin. What a
+    program binds to a network itself, and what goes through a gateway, is not asked.
     """
     if context.invoked_subcommand is not None:
         return

@@ -344,7 +344,7 @@ class Steering:
             self._window.used_by(self.connections.values())
 
     def keep_to(self, may_use: Callable[[FlowKey, str], bool]) -> None:
-        """New subflows of MPTCP connections come only over networks that each may use, by its first one."""
+        """New subflows of MPTCP connections come only over networks that each may use."""
         self._connections.keep_to(may_use)
 
     async def without_spares(self, network_names: Collection[str]) -> None:

@@ -27,6 +27,7 @@ from cedos.commands.console.servers import (
 )
 from cedos.commands.exec import Duration
 from cedos.commands.sessions.shared.reporter import Reporter
+from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import TransferError
 from cedos.model import Bulk, Label, Urgency
@@ -206,6 +207,12 @@ async def _call(
     timeout_s: float,
     reporter: Reporter,
 ) -> Connection:
+    ruled = RuledNetworks(directories().socket, server.host, server.port)
+    await asyncio.to_thread(ruled.read)
+
+    def usable(interface: str) -> bool:
+        return (not networks or interface in networks) and ruled.may_use(interface)
+
     with reporter.connecting(shown(server.host, server.port)):
         return await connect(
             (server.host, server.port),
@@ -215,7 +222,7 @@ async def _call(
             deadline=deadline_s,
             scheduler=scheduler or _ALL_NETWORKS,
             timeout_s=timeout_s,
-            networks=networks.__contains__ if networks else None,
+            networks=usable,
             # Who names a scheduler wants to see what that does.
             chooser=DaemonChooser(directories().socket) if scheduler is None else None,
         )

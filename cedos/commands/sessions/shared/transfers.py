@@ -13,8 +13,9 @@ from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console import servers
 from cedos.commands.console.progress import ProgressLine, duration, size
 from cedos.commands.exec import Duration
+from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
-from cedos.errors import SessionError
+from cedos.errors import SessionError, SessionRefusedError
 from cedos.files.progress import Progress
 from cedos.files.server_link import ServerLink
 from cedos.proxy.local import joined_gateway
@@ -77,25 +78,36 @@ class Endpoints:
         """
         chooser = DaemonChooser(directories().socket) if may_use is None else None
         given = self.networks
+        ruled = RuledNetworks(directories().socket, self.server.host, self.server.port)
 
         def usable(interface: str) -> bool:
             allowed = not given or interface in given
-            return allowed and (may_use is None or may_use(interface))
+            if not allowed or not ruled.may_use(interface):
+                return False
+            return may_use is None or may_use(interface)
 
         timeout_s: list[float | None] = [self.timeout_s]
 
         async def dial() -> Connection:
-            connection = await connect(
-                (self.server.host, self.server.port),
-                server_key=self.server.key,
-                key=self.me,
-                deadline=self.deadline_s,
-                timeout_s=timeout_s[0],
-                networks=usable if given or may_use is not None else None,
-                scheduler=SCHEDULER,
-                chooser=chooser,
-                limits=limits,
-            )
+            await asyncio.to_thread(ruled.read)
+            try:
+                connection = await connect(
+                    (self.server.host, self.server.port),
+                    server_key=self.server.key,
+                    key=self.me,
+                    deadline=self.deadline_s,
+                    timeout_s=timeout_s[0],
+                    networks=usable,
+                    scheduler=SCHEDULER,
+                    chooser=chooser,
+                    limits=limits,
+                )
+            except SessionRefusedError:
+                raise
+            except SessionError as error:
+                if not ruled.why:
+                    raise
+                raise SessionError(f"{error} ({ruled.why})") from error
             # There is such a server, and this is its key: from now on it is worth waiting.
             timeout_s[0] = self.deadline_s
             servers.remember(self.server, self.alias, self.given_key)
