@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferInTable
 from cedos.model import NetworkKind
 from cedos.session import keys
@@ -78,11 +79,15 @@ class Fetching:
         self.daemon.start()
         self.daemon.wait_for(lambda client: bool(client.status().networks), 20.0)
 
-    def get(self, by: str) -> "subprocess.Popen[str]":
+    def get(self, by: str | None = None) -> "subprocess.Popen[str]":
         return self._start(
-            self.laptop.client, "get", "--json", "--by", by, "--key", self.key, "-o", "got",
-            f"{SERVER}:{PORT}/file",
+            self.laptop.client, "get", "--json", *(("--by", by) if by else ()), "--key", self.key,
+            "-o", "got", f"{SERVER}:{PORT}/file",
         )  # fmt: skip
+
+    def received_bytes(self, network: str) -> int:
+        (link,) = json.loads(self.laptop.client.ip("-s", "-j", "link", "show", network))
+        return int(link["stats64"]["rx"]["bytes"])
 
     def have(self) -> int:
         try:
@@ -159,6 +164,20 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: 
     assert fact["received_bytes"].get("lte0", 0) < _ASKED_BYTES
     assert hashlib.sha256((fetching.folder / "got").read_bytes()).digest() == fetching.digest
     assert fetching.daemon.client.transfers() == []
+
+
+@pytest.mark.parametrize("network", ["wlan0", "lte0"])
+def test_a_users_rule_holds_for_what_sessions_carry(fetching: Fetching, network: str) -> None:
+    (fetching.folder / "served" / "file").write_bytes(bytes(3_000_000))
+    fetching.serve()
+    fetching.up()
+    fetching.daemon.client.add_rule(RuleRequest(host=SERVER, port=PORT, only=(network,)))
+    program = fetching.get()
+    _, error = program.communicate(timeout=60)
+    assert program.returncode == 0, error
+    other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
+    assert fetching.received_bytes(network) > 3_000_000
+    assert fetching.received_bytes(other) < 20_000, "the daemon's own questions"
 
 
 @pytest.mark.long
