@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 
+from cedos.api.rules import RuleRequest
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.rescue_laptop import through_gateway
 from emu.testbed.programs.servers import Servers
+from emu.workloads.unmodified.download import download
 
 ACCESSES = (
     Access(NetworkKind.WIFI, Trace.constant(12e6), Trace.constant(12e6), 0.020),
     Access(NetworkKind.CELLULAR, Trace.constant(12e6), Trace.constant(12e6), 0.060),
 )
 SIZE = 6_000_000
+USER = "65534"
 
 
 def fetch(laptop: Laptop, variables: dict[str, str], size: int) -> "subprocess.Popen[str]":
@@ -58,3 +62,29 @@ def test_plain_tcp_goes_on_without_its_network_and_starts_as_soon_as_ever(tmp_pa
         laptop.detach(NetworkKind.WIFI)
         found = facts(curl)
         assert (found["http_code"], found["size_download"]) == (200, SIZE), found
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("network", ["wlan0", "lte0"])
+def test_what_is_under_a_users_rule_does_not_go_through_the_gateway(network: str) -> None:
+    size = 1_000_000
+    with (
+        Laptop(*ACCESSES, source_rules=False) as laptop,
+        Servers(laptop, mptcp=False) as servers,
+        through_gateway(laptop, USER, "--fail", "open") as daemon,
+    ):
+        servers.make_size(size)
+        daemon.client.add_rule(RuleRequest(host=SERVER, port=80, only=(network,)))
+        time.sleep(3.0)  # the proxy has heard of it
+        before = {name: received_bytes(laptop, name) for name in ("wlan0", "lte0")}
+        found = download(laptop.client, f"http://{SERVER}/bytes/{size}", size, user=int(USER))
+        assert found.whole
+        came = {name: received_bytes(laptop, name) - before[name] for name in before}
+        other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
+        assert came[network] > size
+        assert came[other] < 50_000, "pings, and what keeps the session"
+
+
+def received_bytes(laptop: Laptop, network: str) -> int:
+    (link,) = json.loads(laptop.client.ip("-s", "-j", "link", "show", network))
+    return int(link["stats64"]["rx"]["bytes"])

@@ -20,6 +20,7 @@ from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
+from cedos.commands.gateway.ruled_hosts import RuledHosts
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel.process import memory
@@ -322,11 +323,13 @@ async def _run(
         DaemonChooser(directories().socket),
         networks.__contains__ if networks else None,
     )
-    proxy = (
-        LocalProxy(link, fail, everywhere=everywhere, direct=told.direct)
-        if priced
-        else LocalProxy(link, fail, everywhere=everywhere)
-    )
+    ruled = RuledHosts(directories().socket)
+
+    def direct(host: str, port: int, gateway_rtt_s: float | None) -> bool:
+        return ruled.covers(host, port) or (priced and told.direct(port, gateway_rtt_s))
+
+    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct)
+    await ruled.follow()
     routes = EgressReader()
     datagrams = (
         RedirectedDatagrams(redirection, proxy.packets) if redirection is not None and udp else None
@@ -354,6 +357,7 @@ async def _run(
         await proxy.close()
         await link.close()
         await told.close()
+        await ruled.close()
         routes.close()
 
 

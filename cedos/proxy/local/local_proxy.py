@@ -104,7 +104,7 @@ class LocalProxy:
     """`open` (HostError: it cannot listen), then it serves until `close`.
 
     `everywhere`: programs' datagrams go over all networks at once. `direct`: whether a connection to a
-    port goes direct, which may be right where the gateway is so far.
+    host and port goes direct, which may be right where the gateway is so far.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class LocalProxy:
         fail: Fail = Fail.OPEN,
         *,
         everywhere: bool = False,
-        direct: Callable[[int, float | None], bool] = lambda _port, _gateway_rtt_s: False,
+        direct: Callable[[str, int, float | None], bool] = lambda *_: False,
     ) -> None:
         self._link = link
         self._fail = fail
         self._everywhere = everywhere
-        self._not_worth_it = direct
+        self._wanted_direct = direct
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
@@ -181,7 +181,7 @@ class LocalProxy:
 
         Raises: RefusedError.
         """
-        if far or not (self.goes_direct(host) or self._may_go_direct(port)):
+        if far or not (self.goes_direct(host) or self._may_go_direct(host, port)):
             try:
                 begun = words.begin if words else None
                 stream = await self._link.open(host, port, begun, use)
@@ -237,8 +237,8 @@ class LocalProxy:
             reset_on_close(upstream)
             self._direct.close(upstream)
 
-    def _may_go_direct(self, port: int) -> bool:
-        return self._fail is Fail.OPEN and self._not_worth_it(port, self._link.rtt_s)
+    def _may_go_direct(self, host: str, port: int) -> bool:
+        return self._fail is Fail.OPEN and self._wanted_direct(host, port, self._link.rtt_s)
 
     def packets(self, came: Came, refused: Refused = lambda _host, _port: None) -> ProgramPackets:
         """What carries the datagrams of one socket, and calls with the answers to them."""

@@ -106,14 +106,17 @@ class RescueDaemon(Daemon):
 
 
 @contextmanager
-def through_gateway(laptop: Laptop, user: str) -> Iterator[RescueDaemon]:
-    """All that a user's programs connect to goes through a gateway at the server, beside a daemon."""
+def through_gateway(laptop: Laptop, user: str, *more: str) -> Iterator[RescueDaemon]:
+    """All that a user's programs connect to goes through a gateway at the server, beside a daemon.
+
+    `more`: options of `cedos forward`.
+    """
     daemon = RescueDaemon(laptop, bpf=True, rescue=True)
     daemon.start()
     resolver = laptop.directory / "gateway-resolv.conf"
     resolver.write_text(f"nameserver {SERVER}\n")
     variables = {"CEDOS_RUNTIME_DIR": daemon.environment["CEDOS_RUNTIME_DIR"]}
-    options = ("--redirect", user)
+    options = ("--redirect", user, *more)
     try:
         with Gatewayed(laptop, laptop.directory, variables, options, resolver=resolver):
             yield daemon

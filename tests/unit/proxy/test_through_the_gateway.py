@@ -408,7 +408,7 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
 ) -> None:
     asked: list[int] = []
 
-    def direct(port: int, _gateway_rtt_s: float | None) -> bool:
+    def direct(_host: str, port: int, _gateway_rtt_s: float | None) -> bool:
         asked.append(port)
         return True
 
