@@ -67,7 +67,9 @@ def parse_request(payload: bytes) -> HttpRequest | None:
 
 def parse_response(payload: bytes) -> HttpResponse | None:
     status = payload[9:12]
-    if payload[:7] != b"HTTP/1." or not status.isdigit() or not b"100" <= status < b"600":
+    if payload[:7] != b"HTTP/1." or len(status) != 3 or not status.isdigit():
+        return None
+    if not b"100" <= status < b"600":
         return None
     head, head_bytes = _head(payload)
     length, chunked = _body(head)
