@@ -20,7 +20,7 @@ from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
-from cedos.commands.gateway.ruled_hosts import RuledHosts
+from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel.process import memory

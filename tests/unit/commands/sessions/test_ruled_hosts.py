@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.commands.gateway import ruled_hosts
-from cedos.commands.gateway.ruled_hosts import RuledHosts
+from cedos.commands.sessions.shared import ruled_hosts
+from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
 from cedos.errors import DaemonUnreachableError
 
 pytestmark = pytest.mark.anyio
