@@ -33,7 +33,7 @@ _BPS: Final = {WLAN: 24e6, LTE: 16e6}
 _RTT_S: Final = {WLAN: 0.020, LTE: 0.050}
 _FLAPPING_BPS: Final = 4e6
 _SIZE, _FLAPPING_SIZE = 8_000_000, 4_000_000
-_TRIALS, _FLAPPING_TRIALS = 40, 20
+_TRIALS, _FLAPPING_TRIALS = 40, 40
 _ALONE: Final = 3
 _DIES_AFTER: Final = (0.1, 0.9)  # of the time that both networks together need
 _STALL_S, _STALL_ROUND_TRIPS = 0.5, 2
@@ -67,6 +67,12 @@ def ways(down: bool, count: int) -> list[Way]:
         Way(down, LABELS[n % 4], SCHEDULERS[(n // 2) % 5], _WAYS[(n // 4) % 2])
         for n in range(count)
     ]
+
+
+def flapping_way(number: int) -> Way:
+    """Down and up in turn; of 40, each label with each scheduler, and each with both kinds of sockets."""
+    turn = number // 2
+    return Way(number % 2 == 0, LABELS[turn % 4], SCHEDULERS[turn % 5], _WAYS[turn // 4 % 2])
 
 
 def longest_stall_s(arrivals: Arrivals) -> float:
@@ -163,8 +169,9 @@ def flaps(
             for down in (True, False)
         }
         for number in range(first, trials):
-            way = ways(number % 2 == 0, trials)[number // 2 * 2 + number // 2 % 2]
-            bad, good = (WLAN, LTE) if number % 4 < 2 else (LTE, WLAN)
+            way = flapping_way(number)
+            # Another one of the two each time that a label comes up.
+            bad, good = (WLAN, LTE) if (number // 2 + number // 8) % 2 == 0 else (LTE, WLAN)
             with _worse(laptop, bad, what):
                 arrivals = transfer(ends, way, (WLAN, LTE), _FLAPPING_SIZE, lambda: None)
             rate_bps = 8 * _FLAPPING_SIZE / (arrivals[-1][0] - arrivals[0][0])
