@@ -14,7 +14,8 @@ from cedos.model import NetworkKind
 from emu.lab.runs import browsing
 from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
 from emu.lab.runs.scenario import PageLoad, Scenario, VideoLoad
-from emu.places.places import default_directory, load
+from emu.places.places import load
+from emu.repository import ROOT
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY
@@ -90,7 +91,7 @@ def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
 
 
 def walk(begins_s: float) -> tuple[Access, Access]:
-    networks = load(default_directory())[PLACE].networks
+    networks = load(ROOT / "traces")[PLACE].networks
     wifi, lte = (
         Access(kind, each.up, each.down, each.rtt_s).rotated(begins_s)
         for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
