@@ -17,6 +17,7 @@ from cedos.daemon.networks.observer import Observer
 from cedos.model import Context, FlowRecord
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
+from cedos.monitor.flows.own_flows import is_own
 from cedos.profiler.profiler import Profiler
 from cedos.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
 from cedos.steer.steering import Steering
@@ -111,7 +112,8 @@ class FlowEvents:
         if finished is not None:
             if finished.tells and flow.alone_on(finished.network, self.observer.recent_context()):
                 self.observer.transferred(finished.network, finished.carried_bytes, finished.time_s)
-            if flow.context is not None:
+            # Own checks go where they have to: they say nothing of how well choices are founded.
+            if flow.context is not None and not is_own(event.key):
                 record = self._judged(record, finished, flow.context)
         down: int | None = sum(path.bytes_down for path in record.subflows)
         up: int | None = sum(path.bytes_up for path in record.subflows)

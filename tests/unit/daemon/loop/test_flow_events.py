@@ -10,6 +10,7 @@ import pytest
 from cedos.daemon.flows.finished_transfer import FinishedTransfer
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.loop import flow_events
 from cedos.daemon.loop.flow_events import JUDGED_PER_S, FlowEvents
 from cedos.model import (
     Context,
@@ -92,3 +93,33 @@ async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() ->
     for key in (second, KEY):
         events._closed(FlowClosed(key, 102.0, 5_000, 500, at_s=2.0))
     assert (len(flows), len(profiler)) == (0, 0)
+
+
+@pytest.mark.anyio
+async def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One to a dead network, expected to take ten seconds, outweighed 200 of programs in a sum."""
+
+    def nothing(*_: Any, **__: Any) -> Any:
+        return None
+
+    names = ("begun", "opened", "closed", "visited", "finished", "read_before", "transferred")
+    anybody = cast(Any, SimpleNamespace(**dict.fromkeys((*names, "context"), nothing)))
+    anybody.recent_context = lambda: KNOWN
+    anybody.networks = (WLAN, LTE)
+    anybody.decider = SimpleNamespace(choices=SimpleNamespace(model=predictor_file.load()))
+    flows, reliability = LivingFlows(), Reliability()
+    flows.networks_changed([WLAN, LTE])
+    events = FlowEvents(
+        *(anybody, anybody, flows, Profiler(), anybody, anybody, anybody),
+        *(anybody, anybody, anybody, None, reliability, None),
+    )
+    own = replace(KEY, local_port=4002)
+    monkeypatch.setattr(flow_events, "is_own", lambda key: key == own)
+    monkeypatch.setattr(flow_events, "finished_transfer", lambda *_: SMALL)
+    for key, judged in ((own, 0), (KEY, 1)):
+        await events._opened(FlowOpened(key, 1.0, 100.0))
+        events._closed(FlowClosed(key, 100.5, 5_000, 500, at_s=1.5))
+        found = reliability.of("wlan0")
+        assert (found.n if found else 0) == judged
