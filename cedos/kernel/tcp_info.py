@@ -80,7 +80,7 @@ class TcpInfo:
     more to send: then it is only a lower bound.
     `acknowledged_bytes`, `busy_s` (with something on the way) and `delivered_segments` (out of order,
     too) count since the connection began; `waiting_segments` are on the way, or lost there.
-    `retries` have gone without an answer since the last one.
+    `retries` have gone without an answer since the last one; `repeated_segments` were sent again, ever.
     """
 
     rtt_s: float | None
@@ -96,6 +96,7 @@ class TcpInfo:
     receive_idle_s: float
     acknowledged_idle_s: float
     retries: int
+    repeated_segments: int
     acknowledged_bytes: int
     busy_s: float
     waiting_segments: int
@@ -151,6 +152,7 @@ def read_info(raw: bytes) -> TcpInfo | None:
         receive_idle_s=info.last_data_recv / 1e3,
         acknowledged_idle_s=info.last_ack_recv / 1e3,
         retries=info.retransmits + info.probes,
+        repeated_segments=info.total_retrans,
         acknowledged_bytes=info.bytes_acked,
         busy_s=info.busy_time / 1e6,
         waiting_segments=info.unacked,

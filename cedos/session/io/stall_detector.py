@@ -107,7 +107,7 @@ class StallDetector:
                 now - info.acknowledged_idle_s,
                 info.rtt_s,
                 info.rtt_min_s,
-                repeats=info.retries > 0,
+                info.repeated_segments,
             ),
             now,
         )

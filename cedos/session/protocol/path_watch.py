@@ -16,6 +16,9 @@ _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0
 # How much of the longest time between two signs of progress is remembered at the next one.
 _REMEMBERED: Final = 0.9
+# What is usual grows by half at most with each pause: one second of silence does not make the next
+# death of the network take three.
+_LEARNT: Final = 1.5 / _SILENT_FACTOR
 
 
 class PathVoice(IntEnum):
@@ -29,7 +32,7 @@ class PathProgress:
     """What the kernel says of a connection.
 
     `waits`: something is on the way; `delivered` counts what has arrived, in order or not, the last
-    of it acknowledged at `acknowledged_at_s`. `repeats`: the kernel sends again for want of an answer.
+    of it acknowledged at `acknowledged_at_s`. `repeated`: segments that the kernel has sent again.
     """
 
     waits: bool
@@ -37,7 +40,7 @@ class PathProgress:
     acknowledged_at_s: float
     rtt_s: float | None
     rtt_min_s: float | None
-    repeats: bool
+    repeated: int
 
 
 class PathWatch:
@@ -58,19 +61,18 @@ class PathWatch:
         self._delivered = 0
         self._since_s: float | None = None  # the last progress; None: nothing waited
         self._usual_s: float | None = None
-        self._repeated = False
+        self._repeated = 0  # so many when the wait began
 
     def observe(self, seen: PathProgress, now: float) -> PathVoice:
         if not seen.waits:
-            self._since_s, self._repeated, self.silent_s = None, False, 0.0
+            self._since_s, self.silent_s = None, 0.0
             self.voice = PathVoice.SPEAKS
             return self.voice
         if self._since_s is None:
-            self._since_s, self._usual_s = now, None
+            self._since_s, self._usual_s, self._repeated = now, None, seen.repeated
         elif seen.delivered != self._delivered:
-            self._progressed(max(self._since_s, seen.acknowledged_at_s))
+            self._progressed(max(self._since_s, seen.acknowledged_at_s), seen.repeated)
         self._delivered = seen.delivered
-        self._repeated |= seen.repeats
         usual_s = seen.rtt_s if self._usual_s is None else self._usual_s
         usual_s = max(usual_s or 0.0, seen.rtt_min_s or 0.0)
         self.limit_s = max(SILENT_S, _SILENT_FACTOR * usual_s)
@@ -83,10 +85,10 @@ class PathWatch:
             self.voice = PathVoice.SPEAKS
         return self.voice
 
-    def _progressed(self, at_s: float) -> None:
+    def _progressed(self, at_s: float, repeated: int) -> None:
         assert self._since_s is not None
-        gap_s, before_s = at_s - self._since_s, self._usual_s
-        # A silence that the kernel had to break is no measure of what is usual; another one is.
-        if self.voice is not PathVoice.SILENT or not self._repeated:
+        gap_s, before_s = min(at_s - self._since_s, _LEARNT * self.limit_s), self._usual_s
+        # A pause that the kernel had to break is no measure of what is usual; another one is.
+        if repeated == self._repeated:
             self._usual_s = gap_s if before_s is None else max(gap_s, _REMEMBERED * before_s)
-        self._since_s, self._repeated = at_s, False
+        self._since_s, self._repeated = at_s, repeated

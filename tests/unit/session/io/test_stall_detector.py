@@ -34,7 +34,7 @@ class PlayedHost:
         at_s = min(self.now_s, self.until_s)
         self._estimator.info = SimpleNamespace(
             waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
-            acknowledged_idle_s=self.now_s - at_s, retries=0, unsent_bytes=0,
+            acknowledged_idle_s=self.now_s - at_s, retries=0, repeated_segments=0, unsent_bytes=0,
         )  # fmt: skip
         return True
 

@@ -11,9 +11,9 @@ def seen(
     *,
     rtt_s: float | None = 0.02,
     waits: bool = True,
-    repeats: bool = False,
+    repeated: int = 0,
 ) -> PathProgress:
-    return PathProgress(waits, delivered, at_s, rtt_s, 0.02, repeats=repeats)
+    return PathProgress(waits, delivered, at_s, rtt_s, 0.02, repeated)
 
 
 def test_where_nothing_waits_nothing_is_silent() -> None:
@@ -54,6 +54,26 @@ def test_a_silence_that_the_kernel_had_to_break_is_no_measure_of_what_is_usual()
     watch.observe(seen(0, 0.0), 0.0)
     for k in range(1, 20):
         watch.observe(seen(k, 0.02 * k), 0.02 * k)
-    assert watch.observe(seen(19, 0.38, repeats=True), 5.0) is PathVoice.SILENT
-    assert watch.observe(seen(20, 5.1), 5.1) is PathVoice.SPEAKS
+    assert watch.observe(seen(19, 0.38, repeated=3), 5.0) is PathVoice.SILENT
+    assert watch.observe(seen(20, 5.1, repeated=3), 5.1) is PathVoice.SPEAKS
     assert watch.limit_s == SILENT_S
+
+
+def test_what_the_kernel_repeated_between_two_looks_is_seen_as_well() -> None:
+    """It repeats itself, is answered and forgets it: 0.6 s became usual, and the next death took 1.8."""
+    watch = PathWatch()
+    watch.observe(seen(0, 0.0, repeated=7), 0.0)
+    assert watch.observe(seen(0, 0.0, repeated=7), 0.35) is PathVoice.SILENT
+    watch.observe(seen(1, 0.59, repeated=8), 0.60)
+    assert watch.observe(seen(1, 0.59, repeated=8), 0.80) is PathVoice.PAUSES
+    watch.observe(seen(2, 0.84, repeated=9), 0.85)
+    assert watch.limit_s == SILENT_S
+
+
+def test_one_long_pause_hardly_makes_the_next_one_usual() -> None:
+    """Acknowledgements were lost for a second, nothing had to be repeated: the next death took 1.2 s."""
+    watch = PathWatch()
+    watch.observe(seen(0, 0.0), 0.0)
+    assert watch.observe(seen(0, 0.0), 0.4) is PathVoice.SILENT
+    watch.observe(seen(90, 1.0), 1.0)
+    assert watch.limit_s == pytest.approx(1.5 * SILENT_S)
