@@ -9,6 +9,8 @@ from typing import Final
 
 FREE: Final = 2
 """So often within the memory it is believed at once: who walks through a door loses Wi-Fi once."""
+FALL_S: Final = 0.3
+"""A path that speaks again so soon after its silence was noticed has not fallen: it cost a few copies."""
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 32.0
 MEMORY_S: Final = 60.0
@@ -22,7 +24,7 @@ class FlappingNetworks:
         self._falls: dict[str, tuple[int, float]] = {}  # how often, and when last; the oldest first
 
     def fell(self, network: str, now: float) -> None:
-        """It fell silent, or its path was lost."""
+        """It was silent for long, or its path was lost."""
         count = self._count(network, now)
         self._falls.pop(network, None)
         self._falls[network] = count + 1, now

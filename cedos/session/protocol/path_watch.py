@@ -10,7 +10,7 @@ from typing import Final
 
 PAUSED_S: Final = 0.100
 """After so long without progress, nothing new is sent there if another path may carry it."""
-SILENT_S: Final = 0.300
+SILENT_S: Final = 0.220
 """After so long, what is on the way there goes over another path as well."""
 _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0

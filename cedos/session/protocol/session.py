@@ -19,7 +19,7 @@ from cedos.session.protocol.datagrams.datagram_sender import (
 )
 from cedos.session.protocol.events import Event, Failed, ThunkReady, Writable
 from cedos.session.protocol.fast_path import FastPath
-from cedos.session.protocol.flapping_networks import FlappingNetworks
+from cedos.session.protocol.flapping_networks import FALL_S, FlappingNetworks
 from cedos.session.protocol.frames import frames as f
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Chunk, Order
@@ -150,10 +150,10 @@ class Session:
         self._tell_thunks(now)
 
     def path_lost(self, path_id: int, now: float) -> None:
-        facts = self._path(path_id).state.facts
-        silent_at_s = facts.stalled_at_s
-        if silent_at_s is None:  # else it has been counted
-            self.flapping.fell(facts.network, now)
+        path = self._path(path_id)
+        silent_at_s = path.state.facts.stalled_at_s
+        if not path.fell:
+            self.flapping.fell(path.state.facts.network, now)
         self.in_flight.lost(path_id)
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
@@ -187,9 +187,11 @@ class Session:
         facts = path.state.facts
         before, silent_at_s = facts.doubt, facts.stalled_at_s
         self._now = now
+        if silent_at_s is not None and not path.fell and now - silent_at_s >= FALL_S:
+            path.fell = True
+            self.flapping.fell(facts.network, now)
         if voice is PathVoice.SILENT and silent_at_s is None:
             path.silent_since(now)
-            self.flapping.fell(facts.network, now)
             self._fell_silent(path)
         elif voice is not PathVoice.SPEAKS:
             if voice is PathVoice.PAUSES and not facts.pauses:

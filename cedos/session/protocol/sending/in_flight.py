@@ -20,7 +20,7 @@ class PathFlight:
     """One path: what a scheduler sees of it, what is on the way, what is to be said on it."""
 
     __slots__ = (
-        "allowed_here", "allowed_there", "asked", "control", "dialled", "flight", "heard_at_s",
+        "allowed_here", "allowed_there", "asked", "control", "dialled", "fell", "flight", "heard_at_s",
         "heard_bytes", "held_until_s", "owes_statement", "state",
     )  # fmt: skip
 
@@ -35,6 +35,7 @@ class PathFlight:
         self.heard_bytes = 0
         self.held_until_s: float | None = None  # it flaps: until then, and until it is heard again
         self.asked = False  # whether it is there still, after that
+        self.fell = False  # its silence has been counted among its network's falls
 
     def heard(self, size_bytes: int, now: float) -> None:
         self.heard_at_s = now
@@ -45,7 +46,7 @@ class PathFlight:
     def came_back(self, held_until_s: float | None) -> None:
         """It is there: not to be relied on before it is heard after `held_until_s`; None: as ever."""
         self.held_until_s = held_until_s
-        self.asked = False
+        self.asked = self.fell = False
         self.state.facts.flaps = held_until_s is not None
 
     def silent_since(self, at_s: float | None, *, pauses: bool = False) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
+from cedos.session.protocol.flapping_networks import FALL_S, FREE
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Messages, Ping, Space, StreamData, Sync
 from cedos.session.protocol.path_watch import PathVoice
@@ -236,6 +237,32 @@ def test_a_path_that_flaps_is_left_alone_until_it_has_stood_and_answered(cores: 
     other.receive(1, asked, held_until_s)
     cores.pump(one, other, path=1, now=held_until_s + 0.02)
     assert facts.doubt is PathDoubt.NONE
+
+
+def test_a_path_that_pauses_again_and_again_for_a_moment_is_not_left_alone(cores: Cores) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    facts = one.paths[0].facts
+    for k in range(10):
+        one.path_voice(1, PathVoice.SILENT, float(k))
+        one.path_voice(1, PathVoice.SPEAKS, k + FALL_S - 0.05)
+        assert facts.doubt is PathDoubt.NONE
+
+
+def test_a_silence_at_whose_end_the_path_is_lost_is_one_fall(cores: Cores) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    now = 0.0
+    for path in range(3, 3 + FREE):
+        one.path_voice(path - 1, PathVoice.SILENT, now)
+        one.path_voice(path - 1, PathVoice.SILENT, now + 1.0)
+        one.path_lost(path - 1, now + 1.0)
+        now += 2.0
+        cores.up(one, other, path=path)
+        assert one.paths[-1].facts.doubt is PathDoubt.NONE
+    one.path_lost(2 + FREE, now)
+    cores.up(one, path=9)
+    assert one.paths[-1].facts.doubt is PathDoubt.FLAPS
 
 
 def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: Cores) -> None:
