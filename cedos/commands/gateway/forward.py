@@ -320,12 +320,17 @@ async def _run(
 ) -> None:
     told = DaemonRoutes(directories().socket)
     own = RuledNetworks(directories().socket, joined.host, joined.port)
-    ruled = RuledHosts(directories().socket, own.read)
 
     def usable(interface: str) -> bool:
         return (not networks or interface in networks) and own.may_use(interface)
 
     link = GatewayLink(joined, DaemonChooser(directories().socket), usable)
+
+    async def changed() -> None:
+        await asyncio.to_thread(own.read)
+        link.check_networks()
+
+    ruled = RuledHosts(directories().socket, changed)
 
     def direct(port: int, gateway_rtt_s: float | None) -> bool:
         return priced and told.direct(port, gateway_rtt_s)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,11 +29,11 @@ class RuledHosts:
 
     A session with a gateway carries everything over whatever networks are best for all of it, so what
     a rule is about has to go direct, where the daemon leads it as its rule says. A name is looked up
-    only where a rule is about addresses: the proxy would not do it otherwise. `changed` is called, in a
-    thread, when there are other rules, and every minute while there are any.
+    only where a rule is about addresses: the proxy would not do it otherwise. `changed` is called when
+    there are other rules, and every minute while there are any.
     """
 
-    def __init__(self, socket: Path, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, socket: Path, changed: Callable[[], Awaitable[None]] | None = None) -> None:
         self._client = ControlClient(socket, _TIMEOUT_S)
         self._changed = changed
         self._rules: Sequence[RuleMessage] = ()
@@ -112,4 +112,5 @@ class RuledHosts:
         old = bool(self._rules) and now - self._told_s > _NAME_S
         if old or [each.rule for each in before] != [each.rule for each in self._rules]:
             self._told_s = now
-            await asyncio.to_thread(self._changed)
+            if self._changed is not None:
+                await self._changed()

@@ -88,7 +88,11 @@ async def until(ruled: RuledHosts, host: str, covered: bool) -> None:
 
 async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Resolver) -> None:
     told: list[bool] = []
-    made = await ruled(changed=lambda: told.append(True))
+
+    async def changed() -> None:
+        told.append(True)
+
+    made = await ruled(changed=changed)
     assert not made.covers("eu.updates.example", 443, resolver), "there is no daemon"
     assert not told
     daemon.has(NAMED, PREFIX)

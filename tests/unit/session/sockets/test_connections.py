@@ -388,3 +388,22 @@ def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_o
         assert near.flow.dialler.networks() == {"lo": True}
 
     joined(scenario, chooser=Daemon())
+
+
+def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later() -> None:
+    allowed = ["lo"]
+
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        await near.write(b"x")
+        assert await far.read_exactly(1) == b"x"
+        allowed.clear()
+        near.check_networks()
+        await near.write(b"y")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(far.read_exactly(1), 0.3)
+        assert near.paths() == []
+        allowed.append("lo")
+        near.check_networks()
+        assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
+
+    joined(scenario, networks=lambda interface: interface in allowed)
