@@ -270,7 +270,7 @@ def _price(one: BudgetMessage) -> str:
     if one.unkept:
         return "used up, but not enforced"
     if one.spent_up:
-        return "used up"
+        return "nearly used up" if one.spent < one.supply else "used up"
     if one.s_per_unit is None:
         return render.UNKNOWN
     times, unit = _UNITS[one.resource]
