@@ -474,7 +474,7 @@ class Daemon:
 
     def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
         flow = self._flows.rescued(key, network)
-        self._observer.portals.rescued(key)
+        self._observer.rescued(key)
         if flow is not None:
             self._director.rescued(flow, network, reason, self._observer.context())
 

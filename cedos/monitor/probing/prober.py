@@ -221,6 +221,11 @@ class Prober:
         """Whether there is somebody to ping over the network who may answer."""
         return not self.problem and self._target(network) is not None
 
+    def ask(self, network: Network) -> None:
+        """Pings now, unless a ping may still be answered; the result goes to `results`."""
+        if network.name not in self.asked_at_s():
+            self._start(network)
+
     async def ping(self, network: Network) -> ProbeResult:
         return await self.probe(network, ProbeKind.PING)
 
