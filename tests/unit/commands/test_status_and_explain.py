@@ -225,7 +225,6 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         "\n"
         "wlan0, download: a probe is due now\n"
         "  Why: it is worth it.\n"
-        "  Its answer should save 210 ms of waiting.\n"
         "  It takes 64.3 kB and 7.5 J: worth 50 ms of waiting at the prices now.\n"
         "  The last one was sent 60 s ago. The reason then: it was new.\n"
         "\n"
