@@ -341,7 +341,13 @@ async def _run(
     datagrams = (
         RedirectedDatagrams(redirection, proxy.packets) if redirection is not None and udp else None
     )
-    names = NameStub(link, fails_open=fail is Fail.OPEN, near=domains, tunnelled=routes.has_tunnel)
+    names = NameStub(
+        link,
+        fails_open=fail is Fail.OPEN,
+        near=domains,
+        tunnelled=routes.has_tunnel,
+        rules=ruled,
+    )
     loop = asyncio.get_running_loop()
     work = (
         _join(proxy, *stdio)

@@ -10,6 +10,7 @@ import pytest
 from cedos.proxy.gateway import associations, packet_relay
 from cedos.proxy.local import gateway_link
 from cedos.proxy.local.local_proxy import Fail
+from cedos.proxy.local.rule_book import NoRules
 from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.packets import Obstacle
 
@@ -119,7 +120,7 @@ async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -
     assert await origin.nothing()
 
 
-class OneRule:
+class OneRule(NoRules):
     """About one port."""
 
     def __init__(self, port: int) -> None:

@@ -17,7 +17,7 @@ from cedos.proxy.gateway import gateway
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near
-from cedos.proxy.local.rule_book import LookUp
+from cedos.proxy.local.rule_book import LookUp, NoRules
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
@@ -430,7 +430,7 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
     assert asked == ([] if there else [port])
 
 
-class PrefixRule:
+class PrefixRule(NoRules):
     """About one address, by whatever name it is called."""
 
     async def find(self, host: str, port: int, look_up: LookUp) -> bool:

@@ -12,6 +12,7 @@ from cedos.api.client import ControlClient
 from cedos.api.rules import RuleMessage
 from cedos.commands.rule import applies
 from cedos.errors import CedosError
+from cedos.model import Address
 from cedos.proxy.local.rule_book import LookUp
 
 _ASK_S: Final = 2.0
@@ -41,6 +42,7 @@ class RuledHosts:
         self._following: asyncio.Task[None] | None = None
         self._names: OrderedDict[str, tuple[tuple[str, ...], float]] = OrderedDict()
         self._looking: dict[str, asyncio.Task[None]] = {}
+        self._meant: OrderedDict[str, str] = OrderedDict()
 
     async def follow(self) -> None:
         """Returns when the rules are known; from then on it looks by itself."""
@@ -59,6 +61,23 @@ class RuledHosts:
         self._look_up(host, port, look_up)
         return self._covered(host, port)
 
+    def names(self, name: str) -> bool:
+        """Whether a rule is for this name, or for one above it."""
+        name = name.strip().rstrip(".").lower()
+        return any(
+            each.rule.prefix is None
+            and (name == each.rule.host or name.endswith(f".{each.rule.host}"))
+            for each in self._rules
+        )
+
+    def learn(self, name: str, addresses: Sequence[Address]) -> None:
+        """A program was told these for such a name: who connects to them means it."""
+        for address in addresses:
+            self._meant[str(address)] = name
+            self._meant.move_to_end(str(address))
+        while len(self._meant) > _MOST_NAMES:
+            self._meant.popitem(last=False)
+
     async def close(self) -> None:
         tasks = [*self._looking.values(), *([self._following] if self._following else [])]
         for task in tasks:
@@ -69,7 +88,10 @@ class RuledHosts:
         def known(name: str) -> Sequence[str]:
             return self._names.get(name, ((), 0.0))[0]
 
-        return bool(self._rules) and applies(self._rules, host, port, known) is not None
+        hosts = [host, *([self._meant[host]] if host in self._meant else [])]
+        return bool(self._rules) and any(
+            applies(self._rules, each, port, known) is not None for each in hosts
+        )
 
     def _look_up(self, host: str, port: int, look_up: LookUp) -> asyncio.Task[None] | None:
         """Begins to, or has begun; None where there is no need, or too much is looked up already."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,24 @@ async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(
     assert not await made.find("another.example", 443, resolver)
     assert await made.find("198.51.100.9", 22, resolver)
     assert len(resolver.asked) == 3, "no rule is about that port, and an address needs no look-up"
+
+
+async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(
+    ruled: Any, resolver: Resolver
+) -> None:
+    """Redirected programs connect to addresses: a network of caches has others each time."""
+    made = await ruled(NAMED, PREFIX)
+    assert made.names("EU.updates.example.")
+    assert not made.names("notupdates.example")
+    assert not made.names("198.51.100.1")
+    assert not made.covers("203.0.113.5", 443, resolver)
+    made.learn("eu.updates.example", [ip_address("203.0.113.5"), ip_address("2001:db8::5")])
+    assert made.covers("203.0.113.5", 443, resolver)
+    assert made.covers("2001:db8::5", 443, resolver)
+    assert not made.covers("203.0.113.6", 443, resolver)
+    for number in range(1000):
+        made.learn("updates.example", [ip_address(number)])
+    assert len(made._meant) == ruled_hosts._MOST_NAMES
 
 
 async def test_without_a_prefix_nobody_is_asked(ruled: Any, resolver: Resolver) -> None:
