@@ -72,6 +72,12 @@ class _Pings:
         return future
 
     def _answered(self, sequence: int, rtt_s: float) -> None:
+        # Those before it are lost, and known to be before this one: given up later, they would say
+        # of a network that has come back that it is gone.
+        sent_at_s = self._sent_at_s[sequence]
+        for earlier in [each for each, at_s in self._sent_at_s.items() if at_s < sent_at_s]:
+            self._timers[earlier].cancel()
+            self._overdue(earlier)
         self._timers.pop(sequence).cancel()
         size = PING_BYTES[self.version]
         self._finish(sequence, ProbeOutcome({"rtt_s": rtt_s}, Spent(size, size, rtt_s)))
