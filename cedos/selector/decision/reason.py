@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
 from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.liveness import GIVEN_UP_S
+from cedos.selector.decision.liveness import GIVEN_UP_S, ago
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silences import silences, waits
@@ -278,4 +278,4 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
 
 
 def _ago(indicator: Indicator, context: Context) -> str:
-    return f"{max(context.at_s - indicator.measured_at_s, 0.0):.1f} s ago"
+    return ago(context.at_s - indicator.measured_at_s)

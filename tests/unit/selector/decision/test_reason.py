@@ -176,7 +176,7 @@ def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(
     decision = decide(
         Case(host.transfer(5_000_000, "up"), context, host.both, model, number=1, made_unix_s=0.0)
     )
-    assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60.0 s ago, too long ago to rely on")
+    assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60 s ago, too long ago to rely on")
 
 
 def test_what_was_learned_here_is_told(host: Any) -> None:
