@@ -251,7 +251,9 @@ def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> 
         what = f"{amount(each.metered_bytes)} over {network}"
         if count_s >= PROHIBITIVE:
             return f"{what} is more than the budget has left to choose with"
-        return f"{what} counted as {_hours(count_s)}, as the budget can hardly spare that much now"
+        return (
+            f"{what} counted as {_hours(count_s)} of waiting, as the budget can hardly spare it now"
+        )
     return ""
 
 
