@@ -78,12 +78,13 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
     if as_json:
         render.print_json(decision)
         return
-    render.show(lines(decision, time.time()))
+    render.show(lines(decision, time.time(), flow))
     if budgets := client.budgets():
         render.show(prices(budgets, time.time()))
 
 
-def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
+def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None) -> Iterator[str]:
+    """`asked`: the flow that a person wants explained."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
     ago = render.ago(max(0.0, now_unix_s - decision.made_unix_s))
     yield f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
@@ -95,7 +96,11 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
         break_on_hyphens=False,
     )
     yield ""
-    yield from _transfer(decision.transfer)
+    transfer = decision.transfer
+    named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
+    if not named:
+        yield f"  Nothing was decided about {asked} alone: it went where all new connections went."
+    yield from _transfer(transfer)
     yield ""
     if decision.evaluations:
         yield from _expected(decision)

@@ -257,6 +257,23 @@ def test_a_flow_that_was_rescued_compares_nothing(make_decision: Any) -> None:
     assert "The least cost" not in text
 
 
+def test_who_follows_the_default_is_told_so(make_decision: Any) -> None:
+    """A page of 2 MB was explained by a download of 3 kB, and nobody said why."""
+    message = DecisionMessage.of(make_decision(7))
+    follows = "Nothing was decided about 39958 alone: it went where all new connections went."
+    default = msgspec.structs.replace(
+        message, transfer=msgspec.structs.replace(message.transfer, flow=None, server_name=None)
+    )
+
+    def says(decision: DecisionMessage, asked: str | None) -> bool:
+        return f"  {follows}" in list(explain.lines(decision, 0.0, asked))
+
+    assert says(default, "39958")
+    assert not says(default, None)
+    assert not says(default, "7"), "the number of a decision"
+    assert not says(message, "39958")
+
+
 def test_where_budgets_set_the_prices_that_is_said(make_decision: Any) -> None:
     message = msgspec.structs.replace(DecisionMessage.of(make_decision(1)), objective="budgets")
     assert any(
