@@ -31,7 +31,7 @@ class RuledHosts:
     A session with a gateway carries everything over whatever networks are best for all of it, so what
     a rule is about has to go direct, where the daemon leads it as its rule says. A name is looked up
     only where a rule is about addresses: the proxy would not do it otherwise. `changed` is called when
-    there are other rules, and every minute while there are any.
+    there are other rules, and every minute while there are any; nobody waits for it.
     """
 
     def __init__(self, socket: Path, changed: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -39,6 +39,8 @@ class RuledHosts:
         self._changed = changed
         self._rules: Sequence[RuleMessage] = ()
         self._told_s = float("-inf")
+        self._due = False
+        self._telling: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._names: OrderedDict[str, tuple[tuple[str, ...], float]] = OrderedDict()
         self._looking: dict[str, asyncio.Task[None]] = {}
@@ -79,7 +81,8 @@ class RuledHosts:
             self._meant.popitem(last=False)
 
     async def close(self) -> None:
-        tasks = [*self._looking.values(), *([self._following] if self._following else [])]
+        own = (self._following, self._telling)
+        tasks = [*self._looking.values(), *(each for each in own if each is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -131,8 +134,15 @@ class RuledHosts:
             self._rules = await asyncio.to_thread(self._client.rules)
         except CedosError:  # none there, another version, not ours to ask
             self._rules = ()
+        other = [each.rule for each in before] != [each.rule for each in self._rules]
         old = bool(self._rules) and now - self._told_s > _NAME_S
-        if old or [each.rule for each in before] != [each.rule for each in self._rules]:
-            self._told_s = now
-            if self._changed is not None:
-                await self._changed()
+        self._due |= other or old
+        # Whoever is told looks a name up, perhaps, while there is no network yet.
+        free = self._telling is None or self._telling.done()
+        if self._changed is not None and self._due and free:
+            self._due, self._told_s = False, now
+            self._telling = asyncio.get_running_loop().create_task(self._tell(self._changed))
+
+    @staticmethod
+    async def _tell(changed: Callable[[], Awaitable[None]]) -> None:
+        await changed()

@@ -106,6 +106,32 @@ async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Reso
     assert len(told) == 2, "once when they came, once when they went"
 
 
+async def test_whoever_is_told_may_take_its_time(
+    daemon: Daemon, ruled: Any, resolver: Resolver
+) -> None:
+    """The gateway's name is looked up, while there is no network yet: the proxy listens meanwhile."""
+    told: list[bool] = []
+    may = asyncio.Event()
+
+    async def changed() -> None:
+        told.append(True)
+        await may.wait()
+
+    made = await ruled(NAMED, changed=changed)
+    assert made.covers("updates.example", 443, resolver)
+    daemon.has(NAMED, PREFIX)
+    async with asyncio.timeout(5):
+        while not made.covers("198.51.100.7", 22, resolver):
+            await asyncio.sleep(0.01)
+    assert told == [True]
+    daemon.known = None
+    await until(made, "updates.example", False)
+    may.set()
+    async with asyncio.timeout(5):
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(
     ruled: Any, resolver: Resolver
 ) -> None:
