@@ -49,7 +49,8 @@ def instant(unix_s: float, now: datetime) -> str:
 def _begins(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
     """When a metered network must begin; the minute alone may be that of the deadline."""
     assert turn.begin_unix_s is not None
-    at = instant(turn.begin_unix_s, now)
+    begin = instant(turn.begin_unix_s, now)
+    at = f"at {begin}" if begin[0].isdigit() else begin
     left_s = deadline_unix_s - turn.begin_unix_s
     return f"{at}, {left_s:.0f} s before its deadline" if 0.0 < left_s < 120.0 else at
 
@@ -66,11 +67,11 @@ def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
         if turn.begin_unix_s is None:
             return "waiting for Wi-Fi"
         begins = _begins(turn, deadline_unix_s, now)
-        return f"waiting for Wi-Fi, must begin over {spare} at {begins}"
+        return f"waiting for Wi-Fi, must begin over {spare} {begins}"
     over = " and ".join(turn.networks)
     if turn.metered:
         why = "Wi-Fi alone may be too late" if turn.free_up else "waiting longer may be too late"
         return f"over {over}: {why}"
     if spare and turn.begin_unix_s is not None:
-        return f"over {over}, {spare} would join at {_begins(turn, deadline_unix_s, now)}"
+        return f"over {over}, {spare} would join {_begins(turn, deadline_unix_s, now)}"
     return f"over {over}"

@@ -25,6 +25,10 @@ def at(text: str) -> float:
             TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:59:38")),
             "waiting for Wi-Fi, must begin over lte0 at 17:59, 22 s before its deadline",
         ),
+        (
+            TurnMessage(spare=("lte0",), begin_unix_s=at("25 08:00")),
+            "waiting for Wi-Fi, must begin over lte0 tomorrow 08:00",
+        ),
         (TurnMessage(spare=("lte0",)), "waiting for Wi-Fi"),
         (TurnMessage(), "waiting for a network"),
         (TurnMessage(first=False), "waiting for transfers that are wanted earlier"),
