@@ -12,7 +12,7 @@ from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
 from cedos.model import Bulk, Strategy, Urgency
-from cedos.session.io.advice import ASK_S, Question
+from cedos.session.io.advice import ASK_S, KnownNetwork, Question
 
 _TIMEOUT_S: Final = 1.0
 _ABSENT_S: Final = 10.0
@@ -30,9 +30,20 @@ class DaemonChooser:
     def __init__(self, socket: Path) -> None:
         self._client = ControlClient(socket, _TIMEOUT_S)
         self._interfaces: dict[str, str] = {}
+        self._networks: dict[str, KnownNetwork] = {}
         self._named_s = self._absent_s = float("-inf")
         self._asking = threading.Lock()
         self._answers: dict[Question, tuple[float, Strategy | None]] = {}
+
+    async def learn(self) -> None:
+        """Asks which networks there are, of which kind, and whether metered, unless it just has."""
+        now = asyncio.get_running_loop().time()
+        if now - self._named_s > ASK_S and now - self._absent_s > _ABSENT_S:
+            await asyncio.to_thread(self._learn, now)
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        """As the daemon said last; a network keeps its kind when the daemon ends."""
+        return self._networks.get(interface)
 
     async def choose(self, question: Question) -> Strategy | None:
         """The strategy, its networks named by their interfaces; None: there is no daemon or no choice."""
@@ -62,6 +73,21 @@ class DaemonChooser:
             self._answers[question] = (now, strategy)
             return strategy
 
+    def _learn(self, now: float) -> None:
+        with self._asking:
+            try:
+                self._name(now)
+            except CedosError:  # as below
+                self._absent_s = now
+
+    def _name(self, now: float) -> None:
+        networks = self._client.networks()
+        self._interfaces = {each.name: each.interface for each in networks}
+        self._networks = {
+            each.interface: KnownNetwork(each.kind, each.metered) for each in networks
+        }
+        self._named_s = now
+
     def _chosen(self, question: Question, now: float) -> Strategy | None:
         urgency, bulk = question.label.urgency, question.label.bulk
         decision = self._client.choose(
@@ -80,8 +106,7 @@ class DaemonChooser:
             return None
         choice = decision.choice
         if now - self._named_s > _NAMES_S or not self._interfaces.keys() >= set(choice.networks):
-            self._interfaces = {each.name: each.interface for each in self._client.networks()}
-            self._named_s = now
+            self._name(now)
         return Strategy(
             choice.kind, tuple(self._interfaces.get(name, name) for name in choice.networks)
         )

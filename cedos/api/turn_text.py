@@ -7,7 +7,7 @@ from cedos.api.transfers import TurnMessage
 
 def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime, *, done: bool = True) -> str:
     """Without a stop. `done`: with when it is expected to be done."""
-    parts = [_doing(turn, now)]
+    parts = [_doing(turn, deadline_unix_s, now)]
     if turn.late:
         passed = now.timestamp() > deadline_unix_s
         when = instant(deadline_unix_s, now)
@@ -20,16 +20,16 @@ def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime, *, done: 
 
 
 def expected(turn: TurnMessage, now: datetime) -> str:
-    """`done about 17:50 (17:42 to 17:59)`; empty: nobody can tell."""
+    """`done about 17:50 (between 17:42 and 17:59)`; empty: nobody can tell."""
     if turn.end_unix_s is None:
         return ""
     low = turn.end_low_unix_s if turn.end_low_unix_s is not None else turn.end_unix_s
     found = f"done about {instant(turn.end_unix_s, now)}"
     if turn.end_high_unix_s is None:
-        return f"{found} ({instant(low, now)} or much later)"
+        return f"{found}, or much later"
     if turn.end_high_unix_s - low < 2.0:
         return found
-    return f"{found} ({instant(low, now)} to {instant(turn.end_high_unix_s, now)})"
+    return f"{found} (between {instant(low, now)} and {instant(turn.end_high_unix_s, now)})"
 
 
 def instant(unix_s: float, now: datetime) -> str:
@@ -46,7 +46,16 @@ def instant(unix_s: float, now: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
 
 
-def _doing(turn: TurnMessage, now: datetime) -> str:
+def _begins(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
+    """When a metered network must begin; the minute alone may be that of the deadline."""
+    assert turn.begin_unix_s is not None
+    begin = instant(turn.begin_unix_s, now)
+    at = f"at {begin}" if begin[0].isdigit() else begin
+    left_s = deadline_unix_s - turn.begin_unix_s
+    return f"{at}, {left_s:.0f} s before its deadline" if 0.0 < left_s < 120.0 else at
+
+
+def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
     spare = " or ".join(turn.spare)
     if not turn.networks:
         if not turn.first:
@@ -57,11 +66,12 @@ def _doing(turn: TurnMessage, now: datetime) -> str:
             return "waiting for a network"
         if turn.begin_unix_s is None:
             return "waiting for Wi-Fi"
-        return f"waiting for Wi-Fi, must begin over {spare} at {instant(turn.begin_unix_s, now)}"
+        begins = _begins(turn, deadline_unix_s, now)
+        return f"waiting for Wi-Fi, must begin over {spare} {begins}"
     over = " and ".join(turn.networks)
     if turn.metered:
         why = "Wi-Fi alone may be too late" if turn.free_up else "waiting longer may be too late"
         return f"over {over}: {why}"
     if spare and turn.begin_unix_s is not None:
-        return f"over {over}, {spare} would join at {instant(turn.begin_unix_s, now)}"
+        return f"over {over}, {spare} would join {_begins(turn, deadline_unix_s, now)}"
     return f"over {over}"

@@ -221,8 +221,11 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
         *("PRICE NOW", "SAVED"),
     )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
-    yield 'USED AT THE END: if it goes on as lately, in nine of ten cases; "-": too early to say.'
-    yield "PRICE NOW: the waiting that must be saved for each unit. SAVED: the waiting saved so far."
+    yield (
+        "USED AT THE END: expected if use goes on as lately, nine times of ten within the range"
+        ' ("-": too early to say).'
+    )
+    yield "PRICE NOW: how much waiting a unit must save to be spent. SAVED: how much was saved so far."
 
 
 def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
@@ -270,7 +273,7 @@ def _price(one: BudgetMessage) -> str:
     if one.unkept:
         return "used up, but not enforced"
     if one.spent_up:
-        return "used up"
+        return "nearly used up" if one.spent < one.supply else "used up"
     if one.s_per_unit is None:
         return render.UNKNOWN
     times, unit = _UNITS[one.resource]

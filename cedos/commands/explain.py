@@ -78,17 +78,16 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
     if as_json:
         render.print_json(decision)
         return
-    render.show(lines(decision, time.time()))
+    render.show(lines(decision, time.time(), flow))
     if budgets := client.budgets():
         render.show(prices(budgets, time.time()))
 
 
-def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
+def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None) -> Iterator[str]:
+    """`asked`: the flow that a person wants explained."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
-    ago = render.duration(max(0.0, now_unix_s - decision.made_unix_s))
-    yield (
-        f"Decision {decision.number}, {ago} ago ({made} local time): {render.strategy(decision.choice)}"
-    )
+    ago = render.ago(max(0.0, now_unix_s - decision.made_unix_s))
+    yield f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
     yield from textwrap.wrap(
         f"Why: {render.sentence(decision.reason)}",
         _WIDTH,
@@ -97,24 +96,22 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
         break_on_hyphens=False,
     )
     yield ""
-    yield from _transfer(decision.transfer)
+    transfer = decision.transfer
+    named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
+    if not named:
+        yield f"  Nothing was decided about {asked} alone: it went where all new connections went."
+    yield from _transfer(transfer)
     yield ""
-    unit = "" if decision.objective == "max-s-per-e" else ", in seconds,"
-    yield f"  Expected. The least cost{unit} is chosen (objective {decision.objective})"
-    header = ("  STRATEGY", "MEAN TIME", "90 % INTERVAL", "ENERGY", "METERED", "COST")
-    ranked = sorted(
-        decision.evaluations,
-        key=lambda one: (one.strategy != decision.choice, one.cost is None, one.cost or 0.0),
-    )
-    yield from render.table(header, (_row(one, decision.choice) for one in ranked), indent="  ")
-    yield ""
+    if decision.evaluations:
+        yield from _expected(decision)
+        yield ""
     yield "  Known at that moment"
     rows = [
         (
             network,
             render.indicator_name(name),
             render.indicator(name, one.value),
-            f"{render.duration(one.age_s)} old",
+            render.age(one.age_s),
             ", ".join(
                 word
                 for word, there in (("probed", one.active), ("synthetic", one.synthetic))
@@ -122,10 +119,21 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
             ),
         )
         for network, known in sorted(decision.context.items())
-        for name, one in sorted(known.items())
-        if render.worth_telling(name, one.value)
+        for name in render.in_order(known)
+        if render.worth_telling(name, (one := known[name]).value)
     ]
     yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", ""), rows, indent="  ")
+
+
+def _expected(decision: DecisionMessage) -> Iterator[str]:
+    unit = "" if decision.objective == "max-s-per-e" else ", in seconds,"
+    yield f"  Expected. The least cost{unit} is chosen ({render.objective(decision.objective)})"
+    header = ("  STRATEGY", "MEAN TIME", "90 % INTERVAL", "ENERGY", "METERED", "COST")
+    ranked = sorted(
+        decision.evaluations,
+        key=lambda one: (one.strategy != decision.choice, one.cost is None, one.cost or 0.0),
+    )
+    yield from render.table(header, (_row(one, decision.choice) for one in ranked), indent="  ")
 
 
 def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]:
@@ -143,6 +151,8 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
             line = f"no price now ({one.suspended})."
         elif one.spent_up or one.s_per_unit is None:
             line = f"used up, {supply}."
+            if one.spent < one.supply:
+                line = f"nearly used up, {supply}. That is kept for what has no other way."
         else:
             s_per_unit = one.s_per_unit * (1e6 if one.resource == "data" else 1.0)
             price = f"must save {render.worth(s_per_unit)} of waiting"

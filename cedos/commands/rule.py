@@ -43,8 +43,8 @@ def command(context: click.Context, as_json: bool) -> None:
 
     Rules are about connections that begin on this host while the daemon runs, by TCP or UDP, with all
     paths of MPTCP connections, and about what `cedos-get`, `cedos-put` and `cedos-cat` begin. What a
-    program binds to a network itself is not asked. Under a rule connections go direct rather than
-    through a gateway, unless `cedos forward` has `--fail closed`; datagrams through one are not asked.
+    program binds to a network itself is not asked. Under a rule connections and datagrams go direct
+    rather than through a gateway, unless `cedos forward` has `--fail closed`.
     """
     if context.invoked_subcommand is not None:
         return

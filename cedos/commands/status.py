@@ -64,7 +64,7 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
     made = f"{status.decisions} decision{'s' * (status.decisions != 1)}"
     yield (
         f"cedos {status.version} (process {status.pid}) has run for"
-        f" {render.duration(status.uptime_s)}: {made}, objective {status.objective}{dry}"
+        f" {render.duration(status.uptime_s)}: {made} ({render.objective(status.objective)}){dry}"
     )
     yield ""
     if status.networks:
@@ -114,7 +114,7 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
         network.kind,
         _state(network),
         "yes" if network.metered else "no",
-        f"{render.duration(rtt.value)} ({render.duration(rtt.age_s)} ago)" if rtt else "-",
+        f"{render.duration(rtt.value)} ({render.ago(rtt.age_s)})" if rtt else "-",
         (
             _RATES[seen]
             + render.indicator(seen, known[seen].value)
@@ -141,9 +141,9 @@ def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
     notes = [
         f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
         f"{'*' if one.synthetic else ''}"
-        f" ({render.duration(one.age_s)} ago)"
-        for name, one in sorted(network.indicators.items())
-        if render.worth_telling(name, one.value)
+        f" ({render.ago(one.age_s)})"
+        for name in render.in_order(network.indicators)
+        if render.worth_telling(name, (one := network.indicators[name]).value)
     ]
     if network.access_point:
         notes.insert(0, f"access point {render.plain(network.access_point)}")

@@ -35,7 +35,7 @@ def command(as_json: bool) -> None:
 
     WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
     it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
-    expected to be done, with the time before and after which that is unlikely (5 % each).
+    expected to be done: in nine of ten cases between the two times in brackets.
 
     Metered networks wait for as long as that risks no deadline by more than 1 % (0.1 % in its last two
     minutes). A transfer whose
@@ -96,14 +96,13 @@ def _why(each: TransferInTable, now: datetime) -> str:
 
 def _here(each: TransferInTable) -> str:
     whole = f" of {render.size(each.size_bytes)}" if each.size_bytes is not None else ""
-    share = f" ({each.done_bytes / each.size_bytes:.0%})" if each.size_bytes else ""
+    share = f" ({render.percent(each.done_bytes / each.size_bytes)})" if each.size_bytes else ""
     total = sum(each.bytes_by_network.values())
     by = ""
-    if total:
-        by = ", " + " ".join(
-            f"{name} {count / total:.0%}"
-            for name, count in sorted(each.bytes_by_network.items(), key=lambda one: -one[1])
-        )
+    if total and each.done_bytes:
+        shares = sorted(each.bytes_by_network.items(), key=lambda one: -one[1])
+        told = [(name, count / total) for name, count in shares if count / total >= 0.005]
+        by = ": " + ", ".join(f"{render.percent(of_it)} over {name}" for name, of_it in told)
     return f"{render.size(each.done_bytes)}{whole}{share}{by}"
 
 

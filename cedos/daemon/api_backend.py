@@ -19,6 +19,7 @@ from cedos.api.messages import (
     ProbesMessage,
     StatusMessage,
     SubflowMessage,
+    flow_matches,
     flow_text,
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
@@ -169,6 +170,13 @@ class ApiBackend:
         if decision is None:
             if not flow:
                 raise NotFoundError("nothing was decided yet")
+            if any(
+                flow_matches(flow, key, one.server_name) for one in self._flows for key in one.paths
+            ):
+                raise NotFoundError(
+                    f"nothing was decided about {flow}: it began before this daemon did, or its program"
+                    " chose the network itself"
+                )
             raise NotFoundError(
                 f"no decision about {flow} is known. `cedos status` lists the flows that live;"
                 " `cedos explain` alone shows the latest decision"

@@ -13,7 +13,7 @@ import structlog
 
 from cedos.api.server import ControlServer
 from cedos.config import Config
-from cedos.config.directories import HISTORY_FILE, directories
+from cedos.config.directories import HISTORY_FILE, Directories, directories
 from cedos.daemon import second_network, startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
@@ -55,6 +55,7 @@ from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
+from cedos.monitor.events import Change, NetworkEvent
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.flows.flow_source import KernelFlows
 from cedos.monitor.flows.open_sockets import open_sockets
@@ -102,6 +103,8 @@ async def run(
     """
     where = directories()
     where.state.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        where.waiting.unlink()  # of one that was killed while it waited
     problems: list[str] = []
     async with AsyncExitStack() as stack:
         bus = SystemBus() if config.providers.host else None
@@ -118,7 +121,7 @@ async def run(
         if len(second_network.usable(links.networks())) < second_network.NEEDED:
             if not wait:
                 raise second_network.refusal(links)
-            await _wait(links, where.state, notifier, privileged, dry_run=dry_run)
+            await _wait(links, where, notifier, privileged, dry_run=dry_run)
         history = startup.history(config, where.history, stack, problems)
         sizes = startup.sizes(where.state / _SIZES_FILE)
         usage = startup.usage(where.state / Usage.FILE, stack, problems)
@@ -181,7 +184,7 @@ def _by(privileged: PrivilegedProcess | None) -> _By:
 
 async def _wait(
     links: LinkMonitor,
-    state: Path,
+    where: Directories,
     notifier: Notifier,
     privileged: PrivilegedProcess | None,
     *,
@@ -189,12 +192,20 @@ async def _wait(
 ) -> None:
     """Waits for a second network, on a host that is as it was before any daemon."""
     if not dry_run:
-        undone = restore(state, **_by(privileged))
+        undone = restore(where.state, **_by(privileged))
         if undone.done:
             _log.warning("undid what a dead daemon had left", undone=undone.done)
         if undone.left:
             _log.error("some of what a dead daemon had left could not be undone", left=undone.left)
-    await second_network.arrives(links, notifier)
+    await second_network.arrives(links, notifier, where.waiting)
+
+
+def _happened(event: NetworkEvent) -> str:
+    if event.change is Change.LOST:
+        return "network gone"
+    if event.before is not None and event.before.up == event.network.up:
+        return "network has changed"  # (its addresses, whether it is metered)
+    return "network up" if event.network.up else "network down"
 
 
 class Daemon:
@@ -463,7 +474,7 @@ class Daemon:
 
     def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
         flow = self._flows.rescued(key, network)
-        self._observer.portals.rescued(key)
+        self._observer.rescued(key)
         if flow is not None:
             self._director.rescued(flow, network, reason, self._observer.context())
 
@@ -487,7 +498,7 @@ class Daemon:
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():
-            _log.info("network", change=str(event.change), name=event.network.name)
+            _log.info(_happened(event), network=event.network.name)
             await self.networks_changed()
 
     async def _keep(self, notifier: Notifier) -> None:

@@ -19,6 +19,8 @@ from cedos.errors import TraceError
 
 OPPORTUNITY_BYTES = 1500
 OPPORTUNITY_BITS = OPPORTUNITY_BYTES * 8
+# Parsing takes five times as much memory; a file of 3 MB may hold 3 GB of zeros.
+_MOST_BYTES = 256 << 20
 # What TCP's own data is of a full packet: 1500 bytes less IPv4, TCP and timestamp headers.
 TCP_GOODPUT_SHARE = 1448 / 1500
 
@@ -80,11 +82,14 @@ class Trace:
     def read(cls, path: Path) -> "Trace":
         """Reads a trace file, plain or gzip'd (`.gz`); TraceError names file and line."""
         try:
-            data = path.read_bytes()
-            if path.suffix == ".gz":
-                data = gzip.decompress(data)
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise TraceError(f"{path}: {error}") from error
+        if len(data) > _MOST_BYTES:
+            raise TraceError(
+                f"{path}: more than {_MOST_BYTES >> 20} MiB of text; an hour at 100 Mbit/s is 229"
+            )
         return cls.parse(data, str(path))
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.gateway import GATEWAY, Gatewayed
 from emu.testbed.programs.rescue_laptop import through_gateway
 from emu.testbed.programs.servers import Servers
+from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.unmodified.download import download
 
 ACCESSES = (
@@ -83,6 +85,78 @@ def test_what_is_under_a_users_rule_does_not_go_through_the_gateway(network: str
         other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
         assert came[network] > size
         assert came[other] < 50_000, "pings, and what keeps the session"
+
+
+ECHO_PORT = 9005
+ECHO = f"""
+import socket
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("{SERVER}", {ECHO_PORT}))
+print("ready", flush=True)
+while True:
+    data, sender = one.recvfrom(65535)
+    one.sendto(sender[0].encode().ljust(1000), sender)
+"""
+ASK = f"""
+import socket, time
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.settimeout(3)
+seen = set()
+for _ in range(200):
+    one.sendto(bytes(1000), ("{SERVER}", {ECHO_PORT}))
+    seen.add(one.recv(2000).strip().decode())
+print(*sorted(seen))
+"""
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("network", ["wlan0", "lte0"])
+def test_datagrams_under_a_users_rule_do_not_go_through_the_gateway(network: str) -> None:
+    """A redirected program's: it knows of neither."""
+
+    def ask(laptop: Laptop) -> str:
+        return laptop.client.run(
+            *("setpriv", f"--reuid={USER}", "--clear-groups", sys.executable, "-c", ASK)
+        ).stdout.strip()
+
+    with (
+        Laptop(*ACCESSES, source_rules=False) as laptop,
+        through_gateway(laptop, USER, "--fail", "open") as daemon,
+    ):
+        echo = laptop.server.popen(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
+        with echo:
+            assert echo.stdout is not None
+            assert echo.stdout.readline() == b"ready\n"
+            assert ask(laptop) in SERVER_ADDRESSES, "from the gateway, which is the server's host"
+            daemon.client.add_rule(
+                RuleRequest(host=f"{SERVER}/32", port=ECHO_PORT, only=(network,))
+            )
+            time.sleep(3.0)  # the proxy has heard of it
+            before = {name: received_bytes(laptop, name) for name in ("wlan0", "lte0")}
+            assert ask(laptop) not in SERVER_ADDRESSES
+            came = {name: received_bytes(laptop, name) - before[name] for name in before}
+            echo.terminate()
+        other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
+        assert came[network] > 200_000
+        assert came[other] < 50_000, "pings, and what keeps the session"
+
+
+@pytest.mark.usefixtures("registry")
+def test_the_session_with_the_gateway_obeys_a_rule_about_the_gateway() -> None:
+    size = 1_000_000
+    with (
+        Laptop(*ACCESSES, source_rules=False) as laptop,
+        Servers(laptop, mptcp=False) as servers,
+        through_gateway(laptop, USER, "--fail", "open", "--detour", "always") as daemon,
+    ):
+        servers.make_size(size)
+        for never in ("wlan0", "lte0"):
+            daemon.client.add_rule(RuleRequest(host=GATEWAY, never=(never,)))
+            time.sleep(3.0)  # the proxy has heard of it
+            before = received_bytes(laptop, never)
+            found = download(laptop.client, f"http://{SERVER}/bytes/{size}", size, user=int(USER))
+            assert found.whole
+            assert received_bytes(laptop, never) - before < 50_000, never
 
 
 def received_bytes(laptop: Laptop, network: str) -> int:

@@ -114,3 +114,15 @@ def test_no_cancellation_is_lost() -> None:
         and node.value.id == "asyncio"
     ]
     assert users == [], "`async with asyncio.timeout(...)` would be right"
+
+
+def test_one_module_tells_of_which_kind_an_interface_is() -> None:
+    judging = re.compile(
+        r"""172\.20\.10|ANDROID_METERED|["'](?:wl|ww|wwan|rmnet|rndis|usb)\d*\*?["']"""
+    )
+    found = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("cedos/**/*.py")
+        if judging.search(path.read_text())
+    }
+    assert found == {"cedos/kernel/interface_kind.py", "cedos/kernel/dhcp_leases.py"}

@@ -23,8 +23,6 @@ def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
         yield ""
         yield f"{one.network}, {way}: {'a probe is due' if one.send else 'no probe'} now"
         yield f"  Why: {render.sentence(one.why)}"
-        if one.gain_s is not None:
-            yield f"  Its answer should save {render.duration(one.gain_s)} of waiting."
         cost = (
             "more than a budget has left"
             if one.cost_s is None
@@ -38,6 +36,6 @@ def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
             yield "  None was sent yet."
         else:
             yield (
-                f"  The last one was sent {render.duration(one.sent.age_s)} ago. The reason then:"
+                f"  The last one was sent {render.ago(one.sent.age_s)}. The reason then:"
                 f" {render.sentence(one.sent.why)}"
             )

@@ -40,6 +40,18 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def age(seconds: float) -> str:
+    """`under 1 s`, `5 s`, `3 min`: of measurements nobody wants it more exactly."""
+    if seconds < 0.95:
+        return "under 1 s"
+    return duration(seconds) if seconds >= 9.95 else f"{seconds:.0f} s"
+
+
+def ago(seconds: float) -> str:
+    """`just now`, `5 s ago`."""
+    return "just now" if seconds < 0.95 else f"{age(seconds)} ago"
+
+
 def worth(seconds: float) -> str:
     """A price in seconds; what rounds to nothing is still one."""
     return "under 1 ms" if seconds < 0.001 else duration(seconds)
@@ -104,6 +116,24 @@ def cost(value: float | None) -> str:
 
 _UNITS: Final = {"dbm": "dBm", "db": "dB", "mps": "m/s"}
 
+_OBJECTIVES: Final = {"budgets": "at the prices that your budgets set"}
+
+
+def objective(name: str) -> str:
+    """By what strategies are compared, as `[decision] objective` has it; budgets set other prices."""
+    return _OBJECTIVES.get(name, f"objective {name}")
+
+
+_ORDER: Final = (
+    "past1_bps",
+    "past5_bps",
+    "past10_bps",
+    "past1_up_bps",
+    "past5_up_bps",
+    "past10_up_bps",
+)
+"""As people count, not as names sort."""
+
 _NAMES: Final = {
     "available": "reachable",
     "ap_count": "access points heard",
@@ -132,6 +162,13 @@ _NAMES: Final = {
     "sinr_db": "SINR",
     "speed_mps": "moving at",
 }
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Indicators, sorted by name, windows by their length."""
+    named = sorted(names)
+    windows = iter([each for each in _ORDER if each in named])
+    return [next(windows) if each in _ORDER else each for each in named]
 
 
 def worth_telling(name: str, value: float | None) -> bool:
@@ -180,7 +217,7 @@ _SOURCES: Final = {
     "default": "assumed",
     "hint": "as the program said",
     "history": "from earlier transfers",
-    "progress": "from its progress",
+    "progress": "as much as is left of it",
 }
 
 

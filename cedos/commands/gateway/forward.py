@@ -21,6 +21,7 @@ from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
 from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
+from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel.process import memory
@@ -318,23 +319,35 @@ async def _run(
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
-    link = GatewayLink(
-        joined,
-        DaemonChooser(directories().socket),
-        networks.__contains__ if networks else None,
-    )
-    ruled = RuledHosts(directories().socket)
+    own = RuledNetworks(directories().socket, joined.host, joined.port)
 
-    def direct(host: str, port: int, gateway_rtt_s: float | None) -> bool:
-        return ruled.covers(host, port) or (priced and told.direct(port, gateway_rtt_s))
+    def usable(interface: str) -> bool:
+        return (not networks or interface in networks) and own.may_use(interface)
 
-    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct)
+    link = GatewayLink(joined, DaemonChooser(directories().socket), usable)
+
+    async def changed() -> None:
+        await asyncio.to_thread(own.read)
+        link.check_networks()
+
+    ruled = RuledHosts(directories().socket, changed)
+
+    def direct(port: int, gateway_rtt_s: float | None) -> bool:
+        return priced and told.direct(port, gateway_rtt_s)
+
+    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct, rules=ruled)
     await ruled.follow()
     routes = EgressReader()
     datagrams = (
         RedirectedDatagrams(redirection, proxy.packets) if redirection is not None and udp else None
     )
-    names = NameStub(link, fails_open=fail is Fail.OPEN, near=domains, tunnelled=routes.has_tunnel)
+    names = NameStub(
+        link,
+        fails_open=fail is Fail.OPEN,
+        near=domains,
+        tunnelled=routes.has_tunnel,
+        rules=ruled,
+    )
     loop = asyncio.get_running_loop()
     work = (
         _join(proxy, *stdio)

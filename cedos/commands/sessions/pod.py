@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console import render
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.program import Program, say
@@ -16,7 +17,7 @@ from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
-from cedos.config.directories import user_folder
+from cedos.config.directories import directories, user_folder
 from cedos.errors import CedosError, ConfigError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.episode_transfer import forget, here_bytes
@@ -137,7 +138,8 @@ def command(
         (lambda _text: None) if quiet else lambda text: click.echo(plain(text), err=as_json)
     )
     only = networks.__contains__ if networks else lambda _interface: True
-    fetching = EpisodeFetching(book, folder.expanduser(), told, proxy, only)
+    chooser = DaemonChooser(directories().socket)
+    fetching = EpisodeFetching(book, folder.expanduser(), told, proxy, only, chooser)
     status = 0
 
     async def look() -> bool:

@@ -46,23 +46,33 @@ class DecisionLog:
             return await asyncio.to_thread(self._from_history, None)
         if flow.isdecimal() and int(flow) in self._recent:
             return self._recent[int(flow)]
-        for each in living:
-            meant = any(flow_matches(flow, key, each.server_name) for key in each.paths)
-            if meant and each.decision in self._recent:
-                return self._recent[each.decision]
+        meant = [
+            each
+            for each in living
+            if any(flow_matches(flow, key, each.server_name) for key in each.paths)
+        ]
+        for number in [each.decision for each in meant if each.decision is not None]:
+            found = self._recent.get(number) or await asyncio.to_thread(self._numbered, number)
+            if found is not None:
+                return found
         for decision in reversed(self._recent.values()):
             transfer = decision.transfer
             if transfer.flow and flow_matches(flow, transfer.flow, transfer.server_name):
                 return decision
-        return await asyncio.to_thread(self._from_history, flow)
+        # What was decided about an earlier flow of these ports does not explain one that lives.
+        return None if meant else await asyncio.to_thread(self._from_history, flow)
+
+    def _numbered(self, number: int) -> Decision | None:
+        if self._history is None:
+            return None
+        return next(iter(self._history.decisions(1, number=number)), None)
 
     def _from_history(self, flow: str | None) -> Decision | None:
         history = self._history
         if history is None:
             return None
-        if flow is not None and flow.isdecimal():
-            for decision in history.decisions(1, number=int(flow)):
-                return decision
+        if flow is not None and flow.isdecimal() and (numbered := self._numbered(int(flow))):
+            return numbered
         for decision in history.decisions(1, flow=flow):
             return decision
         for record in history.flows(1, flow=flow) if flow else ():

@@ -1,7 +1,8 @@
 """Hands a program the answer to its question, as if the resolver that it asked had sent it.
 
-The datagram goes over the loopback to the program's own socket. Sockets that are bound to an interface
-(systemd-resolved's) do not take it: systemd-resolved asks the resolvers of all networks by itself.
+The datagram goes over the loopback to the program's own socket. One that is bound to the interface of its
+address (a stub resolver's, systemd-resolved's) takes it, too: what is sent to an own address counts as
+received where that address is. systemd-resolved also asks the resolvers of all networks by itself.
 """
 
 import socket

@@ -287,6 +287,15 @@ class Observer:
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
+    def rescued(self, key: FlowKey) -> None:
+        """A first packet had no reply over the network of its address: whether that lives is asked."""
+        self.portals.rescued(key)
+        if not self._config.probes.enabled:
+            return
+        for network in usable(self._networks, self._barred):
+            if network.up and any(key.local == address.ip for address in network.addresses):
+                self.prober.ask(network)
+
     def transferred(self, network: str, carried_bytes: int, time_s: float) -> None:
         """Takes a small download over one network that has just ended."""
         self.keeper.observe_transfer(network, carried_bytes, time_s, time.monotonic())

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from ipaddress import ip_address
@@ -23,6 +24,7 @@ from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, Episod
 from cedos.files.podcasts.episode_transfer import EpisodeTransfer, forget
 from cedos.files.podcasts.subscriptions import Subscription
 from cedos.files.web_getting import session
+from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
 
 _UNKNOWN_BPS: Final = 1e6
@@ -46,7 +48,8 @@ class EpisodeFetching:
     """Whatever is wanted, when its turn comes in the table of transfers with deadlines (Cedos, III-D).
 
     An episode comes over one network at a time, two episodes over two where both are needed.
-    `say` gets a line for a person; `proxy`: a gateway's, for servers that are asked through it.
+    `say` gets a line for a person; `proxy`: a gateway's, for servers that are asked through it;
+    `chooser`: who knows this host's networks.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class EpisodeFetching:
         say: Callable[[str], None],
         proxy: str | None = None,
         only: Callable[[str], bool] = lambda _interface: True,
+        chooser: Chooser | None = None,
     ) -> None:
+        self._chooser = chooser
         self._book, self._folder, self._say = book, folder, say
         self._proxy, self._only = proxy, only
         self._reader = EgressReader()
@@ -292,14 +297,20 @@ class EpisodeFetching:
                 self._addresses[host] = (addresses, now + _NAMES_S)
         except (OSError, ValueError):  # what was known last will do
             self._addresses[host] = (addresses, now + _PAUSE_S)
+        if self._chooser is not None:
+            await self._chooser.learn()
         found: dict[str, Egress] = {}
         try:
             for address in addresses:
                 for each in self._reader.egresses(ip_address(address)):
-                    found.setdefault(each.interface, each)
+                    found.setdefault(each.interface, self._as_known(each))
         except (ValueError, HostError):
             return []
         return [each for each in found.values() if self._only(each.interface)]
+
+    def _as_known(self, egress: Egress) -> Egress:
+        known = self._chooser.network(egress.interface) if self._chooser is not None else None
+        return egress if known is None else replace(egress, kind=known.kind, metered=known.metered)
 
 
 def _host(url: str) -> str:

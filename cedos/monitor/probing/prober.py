@@ -72,6 +72,12 @@ class _Pings:
         return future
 
     def _answered(self, sequence: int, rtt_s: float) -> None:
+        # Those before it are lost, and known to be before this one: given up later, they would say
+        # of a network that has come back that it is gone.
+        sent_at_s = self._sent_at_s[sequence]
+        for earlier in [each for each, at_s in self._sent_at_s.items() if at_s < sent_at_s]:
+            self._timers[earlier].cancel()
+            self._overdue(earlier)
         self._timers.pop(sequence).cancel()
         size = PING_BYTES[self.version]
         self._finish(sequence, ProbeOutcome({"rtt_s": rtt_s}, Spent(size, size, rtt_s)))
@@ -220,6 +226,11 @@ class Prober:
     def pings(self, network: Network) -> bool:
         """Whether there is somebody to ping over the network who may answer."""
         return not self.problem and self._target(network) is not None
+
+    def ask(self, network: Network) -> None:
+        """Pings now, unless a ping may still be answered; the result goes to `results`."""
+        if network.name not in self.asked_at_s():
+            self._start(network)
 
     async def ping(self, network: Network) -> ProbeResult:
         return await self.probe(network, ProbeKind.PING)

@@ -1,4 +1,7 @@
-"""What is said of networks' being metered: by NetworkManager, the DHCP server, or the access point."""
+"""What is said of networks' being metered.
+
+By NetworkManager; else by ModemManager, the DHCP server, or the access point.
+"""
 
 import asyncio
 import contextlib
@@ -9,11 +12,12 @@ from cedos.errors import HostError
 from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.interface_kind import MeteredWord
 from cedos.monitor.bus import BusError, SystemBus
-from cedos.monitor.providers import access_points
+from cedos.monitor.providers import access_points, cellular
 from cedos.monitor.providers.access_points import ScanList
 from cedos.monitor.providers.networkmanager import DEVICE, PATH, SERVICE
 
 _MOST_DEVICES: Final = 64
+_OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
 _LEASE_S: Final = 3.0
 # NMMetered. What it guesses not to be metered is no more than what we guess ourselves.
 _WORDS: Final = {1: MeteredWord.YES, 2: MeteredWord.NO, 3: MeteredWord.GUESSED_YES}
@@ -28,7 +32,7 @@ def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None
 
 
 class HostMetered:
-    """NetworkManager's word (`bus` None: without it), else what leases and access points tell.
+    """NetworkManager's word (`bus` None: without it), else what modems, leases and access points tell.
 
     `scanned`: what the radio behind an interface has heard (`access_points.read`, or a test's).
     """
@@ -53,10 +57,15 @@ class HostMetered:
         if self._seen - seen:
             # A lease may be written a moment after its address is there.
             asyncio.get_running_loop().call_later(_LEASE_S, self._changed)
+        modems = await self._modems()
         for name, index in interfaces.items():
             if name in words:
                 continue
-            if await asyncio.to_thread(announced_metered, name, index) or await self._says(index):
+            if (
+                name in modems
+                or await asyncio.to_thread(announced_metered, name, index)
+                or await self._says(index)
+            ):
                 words[name] = MeteredWord.GUESSED_YES
         return words
 
@@ -66,6 +75,18 @@ class HostMetered:
             return (await self._scanned(index)).metered
         except (OSError, LookupError, HostError):  # no radio of nl80211's
             return False
+
+    async def _modems(self) -> frozenset[str]:
+        """The interfaces that ModemManager has modems behind, whatever they are called."""
+        if self._bus is None:
+            return frozenset()
+        try:
+            body = await self._bus.call(
+                cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects"
+            )
+        except BusError:
+            return frozenset()
+        return frozenset(cellular.parse_modems(body[0] if body else None).by_interface)
 
     async def _managed(self) -> dict[str, MeteredWord]:
         words: dict[str, MeteredWord] = {}

@@ -23,6 +23,7 @@ from cedos.proxy.local.first_words import SAFE_METHODS, FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection.redirection import Redirection
+from cedos.proxy.local.rule_book import NoRules, RuleBook
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.local.socks_association import SocksAssociation
 from cedos.proxy.request import ProxyRequest, RequestParser
@@ -104,7 +105,8 @@ class LocalProxy:
     """`open` (HostError: it cannot listen), then it serves until `close`.
 
     `everywhere`: programs' datagrams go over all networks at once. `direct`: whether a connection to a
-    host and port goes direct, which may be right where the gateway is so far.
+    port goes direct, which may be right where the gateway is so far. What is under one of the `rules`
+    goes direct.
     """
 
     def __init__(
@@ -113,12 +115,14 @@ class LocalProxy:
         fail: Fail = Fail.OPEN,
         *,
         everywhere: bool = False,
-        direct: Callable[[str, int, float | None], bool] = lambda *_: False,
+        direct: Callable[[int, float | None], bool] = lambda *_: False,
+        rules: RuleBook | None = None,
     ) -> None:
         self._link = link
         self._fail = fail
         self._everywhere = everywhere
         self._wanted_direct = direct
+        self._rules = rules or NoRules()
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
@@ -181,7 +185,7 @@ class LocalProxy:
 
         Raises: RefusedError.
         """
-        if far or not (self.goes_direct(host) or self._may_go_direct(host, port)):
+        if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
             try:
                 begun = words.begin if words else None
                 stream = await self._link.open(host, port, begun, use)
@@ -237,14 +241,30 @@ class LocalProxy:
             reset_on_close(upstream)
             self._direct.close(upstream)
 
-    def _may_go_direct(self, host: str, port: int) -> bool:
-        return self._fail is Fail.OPEN and self._wanted_direct(host, port, self._link.rtt_s)
+    async def _may_go_direct(self, host: str, port: int) -> bool:
+        if self._fail is Fail.CLOSED:
+            return False
+        if await self._rules.find(host, port, self._look_up):
+            return True
+        return self._wanted_direct(port, self._link.rtt_s)
+
+    def _packets_go_direct(self, host: str, port: int) -> bool:
+        if self.goes_direct(host):
+            return True
+        return self._fail is Fail.OPEN and self._rules.covers(host, port, self._look_up)
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                return await self._direct.addresses(host, port)
+        except (RefusedError, TimeoutError):
+            return []
 
     def packets(self, came: Came, refused: Refused = lambda _host, _port: None) -> ProgramPackets:
         """What carries the datagrams of one socket, and calls with the answers to them."""
         return ProgramPackets(
             self._link,
-            self.goes_direct,
+            self._packets_go_direct,
             self._direct.addresses,
             came,
             refused,

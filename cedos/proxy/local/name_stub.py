@@ -13,8 +13,10 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel.process.open_files import OUT_OF_FILES
+from cedos.monitor.dns.message import parse
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import is_near
+from cedos.proxy.local.rule_book import NoRules, RuleBook
 from cedos.proxy.names import resolver
 from cedos.proxy.names.messages import (
     NO_SUCH_NAME,
@@ -54,6 +56,7 @@ class NameStub:
         near: domains whose names are of this place, as a VPN's are.
         tunnelled: whether this host has a VPN: then what the gateway does not know is asked here, too.
         servers: this host's resolvers.
+        rules: a user's; what is under one goes direct, so its name is looked up here.
     """
 
     def __init__(
@@ -64,10 +67,12 @@ class NameStub:
         near: Sequence[str] = (),
         tunnelled: Callable[[], bool] = lambda: False,
         servers: Callable[[], Sequence[Endpoint]] = resolver.host_servers,
+        rules: RuleBook | None = None,
     ) -> None:
         self._link, self._fails_open, self._tunnelled = link, fails_open, tunnelled
         self._near = frozenset(each.strip(".").lower() for each in near)
         self._servers = servers
+        self._rules = rules or NoRules()
         self._local = Resolver(self._others)
         self._sockets: list[tuple[socket.socket, socket.socket]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,6 +119,11 @@ class NameStub:
         """Whoever knows, answers; where nobody does, that is said."""
         if self._is_near(question.name):
             return await self._here(message, question)
+        if self._fails_open and self._rules.names(question.name):
+            found = await self._here(message, question)
+            if (reply := parse(found)) is not None:
+                self._rules.learn(question.name, reply.addresses)
+            return found
         try:
             found = await self._link.ask(message)
         except GatewayUnreachableError as error:

@@ -41,7 +41,7 @@ class ProgramPackets:
     out of reach.
 
     Args:
-        goes_direct: whether a host is of this place.
+        goes_direct: whether a host's port is reached without the gateway: it is of this place, say.
         permitted: where direct packets may go.
         came: called with each answer: from which address and port, and what.
         refused: called with the place that does not take what was sent to it.
@@ -55,7 +55,7 @@ class ProgramPackets:
     def __init__(
         self,
         link: GatewayLink,
-        goes_direct: Callable[[str], bool],
+        goes_direct: Callable[[str, int], bool],
         permitted: Permitted,
         came: Came,
         refused: Refused,
@@ -80,7 +80,7 @@ class ProgramPackets:
         now = self.used_s = self._loop.time()
         way = self._ways.get((host, port))
         if way is None or way.until_s < now:
-            way = self._ways[host, port] = _Way(self._goes_direct(host), now + _TRIED_S)
+            way = self._ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
             while len(self._ways) > MOST_PLACES:
                 self._ways.popitem(last=False)
         self._ways.move_to_end((host, port))

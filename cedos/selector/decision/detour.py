@@ -53,7 +53,7 @@ def weigh(decision: Decision, networks: Sequence[Network], detour: Detour) -> De
     """Judges by the times of a decision, which knows all strategies that a session could carry out."""
     singles = [each for each in decision.evaluations if each.strategy.kind is StrategyKind.SINGLE]
     if not singles:
-        return DetourVerdict(False, "by the gateway: no network is known to be usable")
+        return DetourVerdict(False, "through the gateway: no network is known to be usable")
     alone = min(singles, key=lambda each: each.cost)
     chosen = _of(decision) or alone
     faster_s = max(alone.time_s - chosen.time_s, 0.0)
@@ -64,15 +64,15 @@ def weigh(decision: Decision, networks: Sequence[Network], detour: Detour) -> De
         no_other = "" if others else ", and no other network is there to go on over"
         return DetourVerdict(
             True,
-            f"direct: the gateway would cost {reason.seconds(costs_s)} and be worth"
+            f"direct: the way through the gateway takes {reason.seconds(costs_s)} more and is worth"
             f" {reason.seconds(faster_s + survives_s)}{no_other}",
         )
-    parts = [f"surviving a network's death {reason.seconds(survives_s)}"]
+    parts = [f"that it survives a network's death is worth {reason.seconds(survives_s)}"]
     if faster_s > 0.0:
-        parts.insert(0, f"more than one network {reason.seconds(faster_s)}")
+        parts.insert(0, f"using several networks saves {reason.seconds(faster_s)}")
     return DetourVerdict(
         False,
-        f"by the gateway, which costs {reason.seconds(costs_s)}: {' and '.join(parts)} are worth more",
+        f"through the gateway, which takes {reason.seconds(costs_s)} more: {', and '.join(parts)}",
     )
 
 

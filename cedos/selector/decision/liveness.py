@@ -47,7 +47,7 @@ def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> 
         age_s = max(context.at_s - sign.measured_at_s, 0.0)
         answered_since = rtt is not None and rtt.measured_at_s > sign.measured_at_s
         if age_s <= believed_s and (name == _PORTAL or not answered_since):
-            return f"{network} {words} {age_s:.1f} s ago"
+            return f"{network} {words} {ago(age_s)}"
     return None
 
 
@@ -70,3 +70,10 @@ def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, st
             if why is not None:
                 found[network.name] = why
     return found
+
+
+def ago(age_s: float) -> str:
+    """`just now`, `0.4 s ago`, `14 s ago`."""
+    if age_s < 0.05:
+        return "just now"
+    return f"{age_s:.1f} s ago" if age_s < 9.95 else f"{age_s:.0f} s ago"

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.liveness import GIVEN_UP_S
+from cedos.selector.decision.liveness import GIVEN_UP_S, ago
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silences import silences, waits
-from cedos.selector.objective import MaxS, WeightedCost
+from cedos.selector.objective import MaxS, Outcome, WeightedCost
 from cedos.selector.uncertainty.brute_force import BruteForce
 
 # Differences smaller than this are not worth a word.
@@ -17,6 +18,8 @@ _ALIKE = 1.05
 _LARGE_BYTES = 100_000
 # A rate as old as this has lost half of what it said, or more (`rates`).
 _OLD_S = 7.0
+# So many times its price for few bytes, the price of many is worth a word.
+_DEARER = 2.0
 
 
 def chosen(
@@ -54,6 +57,8 @@ def chosen(
     if by_rule:
         parts.append("A rule of thumb decided, as there are no predictors")
     parts.extend(_notes(case, evaluations))
+    if dear := _dear(case, choice, evaluations):
+        parts.append(dear)
     return sentences(*parts)
 
 
@@ -226,6 +231,39 @@ def _prices(objective: WeightedCost) -> str:
     return f"Prices: {', '.join(parts)}" if parts else ""
 
 
+def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
+    """What a budgeted network's bytes counted for, where so many are dearer than the price of few."""
+    objective = case.objective
+    if not isinstance(objective, WeightedCost) or case.transfer.deadline_s is not None:
+        return ""
+    others = sorted(evaluations, key=lambda each: each.time_s)
+    for each in (choice, *others):
+        network = each.strategy.networks[0] if each.strategy.networks else ""
+        few_s = objective.prices.data_rate(network) * each.metered_bytes
+        if each.strategy.kind != StrategyKind.SINGLE or not 0.0 < few_s < PROHIBITIVE:
+            continue
+        beside_s = objective.cost(
+            Outcome(each.time_s, each.energy_j, each.metered_bytes, each.metered_bytes)
+        )
+        count_s = each.cost - beside_s
+        if count_s < _DEARER * few_s or count_s < 1.0:
+            continue
+        what = f"{amount(each.metered_bytes)} over {network}"
+        if count_s >= PROHIBITIVE:
+            return f"{what} is more than the budget has left to choose with"
+        return (
+            f"{what} counted as {_hours(count_s)} of waiting, as the budget can hardly spare it now"
+        )
+    return ""
+
+
+def _hours(time_s: float) -> str:
+    for limit_s, divisor, unit in ((100.0, 1, "s"), (6000.0, 60, "minutes"), (2e5, 3600, "hours")):
+        if time_s < limit_s:
+            return f"{time_s / divisor:.0f} {unit}"
+    return f"{time_s / 86_400:.0f} days"
+
+
 def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     name = strategy.networks[0]
     indicators = context.networks.get(name, {})
@@ -242,4 +280,4 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
 
 
 def _ago(indicator: Indicator, context: Context) -> str:
-    return f"{max(context.at_s - indicator.measured_at_s, 0.0):.1f} s ago"
+    return ago(context.at_s - indicator.measured_at_s)

@@ -149,14 +149,13 @@ class ProbeValue:
         price = self._of(network)
         cost = price.today(network, moment.prices)
         forbidden = cost >= PROHIBITIVE
-        takes = f"{price.carried_bytes / 1e3:.3g} kB, {price.energy_j:.3g} J"
         known_alive = self._light and network in moment.heard_at_s
         if network not in self._probed_at_s and not known_alive:
-            why = f"never probed, but a used-up budget forbids it ({takes})"
+            why = "never probed, but a used-up budget forbids it"
             return ProbeVerdict(not forbidden, why if forbidden else "never probed", None, cost)
         worth = self.worth(network, moment)
         if forbidden:
-            return ProbeVerdict(False, f"a used-up budget forbids it ({takes})", worth, cost)
+            return ProbeVerdict(False, "a used-up budget forbids it", worth, cost)
         _, rival = _best(network, moment)
         count = self._transfers(network, moment)
         if rival is None:
@@ -170,12 +169,11 @@ class ProbeValue:
                 last = f"it was heard {_time(quiet_s)} ago"
             else:
                 last = f"the last probe is {_time(moment.now_s - probed_at_s)} old"
-            why = (
-                f"{last}. A new one should save {_time(worth)}"
-                f" ({_time(worth / count)} for each of {count:.2g} transfers)."
-                f" That is {'more' if worth > cost else 'not more'} than its price of {_time(cost)}"
-                f" ({takes})"
+            than = f"{'more' if worth > cost else 'not more'} than its price of {_time(cost)}"
+            saves = (
+                f"should save {_time(worth)} of waiting, {than}" if worth else "would save nothing"
             )
+            why = f"{last}. A new one {saves}"
         return ProbeVerdict(worth > cost, why, worth, cost)
 
     def probed(self, network: str, moment: Moment) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cedos.model import Direction, Label, Strategy, StrategyKind
+from cedos.model import Direction, Label, NetworkKind, Strategy, StrategyKind
 from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.interface import LABELS
 from cedos.session.protocol.session import Session
@@ -42,8 +42,24 @@ class Question:
     waited_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class KnownNetwork:
+    """What an interface leads to, by somebody who knows the host."""
+
+    kind: NetworkKind
+    metered: bool
+
+
 class Chooser(Protocol):
     """Somebody who knows more of this host's networks than a session does."""
+
+    async def learn(self) -> None:
+        """Has `network` know the host's networks as they are now. Raises nothing."""
+        ...
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        """What is known of an interface; None: the session judges by itself."""
+        ...
 
     async def choose(self, question: Question) -> Strategy | None:
         """The strategy, its networks named by their interfaces; None: nobody knows. Raises nothing."""
@@ -100,6 +116,10 @@ class Advice:
     def apply(self) -> None:
         """Lets labels onto paths as was chosen; to be called when paths have come or gone."""
         now = self._loop.time()
+        for path in self._core.paths:
+            known = self._chooser.network(path.facts.network)
+            if known is not None:
+                path.facts.kind, path.facts.metered = known.kind, known.metered
         for rank, until_s in enumerate(self._until_s):
             if until_s <= now:
                 self._strategies[rank] = None

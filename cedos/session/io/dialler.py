@@ -7,12 +7,13 @@ after all is worth more than the reason why the one before it was lost.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cedos.errors import CedosError
+from cedos.session.io.advice import KnownNetwork
 from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
@@ -34,7 +35,7 @@ class DialledServer:
     """Whom a session dials, and as whom.
 
     `networks` says whether an interface may be used; `resolve` looks names up again, None where there are
-    only addresses.
+    only addresses. `known`: what somebody else knows of an interface.
     """
 
     endpoints: Sequence[Endpoint]
@@ -43,6 +44,7 @@ class DialledServer:
     ask: SetUpOptions
     networks: Callable[[str], bool]
     resolve: Callable[[], Awaitable[Sequence[Endpoint]]] | None
+    known: Callable[[str], KnownNetwork | None] = lambda _interface: None
 
 
 class Dialler:
@@ -160,7 +162,7 @@ class Dialler:
         found: dict[str, tuple[Egress, list[Endpoint]]] = {}
         metered_allowed = self._metered_allowed()
         for endpoint in self.endpoints:
-            for egress in self._driver.links.egresses(endpoint[0]):
+            for egress in self._egresses(endpoint):
                 if (metered_allowed or not egress.metered) and self._server.networks(
                     egress.interface
                 ):
@@ -172,8 +174,16 @@ class Dialler:
         return {
             egress.interface: egress.metered
             for endpoint in self.endpoints
-            for egress in self._driver.links.egresses(endpoint[0])
+            for egress in self._egresses(endpoint)
         }
+
+    def _egresses(self, endpoint: Endpoint) -> Iterator[Egress]:
+        for egress in self._driver.links.egresses(endpoint[0]):
+            known = self._server.known(egress.interface)
+            if known is None:
+                yield egress
+            else:
+                yield replace(egress, kind=known.kind, metered=known.metered)
 
     @staticmethod
     def _stands(path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:

@@ -210,6 +210,11 @@ class Connection:
         """At the end that dials: whether a network leads to the other end, whoever answers there."""
         return self.flow.dialler is not None and self.flow.dialler.has_network
 
+    def check_networks(self) -> None:
+        """At the end that dials: `networks` answers otherwise now. Leaves those that may not be used."""
+        if self.flow.dialler is not None:
+            self.flow.dialler.check()
+
     @property
     def peer_closed(self) -> bool:
         """Whether the peer has closed, and all it ever sent is here."""

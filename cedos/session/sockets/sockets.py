@@ -88,6 +88,8 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_s):
             found = await _resolve(wanted, forever=timeout_s is None)
+            if chooser is not None:
+                await chooser.learn()
             driver = drivers.current()
             only_addresses = all(_is_address(host) for host, _ in wanted)
             server = DialledServer(
@@ -97,6 +99,7 @@ async def connect(
                 SetUpOptions(int(seconds), driver.hardware_aes, clear),
                 networks or (lambda _interface: True),
                 None if only_addresses else partial(_resolve, wanted, forever=True),
+                (lambda _interface: None) if chooser is None else chooser.network,
             )
             adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser, thrifty)
             core = Session(

@@ -183,7 +183,10 @@ def test_it_waits_for_a_second_network_and_says_so(host: Host, manager: socket.s
         hear(manager, "WATCHDOG=1")
         asked = host.cedos("status")
         assert asked.returncode == 6
-        assert "waiting for a second usable network" in asked.stderr
+        assert asked.stderr.endswith(
+            f"(process {process.pid}) is waiting for a second usable network. Usable now: wlan0; not"
+            " usable: lte0 (no default route)\n"
+        )
         assert host.routing() == before
         host.namespace.ip("link", "set", "lte0", "up")
         host.namespace.ip("route", "add", "default", "via", "192.168.44.1", "metric", "44")

@@ -12,8 +12,8 @@ import pytest
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.session_choices import DaemonChooser
 from cedos.errors import DaemonUnreachableError
-from cedos.model import Bulk, Label, Strategy, StrategyKind, Urgency
-from cedos.session.io.advice import Question
+from cedos.model import Bulk, Label, NetworkKind, Strategy, StrategyKind, Urgency
+from cedos.session.io.advice import KnownNetwork, Question
 
 pytestmark = pytest.mark.anyio
 URGENT = Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 4_000)
@@ -39,7 +39,11 @@ class Client:
 
     def networks(self) -> list[Any]:
         self.named += 1
-        return [SimpleNamespace(name="home", interface="wlan0")]
+        if not self._there:
+            raise DaemonUnreachableError("no daemon")
+        return [
+            SimpleNamespace(name="home", interface="wlan0", kind=NetworkKind.WIFI, metered=True)
+        ]
 
 
 def chooser(monkeypatch: pytest.MonkeyPatch, client: Client) -> DaemonChooser:
@@ -82,3 +86,17 @@ async def test_a_question_about_what_was_sent_already_is_passed_on(
         (None, 0.0),
         ("wlan0", 0.1),
     ]
+
+
+async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    made = chooser(monkeypatch, client)
+    assert made.network("wlan0") is None
+    for _ in range(2):
+        await made.learn()
+    assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
+    assert made.network("lte0") is None
+    assert client.named == 1, "it has just been asked"
+    nobody = chooser(monkeypatch, Client(there=False))
+    await nobody.learn()
+    assert nobody.network("wlan0") is None

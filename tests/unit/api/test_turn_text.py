@@ -21,6 +21,14 @@ def at(text: str) -> float:
             TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:42")),
             "waiting for Wi-Fi, must begin over lte0 at 17:42",
         ),
+        (
+            TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:59:38")),
+            "waiting for Wi-Fi, must begin over lte0 at 17:59, 22 s before its deadline",
+        ),
+        (
+            TurnMessage(spare=("lte0",), begin_unix_s=at("25 08:00")),
+            "waiting for Wi-Fi, must begin over lte0 tomorrow 08:00",
+        ),
         (TurnMessage(spare=("lte0",)), "waiting for Wi-Fi"),
         (TurnMessage(), "waiting for a network"),
         (TurnMessage(first=False), "waiting for transfers that are wanted earlier"),
@@ -40,11 +48,11 @@ def at(text: str) -> float:
         ),
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 19:10")),
-            "over wlan0; cannot be done by 18:00; done about 19:10 (19:10 or much later)",
+            "over wlan0; cannot be done by 18:00; done about 19:10, or much later",
         ),
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 17:50")),
-            "over wlan0; may not be done by 18:00; done about 17:50 (17:50 or much later)",
+            "over wlan0; may not be done by 18:00; done about 17:50, or much later",
         ),
         (
             TurnMessage(
@@ -53,7 +61,7 @@ def at(text: str) -> float:
                 end_unix_s=at("24 17:30"),
                 end_high_unix_s=at("24 17:50"),
             ),
-            "over wlan0; done about 17:30 (17:20 to 17:50)",
+            "over wlan0; done about 17:30 (between 17:20 and 17:50)",
         ),
     ],
 )

@@ -349,6 +349,10 @@ def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> N
     assert "2 GB (200 %)" in shown()
     assert "  used up" in shown(spent_up=True)
     assert "data: used up, 0 B of 1 GB left until 1970-01-02 " in shown(spent_up=True)
+    nearly = shown(spent_up=True, spent=0.98e9)
+    assert "  nearly used up" in nearly
+    assert "data: nearly used up, 20 MB of 1 GB left until 1970-01-02 " in nearly
+    assert "That is kept for what has no other way." in nearly
     assert "(over)" in shown(over=True)
     joules = shown(resource="energy", supply=20_000.0, spent=1234.0)
     assert "1.23 kJ (6 %)  20 kJ" in joules

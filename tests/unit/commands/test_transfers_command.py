@@ -32,10 +32,19 @@ def test_what_waits_is_explained_at_once() -> None:
     text = "\n".join(lines([waiting()], NOW, 1000))
     assert "song.flac" in text
     assert "18:42" in text
-    assert "40 MB of 100 MB (40%), wlan0 98% lte0 2%" in text
+    assert "40 MB of 100 MB (40 %): 98 % over wlan0, 2 % over lte0" in text
     assert "waiting for Wi-Fi, must begin over lte0 at 17:42" in text
     assert "60 MB of it metered" in text
     assert "USER" not in text
+
+
+def test_shares_of_nothing_and_of_hardly_anything_are_not_told() -> None:
+    """`0 B of 30 MB (0%), lte0 100%` was the directory's few bytes."""
+    none = msgspec.structs.replace(waiting(), done_bytes=0, bytes_by_network={"lte0": 300})
+    assert any(line.endswith("0 B of 100 MB (0 %)") for line in lines([none], NOW, 1000))
+    shares = {"lte0": 300, "wlan0": 40_000_000}
+    nearly = msgspec.structs.replace(waiting(), bytes_by_network=shares)
+    assert any(line.endswith("(40 %): 100 % over wlan0") for line in lines([nearly], NOW, 1000))
 
 
 def test_whose_program_does_not_run_says_what_to_do() -> None:

@@ -110,6 +110,23 @@ def test_a_closed_terminal_undoes_and_ends(folders: Path) -> None:
     assert shown.read_text() == "running balanced True\nundone\n"
 
 
+def test_started_with_nohup_it_outlives_its_terminal(folders: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; it is inherited
+    try:
+        process = start("--dry-run")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running balanced True\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        out, _ = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("undone\n", 0)
+
+
 def test_a_service_reloads_its_configuration(folders: Path) -> None:
     file = folders / "c.toml"
     file.touch()

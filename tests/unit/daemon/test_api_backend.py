@@ -93,3 +93,20 @@ async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
         await backend.explain("nothing.example")
     with pytest.raises(NotFoundError, match=r"^nothing was decided yet$"):
         await backend.explain(None)
+
+
+async def test_a_living_flow_without_a_decision_is_told_apart() -> None:
+    class Nothing:
+        async def find(self, *_: object) -> None:
+            return None
+
+    flows = LivingFlows()
+    flows.opened(
+        FlowOpened(
+            FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443), 1.0, 1.0
+        )
+    )
+    backend = backend_of(flows, OpenSockets(None, None))
+    backend._log = Nothing()  # type: ignore[assignment]
+    with pytest.raises(NotFoundError, match=r"^nothing was decided about 1111: it began before"):
+        await backend.explain("1111")

@@ -14,6 +14,11 @@ from predictors.calibration import Calibration
         "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within the"
         " 90 % interval",
     ),
+    (
+        Calibration(20, 1.01, 0.6, 0.85),
+        "wlan0: transfers took as long as expected (median of 20); 17 of 20 were within the 90 %"
+        " interval",
+    ),
 ])  # fmt: skip
 def test_what_is_said(held: Calibration | None, said: str) -> None:
     assert sentence("wlan0", held) == said

@@ -14,6 +14,7 @@ from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
+from cedos.proxy.local.rule_book import RuleBook
 from cedos.session.protocol.crypto import KeyPair
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -36,6 +37,7 @@ class Ends:
         local: bool = True,
         patience_s: float = 3.0,
         direct: Callable[[int, float | None], bool] | None = None,
+        rules: RuleBook | None = None,
         **settings: int,
     ) -> None:
         self.gateway = Gateway(
@@ -50,7 +52,7 @@ class Ends:
         joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
         self.link = GatewayLink(joined, patience_s=patience_s)
         self.proxy = (
-            LocalProxy(self.link, fail)
+            LocalProxy(self.link, fail, rules=rules)
             if direct is None
             else LocalProxy(self.link, fail, direct=direct)
         )

@@ -10,6 +10,7 @@ import pytest
 from cedos.proxy.gateway import associations, packet_relay
 from cedos.proxy.local import gateway_link
 from cedos.proxy.local.local_proxy import Fail
+from cedos.proxy.local.rule_book import NoRules
 from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.packets import Obstacle
 
@@ -117,6 +118,39 @@ async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -
     while await origin.next() != bytes(60_000):
         pass
     assert await origin.nothing()
+
+
+class OneRule(NoRules):
+    """About one port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def find(self, host: str, port: int, look_up: Any) -> bool:
+        raise AssertionError("datagrams do not wait")
+
+    def covers(self, _host: str, port: int, _look_up: Any) -> bool:
+        return port == self.port
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize("fail", list(Fail))
+async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(
+    ends: Ends, sockets: Any, fail: Fail
+) -> None:
+    ruled, other = await sockets(echoes=True), await sockets(echoes=True)
+    await ends.start(patience_s=10.0, fail=fail, rules=OneRule(ruled.port))
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", ruled.port, b"one")
+    assert await program.next() == SocksPacket("127.0.0.1", ruled.port, b"echo one")
+    through = 1 if fail is Fail.CLOSED else 0
+    assert len(ends.gateway._associations) == through
+    program.send("127.0.0.1", other.port, b"two")
+    assert await program.next() == SocksPacket("127.0.0.1", other.port, b"echo two")
+    assert len(ends.gateway._associations) == 1
+    senders = [(await one.came.get())[1] for one in (ruled, other)]
+    assert (senders[0] == senders[1]) is (fail is Fail.CLOSED)
+    program.writer.close()
 
 
 @pytest.mark.usefixtures("far")

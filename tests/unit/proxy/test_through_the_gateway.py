@@ -17,6 +17,7 @@ from cedos.proxy.gateway import gateway
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near
+from cedos.proxy.local.rule_book import LookUp, NoRules
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
@@ -408,7 +409,7 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
 ) -> None:
     asked: list[int] = []
 
-    def direct(_host: str, port: int, _gateway_rtt_s: float | None) -> bool:
+    def direct(port: int, _gateway_rtt_s: float | None) -> bool:
         asked.append(port)
         return True
 
@@ -427,3 +428,27 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
             carried = await asyncio.wait_for(ends.proxy.carry(program, upstream, b"word"), 5)
         assert carried.up_bytes == 4
     assert asked == ([] if there else [port])
+
+
+class PrefixRule(NoRules):
+    """About one address, by whatever name it is called."""
+
+    async def find(self, host: str, port: int, look_up: LookUp) -> bool:
+        return "127.0.0.1" in await look_up(host, port)
+
+    def covers(self, host: str, port: int, look_up: LookUp) -> bool:
+        raise AssertionError("connections wait for their names")
+
+
+@pytest.mark.parametrize(("fail", "through"), [(Fail.OPEN, False), (Fail.CLOSED, True)])
+async def test_what_is_under_a_rule_goes_direct_by_its_name_too(
+    ends: Ends, fail: Fail, through: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
+    await ends.start(fail=fail, rules=PrefixRule())
+    port = await ends.origin(echo)
+    upstream = await ends.proxy.connect("localhost", port, far=False)
+    assert isinstance(upstream, ProxiedStream) is through
+    ends.proxy._give_up(upstream)
+    with pytest.raises(RefusedError, match="was not found"):  # (the gateway's word)
+        await ends.proxy.connect("no.such.host.invalid", port, far=False)

@@ -40,22 +40,22 @@ class RuledNetworks:
         self._addresses: Sequence[str] = ()
 
     def read(self) -> None:
-        """Asks again; it may wait for the daemon and for a name's addresses."""
-        self._rule = None
+        """Asks again; it may wait for the daemon and for a name's addresses, in a thread of its own."""
+        rule = None
         try:
             rules = {one.number: one for one in self._client.rules()}
-            if not rules:
-                return
-            self._addresses = self._looked_up(self._host)
-            number = applies(rules.values(), self._host, self._port, lambda _host: self._addresses)
-            if number is None:
-                return
-            self._networks = {
-                each.interface: (each.name, each.metered) for each in self._client.networks()
-            }
+            if rules:
+                found = self._looked_up(self._host)
+                number = applies(rules.values(), self._host, self._port, lambda _host: found)
+                if number is not None:
+                    self._networks = {
+                        each.interface: (each.name, each.metered)
+                        for each in self._client.networks()
+                    }
+                    rule, self._addresses = rules[number], found
         except CedosError:  # none there, another version, not ours to ask
-            return
-        self._rule = rules[number]
+            rule = None
+        self._rule = rule
 
     def may_use(self, interface: str) -> bool:
         """Whether an interface may be used, by what was read last."""

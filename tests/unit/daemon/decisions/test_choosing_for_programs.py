@@ -139,7 +139,7 @@ async def test_a_route_is_recorded_with_its_reason(stage: Stage) -> None:
         )
         assert route is not None
         assert route.direct is direct
-        assert decision.reason.startswith("direct: " if direct else "by the gateway")
+        assert decision.reason.startswith("direct: " if direct else "through the gateway")
         assert decisions[-1] == decision
 
 

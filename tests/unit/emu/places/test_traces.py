@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import TraceError
+from emu.places import traces as traces_module
 from emu.places.traces import OPPORTUNITY_BITS, Trace
 
 
@@ -88,6 +89,19 @@ def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
     (tmp_path / "plain.gz").write_bytes(b"1\n2\n")
     with pytest.raises(TraceError, match=r"plain\.gz"):
         Trace.read(tmp_path / "plain.gz")
+
+
+@pytest.mark.parametrize("name", ["a.trace", "a.trace.gz"])
+def test_what_is_too_large_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces_module, "_MOST_BYTES", 1 << 20)
+    trace = Trace(range(200_000), 200_000)
+    trace.write(tmp_path / name)
+    with pytest.raises(TraceError, match=f"{name}: more than 1 MiB of text"):
+        Trace.read(tmp_path / name)
+    Trace(range(100_000), 100_000).write(tmp_path / name)
+    assert len(Trace.read(tmp_path / name)) == 100_001
 
 
 def test_a_period_after_the_last_opportunity_becomes_the_last_line() -> None:

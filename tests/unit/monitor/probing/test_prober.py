@@ -147,6 +147,23 @@ async def test_a_ping_without_an_answer_is_known_while_it_waits() -> None:
         assert prober.asked_at_s() == {}
 
 
+async def test_what_was_lost_before_an_answer_is_told_before_it() -> None:
+    """A network that was silent and is back was called gone by the pings that were given up late."""
+    rtts: dict[str, float | None] = {"wlan0": None}
+    prober = Prober(lambda n: TARGET, ping_timeout_s=0.3, open_pinger=played_pinger(rtts))
+    async with prober:
+        told = prober.results()
+        waiting = [asyncio.create_task(prober.ping(WIFI)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        rtts["wlan0"] = 0.02
+        waiting.append(asyncio.create_task(prober.ping(WIFI)))
+        found = [await anext(told) for _ in waiting]
+        assert [bool(each.indicators) for each in found] == [False] * 5 + [True]
+        assert found[-1].at_s - found[0].at_s < 0.05
+        assert [(await each).problem for each in waiting] == ["no answer in time"] * 5 + [""]
+        assert prober.asked_at_s() == {}
+
+
 async def test_pings_are_matched_lost_and_paid_for() -> None:
     rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))

@@ -53,6 +53,22 @@ async def test_network_manager_is_asked_and_watched() -> None:
     assert bus.watched == [f"{DEVICES}/{number}" for number in (1, 2, 3)]
 
 
+async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwise() -> None:
+    modem = {
+        "org.freedesktop.ModemManager1.Modem": {
+            "Ports": [["cdc-wdm0", 6], ["enp0s20u3", 2], ["wwan0", 2]]
+        }
+    }
+    manager = {"AddMatch": [], "Get": [], "GetAll": [{"Devices": [f"{DEVICES}/1"]}]}
+    device = {f"{DEVICES}/1": [{"Interface": "wwan0", "Metered": 2}]}
+    modems = {"GetManagedObjects": [{"/org/freedesktop/ModemManager1/Modem/0": modem}]}
+    source = HostMetered(PlayedBus(manager | device | modems))
+    assert await source.read({"enp0s20u3": 2, "wwan0": 3, "eth0": 4}) == {
+        "enp0s20u3": MeteredWord.GUESSED_YES,
+        "wwan0": MeteredWord.NO,
+    }
+
+
 async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
     for bus in (None, PlayedBus({})):

@@ -49,7 +49,7 @@ class Program:
         monkeypatch.setattr(program_packets, "_TRIED_S", 0.1)
         self.packets = ProgramPackets(
             self.link,  # type: ignore[arg-type]
-            lambda host: host.startswith("192.168."),
+            lambda host, _port: host.startswith("192.168."),
             self._permitted,
             lambda *_answer: None,
             lambda *place: self.refused.append(place),
@@ -107,7 +107,7 @@ async def test_what_has_not_answered_tries_the_gateway_again(programs: Any) -> N
 async def test_what_goes_through_the_gateway_leaves_it_only_when_it_must(programs: Any) -> None:
     program = programs()
     await program.says(b"a")
-    program.packets._goes_direct = lambda _host: True  # a route of its own has come
+    program.packets._goes_direct = lambda *_place: True  # a route of its own has come
     await program.says(b"b")
     program.link.ended()  # the gateway begins anew
     await program.says(b"c")

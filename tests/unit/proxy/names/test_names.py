@@ -1,6 +1,7 @@
 """Names: who is asked, what is handed on, and what happens where somebody does not answer."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import HostError
+from cedos.model import Address
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.rule_book import NoRules
 from cedos.proxy.names import messages, resolver
 from cedos.proxy.names.messages import answers, error_of, failed, read, truncated
 from cedos.proxy.names.resolver import (
@@ -227,6 +230,31 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     assert error_of(await found(one, "far.test")) == messages.SERVER_FAILED
     assert len(loopback_resolver.asked) <= 2
     sender.close()
+    await one.close()
+
+
+class Ruled(NoRules):
+    """For what lies below `updates.test`."""
+
+    def __init__(self) -> None:
+        self.learnt: list[tuple[str, list[str]]] = []
+
+    def names(self, name: str) -> bool:
+        return name.endswith("updates.test")
+
+    def learn(self, name: str, addresses: Sequence[Address]) -> None:
+        self.learnt.append((name, list(map(str, addresses))))
+
+
+@pytest.mark.parametrize("fails_open", [True, False])
+async def test_names_under_a_rule_are_looked_up_here_as_they_go_direct(
+    loopback_resolver: LoopbackResolver, fails_open: bool
+) -> None:
+    link, rules = Link(), Ruled()
+    one = stub(link, loopback_resolver, rules=rules, fails_open=fails_open)
+    assert count(await found(one, "eu.updates.test")) == (HERE if fails_open else FAR)
+    assert count(await found(one, "far.test")) == FAR
+    assert rules.learnt == ([("eu.updates.test", ["192.0.2.1"])] if fails_open else [])
     await one.close()
 
 

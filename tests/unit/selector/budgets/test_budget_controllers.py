@@ -249,6 +249,19 @@ def test_no_measurement_breaks_a_controller(seen: list[tuple[float, float]]) -> 
                 assert quote.rate == PROHIBITIVE
 
 
+@pytest.mark.parametrize("idle_days", [0, 10, 30])
+def test_long_idleness_sells_a_little_for_little_and_not_everything(idle_days: int) -> None:
+    """900 MB went for 0.009 s once, after 30 days without use."""
+    pacer = Pacer(900e6, 0.0, 31 * DAY_S)
+    for hour in range(24 * idle_days + 1):
+        pacer.observe(3600.0 * hour, 900e6)
+    quote = pacer.quote(DAY_S * idle_days)
+    assert 1e6 * quote.rate_for(1e6, 1.0) < 0.01
+    for share in (0.2, 0.5, 0.9):
+        amount = share * 900e6
+        assert amount * quote.rate_for(amount, 1.0) > 3600.0
+
+
 def test_what_was_foreseen_is_no_habit() -> None:
     """An inbox that is read in the first minutes says nothing of what comes after it."""
     habit, inbox = Pacer(1000.0, 0.0, 1000.0), Pacer(1000.0, 0.0, 1000.0)

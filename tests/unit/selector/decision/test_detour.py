@@ -44,14 +44,14 @@ def test_what_both_networks_gain_pays_for_a_long_way(host: Any) -> None:
     times = {"wifi": 9.0, "cellular": 9.5, "mptcp_wifi": 5.0, "mptcp_cellular": 5.2}
     found = route(host, host.both, 0.6, **times)
     assert not found.direct
-    assert "more than one network 4.00 s" in found.reason
+    assert "using several networks saves 4.00 s" in found.reason
 
 
 def test_it_is_said_why(host: Any) -> None:
     found = route(host, (host.network("eth0", "ethernet"),), 0.04)
     assert found.reason == (
-        "direct: the gateway would cost 45 ms and be worth 3 ms, and no other network is there to go on"
-        " over"
+        "direct: the way through the gateway takes 45 ms more and is worth 3 ms, and no other"
+        " network is there to go on over"
     )
 
 

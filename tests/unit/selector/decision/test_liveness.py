@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator
-from cedos.selector.decision.liveness import BELIEVED_S, dead_networks, may_return, why_dead
+from cedos.selector.decision.liveness import BELIEVED_S, ago, dead_networks, may_return, why_dead
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,17 @@ def test_only_a_portal_waits_for_somebody(host: Any) -> None:
     assert may_return(host.context(wlan0_captive=0.0, wlan0_available=0.0), "wlan0")
     assert not may_return(host.context(wlan0_captive=1.0), "wlan0")
     assert may_return(host.context(), "eth9")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "words"),
+    [
+        (-0.1, "just now"),
+        (0.04, "just now"),
+        (0.4, "0.4 s ago"),
+        (9.96, "10 s ago"),
+        (60.0, "60 s ago"),
+    ],
+)
+def test_how_long_ago_is_told_as_exactly_as_it_matters(age_s: float, words: str) -> None:
+    assert ago(age_s) == words

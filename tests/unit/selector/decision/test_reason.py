@@ -3,6 +3,8 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.reason import label, moved, seconds, stayed
@@ -174,10 +176,55 @@ def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(
     decision = decide(
         Case(host.transfer(5_000_000, "up"), context, host.both, model, number=1, made_unix_s=0.0)
     )
-    assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60.0 s ago, too long ago to rely on")
+    assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60 s ago, too long ago to rely on")
 
 
 def test_what_was_learned_here_is_told(host: Any) -> None:
     model = host.oracle(wifi=0.21, cellular=0.44)
     model.note = "corrected by what 3 transfers at this place took"
     assert why(host, model).endswith(". corrected by what 3 transfers at this place took")
+
+
+class Steep:
+    """Few bytes are cheap, more than `few` are not."""
+
+    def __init__(self, rate: float, few: float, dear: float) -> None:
+        self.rate, self._few, self._dear = rate, few, dear
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        return self.rate if amount <= self._few else self._dear
+
+
+@pytest.mark.parametrize(
+    ("wifi", "size_bytes", "dear", "words"),
+    [
+        (
+            None,
+            4_000_000,
+            0.01,
+            "4 MB over lte0 counted as 11 hours of waiting, as the budget can",
+        ),
+        (
+            3.0,
+            4_000_000,
+            0.01,
+            "4 MB over lte0 counted as 11 hours of waiting, as the budget can",
+        ),
+        (3.0, 4_000_000, PROHIBITIVE, "4 MB over lte0 is more than the budget has left to choose"),
+        (3.0, 900_000, 0.01, None),
+    ],
+)
+def test_what_many_bytes_counted_for_is_told_beside_the_price_of_few(
+    host: Any, wifi: float | None, size_bytes: int, dear: float, words: str | None
+) -> None:
+    """`A megabyte must save 1.7 ms` stood beside a cost of 46111."""
+    model = host.oracle(cellular=1.0) if wifi is None else host.oracle(wifi=wifi, cellular=1.0)
+    networks = [host.lte] if wifi is None else host.both
+    prices = Prices(data={"lte0": (Steep(1.7e-9, 1e6, dear),)})
+    note = "A megabyte over lte0 must save 1.7 ms"
+    objective = WeightedCost(0.01, name="budgets", note=note, prices=prices)
+    reason = why(host, model, size_bytes, objective=objective, networks=networks)
+    if words is None:
+        assert reason.endswith(note)
+    else:
+        assert f"{note}. {words}" in reason

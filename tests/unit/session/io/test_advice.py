@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from cedos.model import Bulk, Direction, Label, Strategy, StrategyKind, Urgency
+from cedos.model import Bulk, Direction, Label, NetworkKind, Strategy, StrategyKind, Urgency
 from cedos.session.io import advice as advice_module
-from cedos.session.io.advice import Advice, Question, TransferProgress
+from cedos.session.io.advice import Advice, KnownNetwork, Question, TransferProgress
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.labels import LabelMapping
@@ -25,6 +25,12 @@ class Desk:
         self.answer: Strategy | None = None
         self.open = asyncio.Event()
         self.open.set()
+        self.known: dict[str, KnownNetwork] = {}
+
+    async def learn(self) -> None: ...
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        return self.known.get(interface)
 
     async def choose(self, question: Question) -> Strategy | None:
         self.asked.append(question)
@@ -319,5 +325,16 @@ def test_what_comes_again_after_a_long_pause_asks_again() -> None:
         await case.settle()
         label = Label(Urgency.BACKGROUND, Bulk.LARGE)
         assert case.desk.asked == [Question(label, 64_000, Direction.DOWN)]
+
+    run(scenario)
+
+
+def test_paths_are_of_the_kind_that_the_chooser_knows() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.known["wlan0"] = KnownNetwork(NetworkKind.WIFI, metered=True)
+        case.advice.apply()
+        wifi, other = (path.facts for path in case.core.paths)
+        assert (wifi.kind, wifi.metered) == (NetworkKind.WIFI, True)
+        assert (other.kind, other.metered) == (NetworkKind.ETHERNET, False)
 
     run(scenario)

@@ -9,7 +9,8 @@ import pytest
 
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
-from cedos.model import Bulk, Label, Urgency
+from cedos.model import Bulk, Label, NetworkKind, Strategy, Urgency
+from cedos.session.io.advice import KnownNetwork, Question
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets import deadline_gate
 from cedos.session.sockets.own_table import OwnTable
@@ -359,3 +360,50 @@ def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told() -> None:
             near.send_datagram(b"", 1.0)
 
     joined(scenario)
+
+
+class Daemon:
+    """Knows loopback for a phone, once it was asked."""
+
+    def __init__(self) -> None:
+        self.known: KnownNetwork | None = None
+
+    async def learn(self) -> None:
+        self.known = KnownNetwork(NetworkKind.CELLULAR, metered=True)
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        return self.known if interface == "lo" else None
+
+    async def choose(self, question: Question) -> Strategy | None:
+        return None
+
+
+def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        await near.write(b"x")
+        assert await far.read_exactly(1) == b"x"
+        (path,) = near.flow.core.paths
+        assert (path.facts.kind, path.facts.metered) == (NetworkKind.CELLULAR, True)
+        assert near.flow.dialler is not None
+        assert near.flow.dialler.networks() == {"lo": True}
+
+    joined(scenario, chooser=Daemon())
+
+
+def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later() -> None:
+    allowed = ["lo"]
+
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        await near.write(b"x")
+        assert await far.read_exactly(1) == b"x"
+        allowed.clear()
+        near.check_networks()
+        await near.write(b"y")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(far.read_exactly(1), 0.3)
+        assert near.paths() == []
+        allowed.append("lo")
+        near.check_networks()
+        assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
+
+    joined(scenario, networks=lambda interface: interface in allowed)

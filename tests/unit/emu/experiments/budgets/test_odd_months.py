@@ -41,6 +41,16 @@ def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
     assert found["left_over"] <= 1
 
 
+def test_where_demand_is_steady_most_of_what_could_be_bought_is_bought() -> None:
+    """Of the seconds that an offline optimum buys; cautious controllers lose them."""
+    outcomes = [
+        each for world in odd_worlds(ODD_MONTHS["steady"], 3, 4) for each in live([world], Pacer)
+    ]
+    found = odd_figures(outcomes)
+    assert found["exceeded"] == found["left_over"] == 0
+    assert found["bought_of_best_share"] >= 0.85
+
+
 def test_a_plan_that_shrinks_below_what_is_spent_is_told_apart() -> None:
     worlds = odd_worlds(ODD_MONTHS["halved"], 3, 4)
     outcomes = [each for world in worlds for each in live([world], Pacer)]

@@ -1,0 +1,64 @@
+"""Which decision explains a flow: its own, of this daemon's life, however many came after it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from cedos.daemon.decisions import decision_log
+from cedos.daemon.decisions.decision_log import DecisionLog
+from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.model import Decision, FlowKey
+from cedos.monitor.events import FlowOpened
+from cedos.storage.history import History
+
+pytestmark = pytest.mark.anyio
+
+HERE, THERE = ip_address("192.0.2.1"), ip_address("198.51.100.1")
+KEY = FlowKey(HERE, 1111, THERE, 443)
+
+
+def about(decision: Decision, key: FlowKey | None, name: str | None = None) -> Decision:
+    return replace(decision, transfer=replace(decision.transfer, flow=key, server_name=name))
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "history.sqlite")
+
+
+async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after(
+    history: History, make_decision: Callable[[int], Decision], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_log, "_RECENT", 3)
+    log, flows = DecisionLog(history), LivingFlows()
+    flow = flows.opened(FlowOpened(KEY, 1.0, 1.0))
+    assert flow is not None
+    led = about(make_decision(1), None)
+    log.record(led)
+    flow.decided(led)
+    for number in range(2, 9):
+        log.record(about(make_decision(number), replace(KEY, local_port=number), "b.example"))
+    for name in ("1111", str(THERE), "198.51.100.1:443"):
+        found = await log.find(name, flows)
+        assert found is not None
+        assert found.number == 1, name
+    history.close()
+
+
+async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
+    history: History, make_decision: Callable[[int], Decision]
+) -> None:
+    before = DecisionLog(history)
+    before.record(about(make_decision(1), KEY))
+    history.flush()
+    log, flows = DecisionLog(history), LivingFlows()
+    found = await log.find("198.51.100.1:443", flows)
+    assert found is not None
+    assert found.number == 1, "nothing lives there: it is the last one that did"
+    flows.opened(FlowOpened(replace(KEY, local_port=2222), 1.0, 1.0))
+    assert await log.find("198.51.100.1:443", flows) is None, "this one began before the daemon"
+    assert await log.find("1", flows) is not None, "by its number"
+    history.close()

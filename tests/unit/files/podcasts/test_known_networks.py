@@ -1,0 +1,40 @@
+"""Episodes go over networks as the daemon knows them."""
+
+from pathlib import Path
+
+import pytest
+
+from cedos.files.podcasts.episode_book import EpisodeBook
+from cedos.files.podcasts.fetching import EpisodeFetching
+from cedos.model import NetworkKind, Strategy
+from cedos.session.io.advice import KnownNetwork, Question
+
+pytestmark = pytest.mark.anyio
+
+
+class Daemon:
+    """Was told that loopback is a phone."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def learn(self) -> None:
+        self.asked += 1
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        return KnownNetwork(NetworkKind.CELLULAR, metered=True) if self.asked else None
+
+    async def choose(self, question: Question) -> Strategy | None:
+        return None
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_network_is_metered_where_the_daemon_says_so(tmp_path: Path, there: bool) -> None:
+    daemon = Daemon() if there else None
+    fetching = EpisodeFetching(
+        EpisodeBook(tmp_path / "book"), tmp_path, lambda _: None, chooser=daemon
+    )
+    (egress,) = await fetching._egresses("127.0.0.1")
+    assert egress.metered is there
+    assert (egress.kind is NetworkKind.CELLULAR) is there
+    fetching.close()
