@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -29,11 +30,13 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.request import authority
 from cedos.session.io.links import EgressReader
+from cedos.session.sockets.connection import Connection
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
@@ -328,7 +331,17 @@ async def _run(
     def direct(host: str, port: int, gateway_rtt_s: float | None) -> bool:
         return ruled.covers(host, port) or (priced and told.direct(port, gateway_rtt_s))
 
-    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct)
+    def own_link(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
+        return GatewayLink(
+            joined,
+            DaemonChooser(directories().socket),
+            networks.__contains__ if networks else None,
+            ready=ready,
+            unused_s=unused_s,
+        )
+
+    players = Players(own_link, asyncio.get_running_loop().time)
+    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct, players=players)
     await ruled.follow()
     routes = EgressReader()
     datagrams = (

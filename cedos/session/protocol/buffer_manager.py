@@ -28,7 +28,8 @@ class BufferSituation:
     """`unmetered_up_s`: for how long such a network is there, None: none is, or it is silent.
 
     `unmetered_bps`: what came over them in the last second; `metered_bps` and `metered_rtt_s` as last
-    measured, None: never; `quiet_s`: since when nothing has come.
+    measured, None: never; `quiet_s`: since when nothing has come. `whole_bytes`: so much has still to
+    come before any of it can be played (the rest of a segment).
     """
 
     buffered_bytes: int
@@ -37,6 +38,7 @@ class BufferSituation:
     metered_bps: float | None = None
     metered_rtt_s: float | None = None
     quiet_s: float = 0.0
+    whole_bytes: int = 0
 
 
 class BufferManager:
@@ -54,12 +56,17 @@ class BufferManager:
         high_bytes: int | None = None,
         window_bytes: int = 0,
     ) -> None:
-        self._bytes_per_s = (bitrate_bps or 0.0) / 8
         self._low, self._given_high = low_bytes, high_bytes
         self._window = window_bytes
-        self._small = min(window_bytes, max(_SMALL_WINDOW, ceil(self._bytes_per_s * _WINDOW_S)))
+        self.plays_at(bitrate_bps or 0.0)
         self._starts: deque[float] = deque(maxlen=_STARTS)
         self._filling = self._full = self._alone = False
+
+    def plays_at(self, bitrate_bps: float) -> None:
+        """Another bit rate is played from now on."""
+        self._bytes_per_s = bitrate_bps / 8
+        small = max(_SMALL_WINDOW, ceil(self._bytes_per_s * _WINDOW_S))
+        self._small = min(self._window, small)
 
     @property
     def misses_unmetered(self) -> bool:
@@ -91,7 +98,10 @@ class BufferManager:
 
     def metered_wanted(self, situation: BufferSituation) -> bool:
         low, high = self.thresholds()
-        buffered, up_s = situation.buffered_bytes, situation.unmetered_up_s
+        metered_bytes_per_s = (situation.metered_bps or 0.0) / 8 or self._bytes_per_s
+        whole_s = situation.whole_bytes / metered_bytes_per_s if situation.whole_bytes else 0.0
+        buffered = situation.buffered_bytes - ceil(whole_s * self._bytes_per_s)
+        up_s = situation.unmetered_up_s
         carried = situation.unmetered_bps / 8
         self._alone = up_s is None
         if up_s is not None and carried >= max(self._bytes_per_s, 1.0):

@@ -35,6 +35,7 @@ class BufferGate:
         received_bytes: int,
         buffered_bytes: int,
         now: float,
+        whole_bytes: int = 0,
     ) -> bool:
         """Decides again; whether it comes out otherwise than before."""
         paths = list(paths)
@@ -57,6 +58,7 @@ class BufferGate:
             self._metered_bps,
             self._rtt_s,
             now - self._came_s,
+            whole_bytes,
         )
         before, self.open = self.open, self.buffer.metered_wanted(situation)
         if self.open and not before:

@@ -89,6 +89,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
                 fixed,
                 video.buffer_s,
                 video.tls,
+                video.cmcd,
             )
         )
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)

@@ -1,0 +1,77 @@
+"""A player with a session of its own, which uses metered networks by what it has in store."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.players.cmcd import PlayerWord
+from cedos.proxy.local.players.listed_stream import ListedStreams
+from cedos.proxy.local.players.player import Player
+from cedos.session.sockets.connection import Connection
+
+UNUSED_S: Final = 60.0
+"""Its session ends after so long without connections."""
+
+
+class LinkMaker(Protocol):
+    def __call__(self, ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
+        """A further session with the gateway; `ready` is called with each that was made."""
+
+
+class KnownPlayer:
+    """`link` for each of its requests, `close` at the end.
+
+    Attributes:
+        player: what it has in store.
+        streams: the playlists that it read.
+        used_s: when it asked for anything last.
+    """
+
+    def __init__(self, name: str, make_link: LinkMaker, clock: Callable[[], float]) -> None:
+        self.player = Player(name)
+        self.streams = ListedStreams()
+        self.used_s = clock()
+        self._clock = clock
+        self._link = make_link(self._ready, UNUSED_S)
+        self._connection: Connection | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has asked for something and waits for an unmetered network."""
+        connection = self._connection
+        return (
+            connection is not None
+            and self.player.asks
+            and connection.waits
+            and not connection.paths()
+        )
+
+    def unmetered(self) -> list[str]:
+        """The networks that cost nothing and lead to the gateway now."""
+        if self._connection is None:
+            return []
+        return [name for name, metered in self._connection.networks().items() if not metered]
+
+    def link(self, word: PlayerWord | None) -> GatewayLink | None:
+        """Its own session once that stands; None: over the common one.
+
+        What starts must not wait for a session that is only being made.
+        """
+        self.used_s = self._clock()
+        if self._link.stands:
+            return self._link
+        if word is not None and self.player.is_known(word):
+            self._link.prepare()
+        return None
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    def _ready(self, connection: Connection) -> None:
+        self._connection = connection
+        player = self.player
+        connection.wait_for(
+            buffer=player.manager,
+            buffered=lambda: player.buffered_bytes(self._clock()),
+            whole=player.whole_bytes,
+        )

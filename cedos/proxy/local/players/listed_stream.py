@@ -1,0 +1,90 @@
+"""A player that says nothing, by the playlists that it read: what it has got and cannot have played."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from cedos.proxy.local.players.cmcd import PlayerWord
+from cedos.proxy.local.players.playlist import ListedSegment
+from cedos.session.protocol.playback_clock import PlaybackClock
+
+_MOST_LISTS: Final = 16
+_TOGETHER_S: Final = 5.0
+_MS_PER_BYTE_BPS: Final = 8_000.0
+"""The clock counts bytes: of a stream with this bit rate one is a millisecond."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Segments that came one after another: played from when the first of them was there."""
+
+    clock: PlaybackClock = field(default_factory=lambda: PlaybackClock(_MS_PER_BYTE_BPS))
+    last: int | None = None
+    got_ms: int = 0
+
+    def leads_to(self, number: int) -> bool:
+        return self.last is not None and number - self.last in (0, 1)
+
+    def store_s(self, now: float) -> float:
+        return (self.got_ms - self.clock.played_bytes(self.got_ms, now)) / 1e3
+
+
+class ListedStreams:
+    """All playlists of one server, as one player reads them.
+
+    A player may begin to play later than is assumed here, or halt: it has more in store then. One that
+    jumps has nothing. One that plays faster has less: it would have to say so (CMCD).
+    """
+
+    def __init__(self) -> None:
+        self._lists: dict[str, dict[str, ListedSegment]] = {}
+        self._runs: dict[str, _Run] = {}
+        self._read_s: dict[str, float] = {}
+
+    def read(self, url: str, segments: dict[str, ListedSegment], now: float) -> None:
+        """A playlist came, for the first time or again."""
+        self._lists.pop(url, None)
+        if len(self._lists) >= _MOST_LISTS:
+            oldest = next(iter(self._lists))
+            del self._lists[oldest], self._read_s[oldest]
+            self._runs.pop(oldest, None)
+        self._lists[url] = segments
+        self._read_s.setdefault(url, now)
+
+    def word(self, target: str, now: float) -> PlayerWord | None:
+        """What its player might have said as it asks for `target`; None: no playlist has it."""
+        for url, segments in self._lists.items():
+            if (segment := segments.get(target)) is not None:
+                run = self._run(url, segment.number)
+                return PlayerWord(
+                    kind=url, buffer_s=run.store_s(now), duration_s=segment.duration_s
+                )
+        return None
+
+    def came(self, target: str, now: float) -> None:
+        """A segment came whole."""
+        for url, segments in self._lists.items():
+            if (segment := segments.get(target)) is not None:
+                run = self._run(url, segment.number)
+                if run.last != segment.number:
+                    run.store_s(now)  # what was played until now is counted
+                    run.got_ms += round(1e3 * segment.duration_s)
+                    run.last = segment.number
+                    run.store_s(now)
+                return
+
+    def _run(self, url: str, number: int) -> _Run:
+        """That of which the segment is the next, or the last once more; else a new one.
+
+        A player that changes the rendition reads another playlist later, and goes on there. Sound and
+        pictures are read together, and each has a run of its own.
+        """
+        own = self._runs.get(url)
+        if own is not None and own.leads_to(number):
+            return own
+        for name, run in self._runs.items():
+            later = self._read_s[url] - self._read_s[name] > _TOGETHER_S
+            if name != url and run.leads_to(number) and (later or own is not None):
+                self._runs[url] = self._runs.pop(name)
+                return run
+        run = self._runs[url] = _Run()
+        return run

@@ -1,0 +1,152 @@
+"""One player: what it has in store by its own word and by what has come since. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from cedos.proxy.local.players.cmcd import PlayerWord
+from cedos.session.protocol.buffer_manager import BufferManager
+
+ENDLESS: Final = 1 << 60
+_BETWEEN_S: Final = 1.0
+"""A player that asks for nothing for so long needs nothing: it has enough, or was halted."""
+
+_TRACK_S: Final = 60.0
+_LEAST_PATIENCE_S: Final = 3.0
+_PATIENT: Final = 0.7
+"""A player that gave a request up is not let wait for as long again."""
+
+_MOST_TRACKS: Final = 8
+
+
+@dataclass(slots=True)
+class Piece:
+    """A request that was made and is not answered in full; `word`: None, nothing is known of it."""
+
+    word: PlayerWord | None
+    asked_s: float
+    received_bytes: int = 0
+
+    def store_s(self, now: float) -> float:
+        """What is left of what its player had as it asked."""
+        if self.word is None or self.word.buffer_s is None:
+            return 0.0
+        return max(self.word.buffer_s - (now - self.asked_s) * self.word.rate, 0.0)
+
+
+@dataclass(slots=True)
+class _Track:
+    """Objects of one type: `store_s` was there `at_s`, what has come whole since included."""
+
+    store_s: float = 0.0
+    at_s: float = 0.0
+    rate: float = 1.0
+    bitrate_bps: float | None = None
+    ended_s: float = float("-inf")
+
+    def left_s(self, now: float) -> float:
+        return max(self.store_s - (now - self.at_s) * self.rate, 0.0)
+
+
+@dataclass(slots=True)
+class Player:
+    """`asked` for each request, `ended` once it is answered; `manager` is the rule that it goes by.
+
+    What is not known counts as an empty store: it goes at once, over whatever network there is.
+    """
+
+    name: str
+    manager: BufferManager = field(default_factory=BufferManager)
+    patience_s: float = float("inf")
+    _tracks: dict[str | None, _Track] = field(default_factory=dict)
+    _pieces: list[Piece] = field(default_factory=list)
+    _ended_s: float = float("-inf")
+
+    @property
+    def asks(self) -> bool:
+        return bool(self._pieces)
+
+    def is_known(self, word: PlayerWord) -> bool:
+        """Whether that request can wait for a network, as far as its player's store lasts."""
+        return word.buffer_s is not None and self._bitrate_bps(word) is not None
+
+    def asked(self, word: PlayerWord | None, now: float) -> Piece:
+        piece = Piece(word, now)
+        self._pieces.append(piece)
+        if word is None or word.buffer_s is None:
+            return piece
+        if word.kind not in self._tracks and len(self._tracks) >= _MOST_TRACKS:
+            del self._tracks[min(self._tracks, key=lambda kind: self._tracks[kind].at_s)]
+        track = self._tracks.setdefault(word.kind, _Track())
+        track.store_s, track.at_s, track.rate = word.buffer_s, now, word.rate
+        if word.bitrate_bps is not None:
+            track.bitrate_bps = word.bitrate_bps
+        self._plays(now)
+        return piece
+
+    def ended(self, piece: Piece, now: float, *, whole: bool) -> None:
+        """It is answered, or given up."""
+        self._pieces.remove(piece)
+        self._ended_s = now
+        word = piece.word
+        if not whole:
+            waited_s = now - piece.asked_s
+            if not piece.received_bytes and waited_s >= _LEAST_PATIENCE_S:
+                self.patience_s = min(self.patience_s, _PATIENT * waited_s)
+            return
+        if word is None or word.buffer_s is None or word.kind not in self._tracks:
+            return
+        track = self._tracks[word.kind]
+        track.ended_s = now
+        if word.duration_s:
+            track.store_s += word.duration_s
+            if word.bitrate_bps is None:
+                track.bitrate_bps = 8 * piece.received_bytes / word.duration_s
+        self._plays(now)
+
+    def buffered_s(self, now: float) -> float:
+        """For so long it plays on if nothing more comes; endless where it asks for nothing."""
+        if any(self._needs(piece, now) for piece in self._pieces):
+            return 0.0
+        if self._pieces:
+            return min(piece.store_s(now) for piece in self._pieces)
+        if now - self._ended_s > _BETWEEN_S:
+            return float("inf")
+        ended = [each for each in self._tracks.values() if now - each.ended_s <= _BETWEEN_S]
+        return min((track.left_s(now) for track in ended), default=0.0)
+
+    def buffered_bytes(self, now: float) -> int:
+        buffered_s = self.buffered_s(now)
+        if buffered_s == float("inf"):
+            return ENDLESS
+        return int(buffered_s * (self._total_bps(now) / 8))
+
+    def whole_bytes(self) -> int:
+        """What has still to come of the segments that it waits for."""
+        return sum(map(self._left_bytes, self._pieces))
+
+    def _needs(self, piece: Piece, now: float) -> bool:
+        word = piece.word
+        if word is None or word.urgent or not self.is_known(word):
+            return True
+        return not piece.received_bytes and now - piece.asked_s >= self.patience_s
+
+    def _left_bytes(self, piece: Piece) -> int:
+        if piece.word is None or piece.word.duration_s is None:
+            return 0
+        expected = (self._bitrate_bps(piece.word) or 0.0) / 8 * piece.word.duration_s
+        return max(int(expected) - piece.received_bytes, 0)
+
+    def _bitrate_bps(self, word: PlayerWord) -> float | None:
+        track = self._tracks.get(word.kind)
+        return word.bitrate_bps or (track.bitrate_bps if track is not None else None)
+
+    def _plays(self, now: float) -> None:
+        self.manager.plays_at(self._total_bps(now))
+
+    def _total_bps(self, now: float) -> float:
+        """Of all types that it still asks for."""
+        return sum(
+            track.bitrate_bps or 0.0
+            for track in self._tracks.values()
+            if now - max(track.at_s, track.ended_s) < _TRACK_S
+        ) or max((track.bitrate_bps or 0.0 for track in self._tracks.values()), default=0.0)
