@@ -81,6 +81,27 @@ class FirstWords:
         if again:
             self._taken = 0
 
+    async def given_up(self) -> None:
+        """Returns once the program has gone; while all that it said was said, and nothing else reads."""
+        gone: asyncio.Future[None] = self._loop.create_future()
+
+        def look() -> None:
+            try:
+                more = self._program.recv(1, socket.MSG_PEEK)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                more = b""
+            self._loop.remove_reader(self._program)
+            if not more and not gone.done():
+                gone.set_result(None)
+
+        self._loop.add_reader(self._program, look)
+        try:
+            await gone
+        finally:
+            self._loop.remove_reader(self._program)
+
     def _readable(self) -> None:
         try:
             self._said = self._program.recv(_MOST_BYTES)

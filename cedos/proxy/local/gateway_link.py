@@ -104,6 +104,7 @@ class GatewayLink:
 
     def prepare(self) -> None:
         """Makes a session where there is none; nobody waits for it."""
+        self._used_at_s = self._loop.time()
         if (
             not self.stands
             and not self._is_away

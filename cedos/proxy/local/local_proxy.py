@@ -4,13 +4,13 @@ import asyncio
 import errno
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -234,13 +234,34 @@ class LocalProxy:
         if talk is not None and talk.link is not None:
             talk.current = talk.link
             try:
-                return await talk.link.open(host, port, begun, use)
+                return await self._opened_patiently(talk.link.open(host, port, begun, use), words)
             except GatewayUnreachableError:
                 if words is not None:
                     words.end(again=True)
         if talk is not None:
             talk.current = None
         return await self._link.open(host, port, begun, use)
+
+    async def _opened_patiently(
+        self, opening: Coroutine[Any, Any, ProxiedStream], words: FirstWords | None
+    ) -> ProxiedStream:
+        """It may take as long as the player can wait, which may give it up. RefusedError then."""
+        if words is None or not words.left:
+            return await opening
+        loop = asyncio.get_running_loop()
+        task, leaving = loop.create_task(opening), loop.create_task(words.given_up())
+        try:
+            await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise RefusedError(
+                HTTPStatus.GATEWAY_TIMEOUT, "connection_terminated", "the program has gone"
+            )
+        finally:
+            leaving.cancel()
+            if not task.done():
+                task.cancel()
+            await asyncio.gather(task, leaving, return_exceptions=True)
 
     async def carry(
         self,
@@ -421,7 +442,7 @@ class LocalProxy:
         while ended is None:
             if isinstance(upstream, ProxiedStream) and talk is not None:
                 if not moves:
-                    carry = Carry(program, upstream, first=first, limit=asked.limit, listener=talk)
+                    carry = Carry(program, upstream, first=first, limit=asked.limit, observer=talk)
                     ended = await carry.run()
                     moves, first = ended.ended == MOVED, carry.up_rest
                 if moves:

@@ -28,7 +28,7 @@ MOVED: Final = "moved"
 """How a `Carry` ended whose program goes on over another stream."""
 
 
-class Listener(Protocol):
+class CarryObserver(Protocol):
     """Hears what goes by."""
 
     def said(self, data: bytes) -> bool:
@@ -52,7 +52,7 @@ class Carry:
         first: goes to the stream before anything that the program sends.
         limit: of what the program sends then, so many bytes are carried, and the rest is left.
         idle_s: the longest time without a byte.
-        listener: hears all but `first`.
+        observer: hears all but `first`.
 
     Attributes:
         suspended: another process goes on with both ends, or the program over another stream.
@@ -66,7 +66,7 @@ class Carry:
         first: bytes = b"",
         limit: int | None = None,
         idle_s: float | None = None,
-        listener: Listener | None = None,
+        observer: CarryObserver | None = None,
     ) -> None:
         self.program, self.stream = program, stream
         with suppress(OSError):  # a pipe of `cedos forward -W` knows no such limit
@@ -75,7 +75,7 @@ class Carry:
         self._up: Chunk = first
         self._limit = limit
         self._idle_s = idle_s
-        self._listener = listener
+        self._observer = observer
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._reads = self._writes = False
         self._up_done, self._down_done = stream.finished, False
@@ -177,7 +177,7 @@ class Carry:
             except OSError as error:
                 self._end(f"program: {error.strerror or error}")
                 return
-            if not data and self._listener is not None and self._listener.gave_up:
+            if not data and self._observer is not None and self._observer.gave_up:
                 self._end("program: it has gone")
                 return
             if not data:
@@ -187,7 +187,7 @@ class Carry:
                 if self._down_done:
                     self._end("complete")
                 return
-            if self._listener is not None and not self._listener.said(data):
+            if self._observer is not None and not self._observer.said(data):
                 self._up = data
                 self._suspend(MOVED)
                 return
@@ -218,7 +218,7 @@ class Carry:
                 self._end(f"program: {error.strerror or error}")
                 return
             whole = sent == sum(map(len, parts))
-            if self._listener is not None:
+            if self._observer is not None:
                 self._tell(parts, sent)
             stream.taken(sent)
             if not whole:
@@ -233,11 +233,11 @@ class Carry:
                 stream.finish()
 
     def _tell(self, parts: list[Chunk], count: int) -> None:
-        assert self._listener is not None
+        assert self._observer is not None
         for part in parts:
             if count <= 0:
                 break
-            self._listener.answered(part if len(part) <= count else memoryview(part)[:count])
+            self._observer.answered(part if len(part) <= count else memoryview(part)[:count])
             count -= len(part)
 
     def _writable(self) -> None:

@@ -299,6 +299,11 @@ class Connection:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self._check_metered()
 
+    def buffer_changed(self) -> None:
+        """What `wait_for` was given has other answers now: it is decided again at once."""
+        if self._gate is not None and not self._over:
+            self._check_metered()
+
     @property
     def waits(self) -> bool:
         """Whether metered networks are kept away now by what `wait_for` was told."""

@@ -51,19 +51,19 @@ class Conversation:
             return True
         whole = not self._head
         self._head += data
+        clear = self._answer is None or self._answer.complete
+        if not self._head.startswith(_METHODS) or len(self._head) > LONGEST_HEAD:
+            return self._leave_off(may_move=whole and clear)
         end = self._head.find(_HEAD_END)
         if end < 0:
-            if not self._head.startswith(_METHODS) or len(self._head) > LONGEST_HEAD:
-                return self._leave_off(whole=whole)
             return True
         head, rest = self._head[:end], self._head[end + len(_HEAD_END) :]
         self._head = b""
         if rest or not self._between():
-            return self._leave_off(whole=False)
-        clear = self._answer is None or self._answer.complete
+            return self._leave_off(may_move=False)
         asked = self._read(head)
         if asked is None:
-            return self._leave_off(whole=whole and clear)
+            return self._leave_off(may_move=whole and clear)
         self._begin(asked)
         return not (whole and clear) or self._link is self.current
 
@@ -76,7 +76,7 @@ class Conversation:
         if self._piece is not None:
             self._piece.received_bytes = answer.body_bytes
         if answer.strange:
-            self._leave_off(whole=False)
+            self._leave_off(may_move=False)
         elif answer.complete:
             self._end(whole=True)
 
@@ -125,7 +125,7 @@ class Conversation:
         if self._player is None or (word is None and self.current is None):
             self._link = None
             return
-        self._piece = self._player.player.asked(word, now)
+        self._piece = self._player.asked(word)
         self._link = self._player.link(word)
 
     def _end(self, *, whole: bool) -> None:
@@ -138,9 +138,15 @@ class Conversation:
             self._players.came(asked, answer, now)
         self._asked = None
 
-    def _leave_off(self, *, whole: bool) -> bool:
-        """Listens no more; what was said goes over the common session, if it may change."""
+    def _leave_off(self, *, may_move: bool) -> bool:
+        """Listens no more; what was said goes over the common session, if it may change.
+
+        Else whatever is wanted there is urgent as long as the connection lasts.
+        """
         if self._piece is not None:
             self._end(whole=False)
         self._answer, self._off, self._link = None, True, None
-        return not whole or self.current is None
+        stays = not may_move or self.current is None
+        if stays and self.current is not None and self._player is not None:
+            self._piece = self._player.asked(None)
+        return stays

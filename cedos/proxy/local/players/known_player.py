@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.proxy.local.players.listed_stream import ListedStreams
-from cedos.proxy.local.players.player import Player
+from cedos.proxy.local.players.player import Piece, Player
 from cedos.session.sockets.connection import Connection
 
 UNUSED_S: Final = 60.0
@@ -19,7 +19,7 @@ class LinkMaker(Protocol):
 
 
 class KnownPlayer:
-    """`link` for each of its requests, `close` at the end.
+    """`asked` and `link` for each of its requests, `close` at the end.
 
     Attributes:
         player: what it has in store.
@@ -63,6 +63,13 @@ class KnownPlayer:
         if word is not None and self.player.is_known(word):
             self._link.prepare()
         return None
+
+    def asked(self, word: PlayerWord | None) -> Piece:
+        """It asks, and is about to be let: what it has in store is known from now on."""
+        piece = self.player.asked(word, self._clock())
+        if self._connection is not None:
+            self._connection.buffer_changed()
+        return piece
 
     async def close(self) -> None:
         await self._link.close()

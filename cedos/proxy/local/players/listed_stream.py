@@ -39,6 +39,7 @@ class ListedStreams:
         self._lists: dict[str, dict[str, ListedSegment]] = {}
         self._runs: dict[str, _Run] = {}
         self._read_s: dict[str, float] = {}
+        self._begun: set[str] = set()
 
     def read(self, url: str, segments: dict[str, ListedSegment], now: float) -> None:
         """A playlist came, for the first time or again."""
@@ -47,6 +48,7 @@ class ListedStreams:
             oldest = next(iter(self._lists))
             del self._lists[oldest], self._read_s[oldest]
             self._runs.pop(oldest, None)
+            self._begun.discard(oldest)
         self._lists[url] = segments
         self._read_s.setdefault(url, now)
 
@@ -83,8 +85,10 @@ class ListedStreams:
             return own
         for name, run in self._runs.items():
             later = self._read_s[url] - self._read_s[name] > _TOGETHER_S
-            if name != url and run.leads_to(number) and (later or own is not None):
+            if name != url and run.leads_to(number) and (later or url in self._begun):
                 self._runs[url] = self._runs.pop(name)
+                self._begun.add(url)
                 return run
+        self._begun.add(url)
         run = self._runs[url] = _Run()
         return run

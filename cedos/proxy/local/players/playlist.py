@@ -37,7 +37,8 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
         return None
     here = urlsplit(url)
     found: dict[str, ListedSegment] = {}
-    number, duration_s = 0, None
+    count = number = 0
+    duration_s = None
     for line in map(str.strip, lines):
         if match := _SEQUENCE.fullmatch(line):
             number = int(match[1])
@@ -49,7 +50,8 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
                 return None
             duration_s = float(match[1])
         elif line and not line.startswith("#") and duration_s is not None:
-            if len(found) >= _MOST_SEGMENTS or len(line) > _LONGEST_URI:
+            count += 1
+            if count > _MOST_SEGMENTS or len(line) > _LONGEST_URI:
                 return None
             try:
                 there = urlsplit(urljoin(url, line))
