@@ -30,6 +30,7 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.players.player_news import PlayerNews
 from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
@@ -340,7 +341,8 @@ async def _run(
             unused_s=unused_s,
         )
 
-    players = Players(own_link, asyncio.get_running_loop().time)
+    clock = asyncio.get_running_loop().time
+    players = Players(own_link, clock)
     proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct, players=players)
     await ruled.follow()
     routes = EgressReader()
@@ -355,6 +357,7 @@ async def _run(
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined.host)
     )
     running = loop.create_task(work)
+    news = loop.create_task(PlayerNews(directories().socket, players, clock).run())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
@@ -364,6 +367,8 @@ async def _run(
         if stdio is not None:
             raise CedosError("it was interrupted") from None
     finally:
+        news.cancel()
+        await asyncio.gather(news, return_exceptions=True)
         await names.close()
         if datagrams is not None:
             await datagrams.close()

@@ -34,6 +34,7 @@ class KnownPlayer:
         self._clock = clock
         self._link = make_link(self._ready, UNUSED_S)
         self._connection: Connection | None = None
+        self._unmetered: set[str] = set()
 
     @property
     def waits(self) -> bool:
@@ -46,11 +47,10 @@ class KnownPlayer:
             and not connection.paths()
         )
 
+    @property
     def unmetered(self) -> list[str]:
-        """The networks that cost nothing and lead to the gateway now."""
-        if self._connection is None:
-            return []
-        return [name for name, metered in self._connection.networks().items() if not metered]
+        """The networks that cost nothing and have led to the gateway."""
+        return list(self._unmetered)
 
     def link(self, word: PlayerWord | None) -> GatewayLink | None:
         """Its own session once that stands; None: over the common one.
@@ -69,6 +69,8 @@ class KnownPlayer:
         piece = self.player.asked(word, self._clock())
         if self._connection is not None:
             self._connection.buffer_changed()
+            networks = self._connection.networks()
+            self._unmetered |= {name for name, metered in networks.items() if not metered}
         return piece
 
     async def close(self) -> None:
