@@ -62,9 +62,10 @@ class BufferManager:
         self._starts: deque[float] = deque(maxlen=_STARTS)
         self._filling = self._full = self._alone = False
 
-    def plays_at(self, bitrate_bps: float) -> None:
-        """Another bit rate is played from now on."""
+    def plays_at(self, bitrate_bps: float, piece_s: float = 0.0) -> None:
+        """Another bit rate is played from now on; it comes in pieces of so long, one of which may do."""
         self._bytes_per_s = bitrate_bps / 8
+        self._refill_s = max(_REFILL_S - piece_s, 0.0)
         small = max(_SMALL_WINDOW, ceil(self._bytes_per_s * _WINDOW_S))
         self._small = min(self._window, small)
 
@@ -93,7 +94,7 @@ class BufferManager:
             return self._low, max(self._low, self._given_high or self._low)
         start_s = max(self._starts, default=_START_S)
         low = max(ceil(self._bytes_per_s * (start_s * _SAFETY + _LOOK_S)), self._low)
-        high = low + self._small + ceil(self._bytes_per_s * _REFILL_S)
+        high = low + self._small + ceil(self._bytes_per_s * self._refill_s)
         return low, max(high, self._given_high or 0)
 
     def metered_wanted(self, situation: BufferSituation) -> bool:

@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import structlog
+
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.proxy.local.players.listed_stream import ListedStreams
 from cedos.proxy.local.players.player import Piece, Player
 from cedos.session.sockets.connection import Connection
+
+_log = structlog.get_logger(__name__)
 
 UNUSED_S: Final = 60.0
 """Its session ends after so long without connections."""
@@ -71,6 +75,14 @@ class KnownPlayer:
             self._connection.buffer_changed()
             networks = self._connection.networks()
             self._unmetered |= {name for name, metered in networks.items() if not metered}
+            _log.debug(
+                "a player asks",
+                player=self.player.name,
+                store_s=None if word is None else word.buffer_s,
+                low_high=self.player.manager.thresholds(),
+                waits=self._connection.waits,
+                networks=[path.network for path in self._connection.paths() if not path.stalled],
+            )
         return piece
 
     async def close(self) -> None:

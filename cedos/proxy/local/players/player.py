@@ -60,6 +60,7 @@ class Player:
     _tracks: dict[str | None, _Track] = field(default_factory=dict)
     _pieces: list[Piece] = field(default_factory=list)
     _ended_s: float = float("-inf")
+    _piece_s: float = 0.0
 
     @property
     def asks(self) -> bool:
@@ -141,7 +142,10 @@ class Player:
         return word.bitrate_bps or (track.bitrate_bps if track is not None else None)
 
     def _plays(self, now: float) -> None:
-        self.manager.plays_at(self._total_bps(now))
+        pieces = [each.word.duration_s for each in self._pieces if each.word is not None]
+        piece_s = min((each for each in pieces if each is not None), default=self._piece_s)
+        self._piece_s = piece_s
+        self.manager.plays_at(self._total_bps(now), piece_s)
 
     def _total_bps(self, now: float) -> float:
         """Of all types that it still asks for."""
