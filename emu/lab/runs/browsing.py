@@ -90,6 +90,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
                 video.buffer_s,
                 video.tls,
                 video.cmcd,
+                video.hls,
             )
         )
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)

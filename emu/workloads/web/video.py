@@ -20,7 +20,7 @@ class PlannedVideo:
     """One video; `at_s` counts from the start of the measured part of the run.
 
     `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most;
-    `cmcd`: it says what it has in store.
+    `cmcd`: it says what it has in store; `hls`: it reads playlists.
     """
 
     number: int
@@ -32,6 +32,7 @@ class PlannedVideo:
     buffer_s: float
     tls: bool
     cmcd: bool = False
+    hls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ def _url(planned: PlannedVideo) -> str:
         "fixed": planned.fixed,
         "buffer_s": planned.buffer_s,
         "cmcd": media.bitrates_bps if planned.cmcd else None,
+        "hls": planned.hls,
     }
     scheme = "https" if planned.tls else "http"
     return f"{scheme}://{HOST}/player.html#{urllib.parse.quote(json.dumps(wanted))}"
