@@ -33,7 +33,7 @@ from emu.workloads.web.video import PLAYER
 _RATE_BPS: Final = 640_000
 _PLAY_S, _AHEAD_S, _LIMIT_S, _WARM_S = 90.0, 60.0, 60.0, 4.0
 _DELAY_S: Final = 2.0
-"""Who knows the future begins to play after so long, and again when this player did."""
+"""Who knows the future begins to play after so long; and when this player did, also with its segments."""
 
 _BROWSER_USER: Final = "65534"
 _WAYS: Final = ("plain", "https", "cmcd", "hls")
@@ -89,14 +89,16 @@ def watched(accesses: tuple[Access, Access], way: str, keep: Path | None = None)
     }
 
 
-def _least_mb(accesses: tuple[Access, Access], delay_s: float) -> float | None:
+def _least_mb(
+    accesses: tuple[Access, Access], delay_s: float, piece_s: float = 0.0
+) -> float | None:
     rates = []
     for each in accesses:
         bins = [float(bits) for bits in each.down.bins(1.0)]
         first, last = int(_WARM_S), int(_WARM_S + _PLAY_S) + 10
         rates.append([bins[n % len(bins)] for n in range(first, last)])
     store_bytes = _AHEAD_S * _RATE_BPS / 8
-    playback = Playback(_RATE_BPS, _PLAY_S, delay_s, store_bytes=store_bytes)
+    playback = Playback(_RATE_BPS, _PLAY_S, delay_s, store_bytes, piece_s)
     found = least_metered_bytes(rates[0], rates[1], playback)
     return None if found is None else found / 1e6
 
@@ -118,6 +120,7 @@ def main(directory: Path, ways: tuple[str, ...], keep: Path | None, place: str) 
         least = {
             "least_lte_mb": _least_mb((wifi, lte), _DELAY_S),
             "least_lte_as_begun_mb": _least_mb((wifi, lte), found["start_s"]),
+            "least_lte_in_segments_mb": _least_mb((wifi, lte), found["start_s"], _VIDEO.segment_s),
         }
         click.echo(json.dumps({"place": place, **found, **least}))
 

@@ -82,6 +82,7 @@ class KnownPlayer:
                 low_high=self.player.manager.thresholds(),
                 waits=self._connection.waits,
                 networks=[path.network for path in self._connection.paths() if not path.stalled],
+                received_bytes=self._connection.received_by_network(),
             )
         return piece
 

@@ -16,6 +16,8 @@ _PATIENT: Final = 0.7
 """A player that gave a request up is not let wait for as long again."""
 
 _MOST_TRACKS: Final = 8
+_NOT_PLAYED: Final = frozenset(("m", "i", "k", "o"))
+"""Manifests, what precedes segments, keys, others (CTA-5004, `ot`): they take nothing of the bit rate."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class Player:
     def asked(self, word: PlayerWord | None, now: float) -> Piece:
         piece = Piece(word, now)
         self._pieces.append(piece)
-        if word is None or word.buffer_s is None:
+        if word is None or word.buffer_s is None or word.kind in _NOT_PLAYED:
             return piece
         if word.kind not in self._tracks and len(self._tracks) >= _MOST_TRACKS:
             del self._tracks[min(self._tracks, key=lambda kind: self._tracks[kind].at_s)]

@@ -89,6 +89,13 @@ def test_the_emptier_of_sound_and_pictures_counts() -> None:
     assert player.buffered_bytes(1.0) == 4.0 * 2 * RATE / 8  # both have to come
 
 
+def test_what_precedes_the_segments_takes_nothing_of_the_bit_rate() -> None:
+    player = Player("p")
+    player.ended(player.asked(word(0.0, "i"), 0.0), 0.1, whole=True)
+    player.asked(word(24.0), 0.2)
+    assert player.buffered_bytes(0.2) == 24.0 * RATE / 8
+
+
 def test_a_faster_player_has_less() -> None:
     player = Player("p")
     player.asked(word(24.0, rate=2.0), 0.0)
