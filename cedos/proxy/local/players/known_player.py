@@ -71,7 +71,7 @@ class KnownPlayer:
     def asked(self, word: PlayerWord | None) -> Piece:
         """It asks, and is about to be let: what it has in store is known from now on."""
         piece = self.player.asked(word, self._clock())
-        if self._connection is not None:
+        if self._connection is not None and not self._connection.ended:
             self._connection.buffer_changed()
             networks = self._connection.networks()
             self._unmetered |= {name for name, metered in networks.items() if not metered}

@@ -9,6 +9,8 @@ from cedos.session.protocol.playback_clock import PlaybackClock
 
 _MOST_LISTS: Final = 16
 _TOGETHER_S: Final = 5.0
+_FULL_S: Final = 0.2
+_FAST: Final = 1.15
 _MS_PER_BYTE_BPS: Final = 8_000.0
 """The clock counts bytes: of a stream with this bit rate one is a millisecond."""
 
@@ -20,9 +22,19 @@ class _Run:
     clock: PlaybackClock = field(default_factory=lambda: PlaybackClock(_MS_PER_BYTE_BPS))
     last: int | None = None
     got_ms: int = 0
+    came_s: float | None = None
+    asked_full_s: float | None = None
+    is_fast: bool = False
 
     def leads_to(self, number: int) -> bool:
         return self.last is not None and number - self.last in (0, 1)
+
+    def asked(self, duration_s: float, now: float) -> None:
+        """One that is full asks for the next segment whenever one was played: so fast it plays."""
+        full = self.came_s is not None and now - self.came_s > _FULL_S
+        if full and self.asked_full_s is not None:
+            self.is_fast = duration_s > _FAST * (now - self.asked_full_s)
+        self.asked_full_s = now if full else None
 
     def store_s(self, now: float) -> float:
         return (self.got_ms - self.clock.played_bytes(self.got_ms, now)) / 1e3
@@ -32,7 +44,7 @@ class ListedStreams:
     """All playlists of one server, as one player reads them.
 
     A player may begin to play later than is assumed here, or halt: it has more in store then. One that
-    jumps has nothing. One that plays faster has less: it would have to say so (CMCD).
+    jumps has nothing. Of one that plays faster nothing is known: it would have to say so (CMCD).
     """
 
     def __init__(self) -> None:
@@ -57,9 +69,9 @@ class ListedStreams:
         for url, segments in self._lists.items():
             if (segment := segments.get(target)) is not None:
                 run = self._run(url, segment.number)
-                return PlayerWord(
-                    kind=url, buffer_s=run.store_s(now), duration_s=segment.duration_s
-                )
+                run.asked(segment.duration_s, now)
+                store_s = None if run.is_fast else run.store_s(now)
+                return PlayerWord(kind=url, buffer_s=store_s, duration_s=segment.duration_s)
         return None
 
     def came(self, target: str, now: float) -> None:
@@ -67,6 +79,7 @@ class ListedStreams:
         for url, segments in self._lists.items():
             if (segment := segments.get(target)) is not None:
                 run = self._run(url, segment.number)
+                run.came_s = now
                 if run.last != segment.number:
                     run.store_s(now)  # what was played until now is counted
                     run.got_ms += round(1e3 * segment.duration_s)

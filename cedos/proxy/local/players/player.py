@@ -65,6 +65,11 @@ class Player:
     _piece_s: float = 0.0
 
     @property
+    def is_heard(self) -> bool:
+        """Whether it ever said what it has in store."""
+        return bool(self._tracks)
+
+    @property
     def asks(self) -> bool:
         return bool(self._pieces)
 
@@ -93,7 +98,8 @@ class Player:
         word = piece.word
         if not whole:
             waited_s = now - piece.asked_s
-            if not piece.received_bytes and waited_s >= _LEAST_PATIENCE_S:
+            waited = word is not None and not piece.received_bytes
+            if waited and waited_s >= _LEAST_PATIENCE_S:
                 self.patience_s = min(self.patience_s, _PATIENT * waited_s)
             return
         if word is None or word.buffer_s is None or word.kind not in self._tracks:

@@ -29,7 +29,8 @@ class PlayerNews:
     async def run(self) -> None:
         while True:
             pause_s = _TELL_S
-            found = tuple(self._news(each) for each in self._players)[:MOST_PLAYERS]
+            heard = [each for each in self._players if each.player.is_heard]
+            found = tuple(map(self._news, heard[:MOST_PLAYERS]))
             if found:
                 report = PlayersReport(program=self._program, players=found)
                 try:

@@ -172,3 +172,16 @@ def test_another_rendition_goes_on_with_the_store() -> None:
     assert store_s(streams, "/w3", 2.0) == 10.0
     streams.came("/w3", 2.0)
     assert store_s(streams, "/v4", 2.0) == 14.0
+
+
+def test_of_a_listed_stream_that_is_played_faster_nothing_is_known() -> None:
+    for every_s, known in ((4.0, True), (2.0, False)):
+        streams = ListedStreams()
+        streams.read("v", PICTURES, 0.0)
+        for n in range(3):
+            streams.came(f"/v{n}", 0.1 * n)
+        for n in range(3, 6):
+            found = streams.word(f"/v{n}", every_s * n)
+            streams.came(f"/v{n}", every_s * n + 0.1)
+        assert found is not None
+        assert (found.buffer_s is not None) is known
