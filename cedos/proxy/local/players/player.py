@@ -11,6 +11,9 @@ _BETWEEN_S: Final = 1.0
 """A player that asks for nothing for so long needs nothing: it has enough, or was halted."""
 
 _TRACK_S: Final = 60.0
+_READ_IN_S: Final = 0.5
+"""What has come is not played at once: it is read in, and what a player says it has is rounded."""
+
 _LEAST_PATIENCE_S: Final = 3.0
 _PATIENT: Final = 0.7
 """A player that gave a request up is not let wait for as long again."""
@@ -124,10 +127,11 @@ class Player:
         return min((track.left_s(now) for track in ended), default=0.0)
 
     def buffered_bytes(self, now: float) -> int:
+        """Of that what can be waited with."""
         buffered_s = self.buffered_s(now)
         if buffered_s == float("inf"):
             return ENDLESS
-        return int(buffered_s * (self._total_bps(now) / 8))
+        return int(max(buffered_s - _READ_IN_S, 0.0) * (self._total_bps(now) / 8))
 
     def whole_bytes(self) -> int:
         """What has still to come of the segments that it waits for."""
