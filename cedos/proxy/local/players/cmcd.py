@@ -15,7 +15,7 @@ _MOST_KEYS: Final = 64
 _LONGEST_ID: Final = 64
 _FIELDS: Final = frozenset((b"cmcd-request", b"cmcd-object", b"cmcd-status", b"cmcd-session"))
 _PAIR = re.compile(
-    rb"[ \t]*([a-z0-9.-]{1,64})"
+    rb"[ \t]*([A-Za-z0-9.-]{1,64})"
     rb'(?:=(?:"((?:[^"\\\x00-\x1f\x7f]|\\["\\])*)"|([^\x00-\x20\x7f",;=]+)))?[ \t]*(?:,|\Z)'
 )
 _ARGUMENT = re.compile(rb"[?&]CMCD=([^&#]*)")

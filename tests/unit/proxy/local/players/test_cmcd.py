@@ -34,7 +34,7 @@ def test_the_query_argument_is_one_too() -> None:
     "text",
     [
         b"", b",", b"bl", b"bl=", b"bl=-1", b"bl=1e3", b"bl=1.5", b'bl="1"', b"bl=1,", b"bl=1,,br=2",
-        b"bl=1,bl=2", b"bl=9999999999", b"BL=1", b"bl=1;br=2", b'sid=x', b'sid="a', b'sid="a\\n"',
+        b"bl=1,bl=2", b"bl=9999999999", b"bl=1;br=2", b'sid=x', b'sid="a', b'sid="a\\n"',
         b'sid="' + b"a" * 65 + b'"', b"ot=vid", b'ot="v"', b"su=1", b'bs="true"', b"pr=fast",
         b"bl=1 2", b"bl = 1", b"x" * 5000, b",".join(b"k%d" % n for n in range(65)),
     ],
@@ -46,6 +46,7 @@ def test_what_is_no_word(text: bytes) -> None:
 def test_false_is_said_aloud_and_unknown_keys_are_let_be() -> None:
     found = parse(b"/", [(b"CMCD-Status", b'bs=false, com.example-x="a, \\"b\\"" ,su=true')])
     assert found == PlayerWord(urgent=True)
+    assert parse(b"/", [(b"CMCD-Request", b"BL=1,com.example-MyKey=x")]) == PlayerWord()
 
 
 @given(st.binary(max_size=200))
