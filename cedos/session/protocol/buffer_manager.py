@@ -9,7 +9,7 @@ instead was paid for nothing.
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 # Until one was measured: switching took up to 0.9 s (Cedos, V-A), then two round trips, first bytes.
 _START_S: Final = 1.5
@@ -23,13 +23,20 @@ _SMALL_WINDOW: Final = 1 << 16
 _WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
 
 
+class AwaitedPiece(NamedTuple):
+    """So much of it has still to come; `begun`: some is here or on its way, and would be lost."""
+
+    left_bytes: int = 0
+    begun: bool = False
+
+
 @dataclass(slots=True)
 class BufferSituation:
     """`unmetered_up_s`: for how long such a network is there, None: none is, or it is silent.
 
     `unmetered_bps`: what came over them in the last second; `metered_bps` and `metered_rtt_s` as last
-    measured, None: never; `quiet_s`: since when nothing has come. `whole_bytes`: so much has still to
-    come before any of it can be played (the rest of a segment).
+    measured, None: never; `quiet_s`: since when nothing has come. `awaited`: what cannot be played
+    before the rest of it is there.
     """
 
     buffered_bytes: int
@@ -38,7 +45,7 @@ class BufferSituation:
     metered_bps: float | None = None
     metered_rtt_s: float | None = None
     quiet_s: float = 0.0
-    whole_bytes: int = 0
+    awaited: AwaitedPiece = AwaitedPiece()
 
 
 class BufferManager:
@@ -100,7 +107,8 @@ class BufferManager:
     def metered_wanted(self, situation: BufferSituation) -> bool:
         low, high = self.thresholds()
         metered_bytes_per_s = (situation.metered_bps or 0.0) / 8 or self._bytes_per_s
-        whole_s = situation.whole_bytes / metered_bytes_per_s if situation.whole_bytes else 0.0
+        left = situation.awaited.left_bytes
+        whole_s = left / metered_bytes_per_s if left else 0.0
         buffered = situation.buffered_bytes - ceil(whole_s * self._bytes_per_s)
         up_s = situation.unmetered_up_s
         carried = situation.unmetered_bps / 8
@@ -110,7 +118,8 @@ class BufferManager:
         elif self._filling:
             under_way = (situation.metered_bps or 0.0) / 8 * (situation.metered_rtt_s or 0.0)
             exhausted = situation.quiet_s > _QUIET_S and buffered > low
-            if buffered >= max(high - under_way, low + 1) or (exhausted and self._full):
+            enough = buffered >= max(high - under_way, low + 1) and not situation.awaited.begun
+            if enough or (exhausted and self._full):
                 self._filling = False
         elif buffered <= low and (up_s is None or up_s >= _GRACE_S):
             self._filling = True

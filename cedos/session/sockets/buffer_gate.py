@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cedos.session.io.path import SessionPath
-from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
+from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager, BufferSituation
 
 _OVER_S: Final = 1.0
 _FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
@@ -35,7 +35,7 @@ class BufferGate:
         received_bytes: int,
         buffered_bytes: int,
         now: float,
-        whole_bytes: int = 0,
+        awaited: AwaitedPiece = AwaitedPiece(),
     ) -> bool:
         """Decides again; whether it comes out otherwise than before."""
         paths = list(paths)
@@ -58,7 +58,7 @@ class BufferGate:
             self._metered_bps,
             self._rtt_s,
             now - self._came_s,
-            whole_bytes,
+            awaited,
         )
         before, self.open = self.open, self.buffer.metered_wanted(situation)
         if self.open and not before:

@@ -16,7 +16,7 @@ from cedos.session.io.driver import Driver
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.io.waiter import Waiter
-from cedos.session.protocol.buffer_manager import BufferManager
+from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager
 from cedos.session.protocol.events import (
     Event,
     Failed,
@@ -122,7 +122,7 @@ class Connection:
         self._wanted_at_s: float | None = None
         self._gate_timer: asyncio.TimerHandle | None = None
         self._buffered: Callable[[], int] = lambda: 0
-        self._whole: Callable[[], int] = lambda: 0
+        self._awaited: Callable[[], AwaitedPiece] = AwaitedPiece
         dialling = None
         if server is not None:
             dialling = Dialling(
@@ -258,7 +258,7 @@ class Connection:
         expected_bytes: int = 0,
         buffer: BufferManager | None = None,
         buffered: Callable[[], int] = lambda: 0,
-        whole: Callable[[], int] = lambda: 0,
+        awaited: Callable[[], AwaitedPiece] = AwaitedPiece,
     ) -> None:
         """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
 
@@ -274,7 +274,7 @@ class Connection:
             buffer: thresholds of what has arrived and was not taken, for what is played: they say when
                 cellular networks are used, whatever the deadline says.
             buffered: what else the application has in store, in bytes.
-            whole: so many bytes have still to come before any of them can be played.
+            awaited: what cannot be played before all of it is there.
 
         Raises:
             ConfigError: a deadline that is no number of seconds.
@@ -285,7 +285,7 @@ class Connection:
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
         self._wanted_at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        self._expected_bytes, self._buffered, self._whole = expected_bytes, buffered, whole
+        self._expected_bytes, self._buffered, self._awaited = expected_bytes, buffered, awaited
         if isinstance(self._gate, DeadlineGate):
             self._gate.close()
         self._gate = None
@@ -371,7 +371,7 @@ class Connection:
         else:
             paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
             changed = gate.update(
-                paths, self.received_bytes, buffered, self._driver.now(), self._whole()
+                paths, self.received_bytes, buffered, self._driver.now(), self._awaited()
             )
             self._core.receiver.resize(gate.buffer.window_bytes)
         if changed:

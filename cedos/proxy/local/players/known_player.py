@@ -95,5 +95,5 @@ class KnownPlayer:
         connection.wait_for(
             buffer=player.manager,
             buffered=lambda: player.buffered_bytes(self._clock()),
-            whole=player.whole_bytes,
+            awaited=player.awaited,
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cedos.proxy.local.players.cmcd import PlayerWord
-from cedos.session.protocol.buffer_manager import BufferManager
+from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager
 
 ENDLESS: Final = 1 << 60
 _BETWEEN_S: Final = 1.0
@@ -133,9 +133,12 @@ class Player:
             return ENDLESS
         return int(max(buffered_s - _READ_IN_S, 0.0) * (self._total_bps(now) / 8))
 
-    def whole_bytes(self) -> int:
-        """What has still to come of the segments that it waits for."""
-        return sum(map(self._left_bytes, self._pieces))
+    def awaited(self) -> AwaitedPiece:
+        """The segments that it waits for, as if they were one."""
+        return AwaitedPiece(
+            sum(map(self._left_bytes, self._pieces)),
+            any(piece.received_bytes > 0 for piece in self._pieces),
+        )
 
     def _needs(self, piece: Piece, now: float) -> bool:
         word = piece.word

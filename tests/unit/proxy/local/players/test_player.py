@@ -17,7 +17,7 @@ def word(buffer_s: float | None, kind: str = "v", **more: object) -> PlayerWord:
 def wants(player: Player, now: float, metered_bps: float | None = 8e6) -> bool:
     """No unmetered network is there."""
     situation = BufferSituation(
-        player.buffered_bytes(now), metered_bps=metered_bps, whole_bytes=player.whole_bytes()
+        player.buffered_bytes(now), metered_bps=metered_bps, awaited=player.awaited()
     )
     return player.manager.metered_wanted(situation)
 
@@ -47,11 +47,11 @@ def test_a_slow_metered_network_is_begun_earlier_and_an_unknown_one_in_the_time_
 def test_what_came_of_a_segment_need_not_be_fetched() -> None:
     player = Player("p")
     piece = player.asked(word(24.0), 0.0)
-    assert player.whole_bytes() == 200_000
+    assert player.awaited() == (200_000, False)
     piece.received_bytes = 150_000
-    assert player.whole_bytes() == 50_000
+    assert player.awaited() == (50_000, True)
     player.ended(piece, 1.0, whole=True)
-    assert player.whole_bytes() == 0
+    assert player.awaited() == (0, False)
     assert player.buffered_s(1.5) == 24.0 + 2.0 - 1.5
 
 
