@@ -30,6 +30,9 @@ class AwaitedPiece(NamedTuple):
     begun: bool = False
 
 
+NOTHING_AWAITED: Final = AwaitedPiece()
+
+
 @dataclass(slots=True)
 class BufferSituation:
     """`unmetered_up_s`: for how long such a network is there, None: none is, or it is silent.
@@ -45,7 +48,7 @@ class BufferSituation:
     metered_bps: float | None = None
     metered_rtt_s: float | None = None
     quiet_s: float = 0.0
-    awaited: AwaitedPiece = AwaitedPiece()
+    awaited: AwaitedPiece = NOTHING_AWAITED
 
 
 class BufferManager:
