@@ -58,6 +58,11 @@ def parse(target: bytes, fields: Sequence[tuple[bytes, bytes]]) -> PlayerWord | 
         return None
 
 
+def without(target: bytes) -> bytes:
+    """A request's target as it is however often, and with whatever word, it is made."""
+    return _ARGUMENT.sub(b"", target)
+
+
 def _take(text: bytes, values: dict[bytes, tuple[bytes | None, bytes | None]]) -> bool:
     """Adds its pairs (key: string, token); False: they are none, or too many, or one is there twice."""
     if not 0 < len(text) <= _LONGEST or text.rstrip(b" \t").endswith(b","):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.players import cmcd
 from cedos.proxy.local.players.known_player import KnownPlayer
 from cedos.proxy.local.players.passing_answer import PassingAnswer
 from cedos.proxy.local.players.player import Piece
@@ -125,7 +126,7 @@ class Conversation:
         if self._player is None or (word is None and self.current is None):
             self._link = None
             return
-        self._piece = self._player.asked(word)
+        self._piece = self._player.asked(word, cmcd.without(asked.target))
         self._link = self._player.link(word)
 
     def _end(self, *, whole: bool) -> None:

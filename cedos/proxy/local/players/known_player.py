@@ -68,9 +68,9 @@ class KnownPlayer:
             self._link.prepare()
         return None
 
-    def asked(self, word: PlayerWord | None) -> Piece:
+    def asked(self, word: PlayerWord | None, target: bytes = b"") -> Piece:
         """It asks, and is about to be let: what it has in store is known from now on."""
-        piece = self.player.asked(word, self._clock())
+        piece = self.player.asked(word, self._clock(), target)
         if self._connection is not None and not self._connection.ended:
             self._connection.buffer_changed()
             networks = self._connection.networks()

@@ -16,7 +16,10 @@ _READ_IN_S: Final = 0.5
 
 _LEAST_PATIENCE_S: Final = 3.0
 _PATIENT: Final = 0.7
-"""A player that gave a request up is not let wait for as long again."""
+"""A player that gave a request up, and makes it again, is not let wait for as long again: it may give
+up for good the second time (Shaka does)."""
+
+_MOST_GIVEN_UP: Final = 16
 
 _MOST_TRACKS: Final = 8
 _NOT_PLAYED: Final = frozenset(("m", "i", "k", "o"))
@@ -29,6 +32,8 @@ class Piece:
 
     word: PlayerWord | None
     asked_s: float
+    target: bytes = b""
+    patience_s: float = float("inf")
     received_bytes: int = 0
 
     def store_s(self, now: float) -> float:
@@ -61,7 +66,7 @@ class Player:
 
     name: str
     manager: BufferManager = field(default_factory=BufferManager)
-    patience_s: float = float("inf")
+    _patience_s: dict[bytes, float] = field(default_factory=dict)
     _tracks: dict[str | None, _Track] = field(default_factory=dict)
     _pieces: list[Piece] = field(default_factory=list)
     _ended_s: float = float("-inf")
@@ -80,8 +85,8 @@ class Player:
         """Whether that request can wait for a network, as far as its player's store lasts."""
         return word.buffer_s is not None and self._bitrate_bps(word) is not None
 
-    def asked(self, word: PlayerWord | None, now: float) -> Piece:
-        piece = Piece(word, now)
+    def asked(self, word: PlayerWord | None, now: float, target: bytes = b"") -> Piece:
+        piece = Piece(word, now, target, self._patience_s.get(target, float("inf")))
         self._pieces.append(piece)
         if word is None or word.buffer_s is None or word.kind in _NOT_PLAYED:
             return piece
@@ -103,8 +108,11 @@ class Player:
             waited_s = now - piece.asked_s
             waited = word is not None and not piece.received_bytes
             if waited and waited_s >= _LEAST_PATIENCE_S:
-                self.patience_s = min(self.patience_s, _PATIENT * waited_s)
+                self._patience_s[piece.target] = min(piece.patience_s, _PATIENT * waited_s)
+                if len(self._patience_s) > _MOST_GIVEN_UP:
+                    del self._patience_s[next(iter(self._patience_s))]
             return
+        self._patience_s.pop(piece.target, None)
         if word is None or word.buffer_s is None or word.kind not in self._tracks:
             return
         track = self._tracks[word.kind]
@@ -144,7 +152,7 @@ class Player:
         word = piece.word
         if word is None or word.urgent or not self.is_known(word):
             return True
-        return not piece.received_bytes and now - piece.asked_s >= self.patience_s
+        return not piece.received_bytes and now - piece.asked_s >= piece.patience_s
 
     def _left_bytes(self, piece: Piece) -> int:
         if piece.word is None or piece.word.duration_s is None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.local.players.cmcd import PlayerWord, parse
+from cedos.proxy.local.players.cmcd import PlayerWord, parse, without
 
 OBJECT = (b"CMCD-Object", b"br=640,d=2000,ot=v,tb=640")
 STATUS = (b"cmcd-status", b"bs")
@@ -25,6 +25,7 @@ def test_the_query_argument_is_one_too() -> None:
     found = parse(b"/a.m4s?x=1&CMCD=bl%3D3000%2Cbr%3D500%2Csid%3D%22s%22%2Csu&y", [])
     assert found == PlayerWord("s", None, 3.0, 500e3, None, 1.0, True)
     assert parse(b"/a.m4s?x=CMCD%3Dbl%3D3000", []) is None
+    assert without(b"/a?x=1&CMCD=bl%3D3000&y") == b"/a?x=1&y"
     both = parse(b"/a?CMCD=bl%3D3000", [OBJECT])
     assert both is not None
     assert both.buffer_s is None

@@ -103,16 +103,19 @@ def test_a_faster_player_has_less() -> None:
     assert player.buffered_s(5.0) == 14.0
 
 
-def test_who_gave_up_is_not_let_wait_as_long_again() -> None:
+def test_who_gave_up_is_not_let_wait_as_long_for_the_same_again() -> None:
     player = Player("p")
-    piece = player.asked(word(60.0), 0.0)
-    player.ended(piece, 10.0, whole=False)
-    player.asked(word(50.0), 10.0)
+    player.ended(player.asked(word(60.0), 0.0, b"/1"), 10.0, whole=False)
+    again = player.asked(word(50.0), 10.0, b"/1")
     assert player.buffered_s(16.0) == 44.0
     assert player.buffered_s(17.5) == 0.0
+    player.ended(again, 18.0, whole=True)
+    player.asked(word(44.0), 18.0, b"/2")
+    assert player.buffered_s(38.0) == 24.0
     seeking = Player("p")
-    seeking.ended(seeking.asked(word(60.0), 0.0), 1.0, whole=False)
-    assert seeking.patience_s == float("inf")
+    seeking.ended(seeking.asked(word(60.0), 0.0, b"/1"), 1.0, whole=False)
+    seeking.asked(word(60.0), 1.0, b"/1")
+    assert seeking.buffered_s(21.0) == 40.0
 
 
 PICTURES = {f"/v{n}": ListedSegment(n, 4.0) for n in range(10)}
