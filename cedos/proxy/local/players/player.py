@@ -17,7 +17,7 @@ _READ_IN_S: Final = 0.5
 _LEAST_PATIENCE_S: Final = 3.0
 _PATIENT: Final = 0.7
 """A player that gave a request up, and makes it again, is not let wait for as long again: it may give
-up for good the second time (Shaka does)."""
+up for good the second time."""
 
 _MOST_GIVEN_UP: Final = 16
 
