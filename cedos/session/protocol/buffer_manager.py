@@ -24,10 +24,15 @@ _WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
 
 
 class AwaitedPiece(NamedTuple):
-    """So much of it has still to come; `begun`: some is here or on its way, and would be lost."""
+    """So much of it has still to come; `begun`: some is here or on its way, and would be lost.
+
+    `metered_bps`: how fast such came over the metered network, from their first byte to their last, the
+    slowest of late; None: none did.
+    """
 
     left_bytes: int = 0
     begun: bool = False
+    metered_bps: float | None = None
 
 
 NOTHING_AWAITED: Final = AwaitedPiece()
@@ -109,7 +114,8 @@ class BufferManager:
 
     def metered_wanted(self, situation: BufferSituation) -> bool:
         low, high = self.thresholds()
-        metered_bytes_per_s = (situation.metered_bps or 0.0) / 8 or self._bytes_per_s
+        metered_bps = situation.awaited.metered_bps or situation.metered_bps or 0.0
+        metered_bytes_per_s = metered_bps / 8 or self._bytes_per_s
         left = situation.awaited.left_bytes
         whole_s = left / metered_bytes_per_s if left else 0.0
         buffered = situation.buffered_bytes - ceil(whole_s * self._bytes_per_s)

@@ -75,7 +75,7 @@ class Conversation:
             return
         answer.feed(data)
         if self._piece is not None:
-            self._piece.received_bytes = answer.body_bytes
+            self._piece.came(answer.body_bytes, self._clock())
         if answer.strange:
             self._leave_off(may_move=False)
         elif answer.complete:
@@ -133,7 +133,7 @@ class Conversation:
         now = self._clock()
         answer, asked = self._answer, self._asked
         if self._piece is not None and self._player is not None:
-            self._player.player.ended(self._piece, now, whole=whole)
+            self._player.ended(self._piece, whole=whole)
             self._piece = None
         if answer is not None and asked is not None and whole:
             self._players.came(asked, answer, now)

@@ -86,6 +86,12 @@ class KnownPlayer:
             )
         return piece
 
+    def ended(self, piece: Piece, *, whole: bool) -> None:
+        """It is answered, or given up."""
+        connection = self._connection
+        metered = connection is not None and not connection.waits and not connection.ended
+        self.player.ended(piece, self._clock(), whole=whole, metered=metered)
+
     async def close(self) -> None:
         await self._link.close()
 

@@ -1,5 +1,6 @@
 """One player: what it has in store by its own word and by what has come since. Pure."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +20,9 @@ _PATIENT: Final = 0.7
 """A player that gave a request up, and makes it again, is not let wait for as long again: it may give
 up for good the second time."""
 
+_RATES: Final = 3
+_WORTH_BYTES: Final = 50_000
+_SHORTEST_S: Final = 0.05
 _MOST_GIVEN_UP: Final = 16
 
 _MOST_TRACKS: Final = 8
@@ -35,6 +39,13 @@ class Piece:
     target: bytes = b""
     patience_s: float = float("inf")
     received_bytes: int = 0
+    came_s: float | None = None
+
+    def came(self, received_bytes: int, now: float) -> None:
+        """So much of the answer's body is here."""
+        if received_bytes and self.came_s is None:
+            self.came_s = now
+        self.received_bytes = received_bytes
 
     def store_s(self, now: float) -> float:
         """What is left of what its player had as it asked."""
@@ -71,6 +82,7 @@ class Player:
     _pieces: list[Piece] = field(default_factory=list)
     _ended_s: float = float("-inf")
     _piece_s: float = 0.0
+    _metered_bps: deque[float] = field(default_factory=lambda: deque(maxlen=_RATES))
 
     @property
     def is_heard(self) -> bool:
@@ -99,9 +111,12 @@ class Player:
         self._plays(now)
         return piece
 
-    def ended(self, piece: Piece, now: float, *, whole: bool) -> None:
-        """It is answered, or given up."""
+    def ended(self, piece: Piece, now: float, *, whole: bool, metered: bool = False) -> None:
+        """It is answered, or given up; `metered`: over such a network, perhaps among others."""
         self._pieces.remove(piece)
+        if whole and metered and piece.received_bytes >= _WORTH_BYTES and piece.came_s is not None:
+            lasted_s = max(now - piece.came_s, _SHORTEST_S)
+            self._metered_bps.append(8 * piece.received_bytes / lasted_s)
         self._ended_s = now
         word = piece.word
         if not whole:
@@ -146,6 +161,7 @@ class Player:
         return AwaitedPiece(
             sum(map(self._left_bytes, self._pieces)),
             any(piece.received_bytes > 0 for piece in self._pieces),
+            min(self._metered_bps, default=None),
         )
 
     def _needs(self, piece: Piece, now: float) -> bool:

@@ -1,5 +1,7 @@
 """What a player has in store, and when it needs a metered network."""
 
+import pytest
+
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.proxy.local.players.listed_stream import ListedStreams
 from cedos.proxy.local.players.player import ENDLESS, Player
@@ -47,12 +49,26 @@ def test_a_slow_metered_network_is_begun_earlier_and_an_unknown_one_in_the_time_
 def test_what_came_of_a_segment_need_not_be_fetched() -> None:
     player = Player("p")
     piece = player.asked(word(24.0), 0.0)
-    assert player.awaited() == (200_000, False)
+    assert player.awaited() == (200_000, False, None)
     piece.received_bytes = 150_000
-    assert player.awaited() == (50_000, True)
+    assert player.awaited() == (50_000, True, None)
     player.ended(piece, 1.0, whole=True)
-    assert player.awaited() == (0, False)
+    assert player.awaited() == (0, False, None)
     assert player.buffered_s(1.5) == 24.0 + 2.0 - 1.5
+
+
+def test_the_slowest_segment_of_late_says_how_long_the_next_one_takes() -> None:
+    player = Player("p")
+    for lasted_s, metered in ((5.0, False), (4.0, True), (0.2, True), (0.4, True), (0.1, True)):
+        piece = player.asked(word(24.0), 0.0)
+        piece.came(1_000, 10.0)
+        piece.came(200_000, 10.0 + lasted_s)
+        player.ended(piece, 10.0 + lasted_s, whole=True, metered=metered)
+    assert player.awaited().metered_bps == pytest.approx(8 * 200_000 / 0.4)
+    player.asked(word(24.0), 100.0)
+    due_s = 124.0 - READ_IN_S - player.manager.thresholds()[0] / (RATE / 8) - 0.4
+    assert not wants(player, due_s - 0.1, 100e3)
+    assert wants(player, due_s + 0.1, 100e3)
 
 
 def test_it_begins_at_once_and_refills_to_high() -> None:
