@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, LocalProxy
 from cedos.proxy.local.players.known_player import KnownPlayer
@@ -144,6 +144,24 @@ async def test_a_new_connection_of_a_known_player_goes_there_at_once(setting: Se
     assert setting.streams() == (1, 1)
     for each in (first, second):
         each.writer.close()
+
+
+async def test_without_a_session_of_its_own_the_common_one_carries_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+
+    async def unreachable(*_: object) -> None:
+        raise GatewayUnreachableError("it has gone")
+
+    monkeypatch.setattr(setting.own[0], "open", unreachable)
+    for n in range(2, 4):
+        path = f"/{n}"
+        assert await player.get(path, SAID % 9_000) == path.encode() * 4_000
+        assert setting.streams() == (1, 0)
+    player.writer.close()
 
 
 async def test_many_requests_at_once_stay_where_they_are(setting: Setting) -> None:
