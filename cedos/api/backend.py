@@ -10,7 +10,13 @@ from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, Sta
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
+from cedos.api.transfers import (
+    PlayersReport,
+    PlayingMessage,
+    TransferInTable,
+    TransferReport,
+    TurnMessage,
+)
 from cedos.model import Budget
 
 
@@ -57,6 +63,12 @@ class Backend(Protocol):
 
     async def transfers(self) -> list[TransferInTable]:
         """All transfers with deadlines, the earliest first."""
+
+    async def told_players(self, report: PlayersReport, uid: int) -> None:
+        """Takes a proxy's word about its players; ConfigError where it cannot be taken."""
+
+    async def players(self) -> list[PlayingMessage]:
+        """The players of which proxies told lately."""
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         """Takes a user's hint into account for coming transfers."""

@@ -1,4 +1,7 @@
-"""Transfers with deadlines: what a program tells of its own, what it may do, what people see of all."""
+"""What waits: what a program tells of its own, what it may do, what people see of all.
+
+Transfers wait for their deadlines, and players behind the local proxy for what they have in store.
+"""
 
 from typing import Annotated, Final
 
@@ -10,6 +13,7 @@ from cedos.model import Direction
 
 MOST_NETWORKS: Final = 64
 LONGEST_WAIT_S: Final = 30.0
+MOST_PLAYERS: Final = 16
 
 Key = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 _Text = Annotated[str, Meta(max_length=300)]
@@ -93,3 +97,22 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     running: bool
     turn: TurnMessage
     wakes_unix_s: float | None = None
+
+
+class PlayingMessage(ControlMessage, frozen=True, kw_only=True):
+    """One player. `waits`: what it asked for is not fetched yet, until one of `waits_for` is there.
+
+    `buffered_s`: what it has in store; None: it asks for nothing now.
+    """
+
+    server: _Text
+    buffered_s: Annotated[float, Meta(ge=0, le=1e6)] | None
+    waits: bool = False
+    waits_for: Annotated[tuple[_Interface, ...], Meta(max_length=64)] = ()
+
+
+class PlayersReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All players of one proxy (`program`: its own number), told while there are any."""
+
+    program: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    players: Annotated[tuple[PlayingMessage, ...], Meta(max_length=MOST_PLAYERS)]

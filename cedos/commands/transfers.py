@@ -1,4 +1,4 @@
-"""`cedos transfers`: what waits for its deadline, for what, and why."""
+"""`cedos transfers`: what waits for its deadline, or for its store to be played, for what, and why."""
 
 import os
 import pwd
@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.transfers import TransferInTable
+from cedos.api.transfers import PlayingMessage, TransferInTable
 from cedos.api.turn_text import expected, instant, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
@@ -33,6 +33,8 @@ _WIDTH = 100
 def command(as_json: bool) -> None:
     """Shows what has a deadline (`cedos-get --by`, `cedos-put --by`, `cedos-pod`), the earliest first.
 
+    Before that, players behind `cedos forward` that say what they have in store, and what they wait for.
+
     WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
     it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
     expected to be done: in nine of ten cases between the two times in brackets.
@@ -41,14 +43,28 @@ def command(as_json: bool) -> None:
     minutes). A transfer whose
     program does not run waits for it to be started again: the same command goes on.
     """
-    transfers = ControlClient(directories().socket).transfers()
+    client = ControlClient(directories().socket)
+    transfers = client.transfers()
     if as_json:
         render.print_json(transfers)
     else:
-        render.show(lines(transfers, datetime.now(), os.getuid()))
+        render.show(lines(transfers, datetime.now(), os.getuid(), client.players()))
 
 
-def lines(transfers: Sequence[TransferInTable], now: datetime, uid: int) -> Iterator[str]:
+def lines(
+    transfers: Sequence[TransferInTable],
+    now: datetime,
+    uid: int,
+    players: Sequence[PlayingMessage] = (),
+) -> Iterator[str]:
+    if players:
+        yield from render.table(
+            ("PLAYER", "IN STORE", ""),
+            [(each.server, _in_store(each), _waiting(each)) for each in players],
+        )
+        if not transfers:
+            return
+        yield ""
     if not transfers:
         yield "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
         return
@@ -77,6 +93,18 @@ def lines(transfers: Sequence[TransferInTable], now: datetime, uid: int) -> Iter
             subsequent_indent="    ",
             break_on_hyphens=False,
         )
+
+
+def _in_store(each: PlayingMessage) -> str:
+    return "enough" if each.buffered_s is None else f"{each.buffered_s:.0f} s"
+
+
+def _waiting(each: PlayingMessage) -> str:
+    if each.buffered_s is None:
+        return "asks for nothing"
+    if not each.waits:
+        return "is fetched"
+    return f"waits for {' or '.join(each.waits_for) or 'a network that costs nothing'}"
 
 
 def _why(each: TransferInTable, now: datetime) -> str:

@@ -25,7 +25,13 @@ from cedos.api.messages import (
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
+from cedos.api.transfers import (
+    PlayersReport,
+    PlayingMessage,
+    TransferInTable,
+    TransferReport,
+    TurnMessage,
+)
 from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
@@ -37,6 +43,7 @@ from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.flows.told_players import ToldPlayers
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import ConfigError, NotFoundError
@@ -98,6 +105,7 @@ class ApiBackend:
         self._history_file = history_file
         self._config_file = config_file
         self._dry_run = dry_run
+        self._players = ToldPlayers()
         self._started_at_s = time.monotonic()
 
     async def status(self) -> StatusMessage:
@@ -240,6 +248,12 @@ class ApiBackend:
 
     async def transfers(self) -> list[TransferInTable]:
         return self._transfers.listed()
+
+    async def told_players(self, report: PlayersReport, uid: int) -> None:
+        self._players.told(report, uid, time.monotonic())
+
+    async def players(self) -> list[PlayingMessage]:
+        return self._players.listed(time.monotonic())
 
     async def rules(self) -> list[RuleMessage]:
         return self._director.ruled.messages()

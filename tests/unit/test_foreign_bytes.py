@@ -61,6 +61,8 @@ from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import hand_over
 from cedos.proxy.local import joined_gateway
+from cedos.proxy.local.players import cmcd, playlist
+from cedos.proxy.local.players.passing_answer import PassingAnswer
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.names import messages as names
 from cedos.proxy.request import RequestParser, authority, forwarded
@@ -160,6 +162,16 @@ def profiled(data: bytes) -> None:
 def proxied(data: bytes) -> None:
     RequestParser().feed(data)
     forwarded(data)
+
+
+def played(data: bytes) -> None:
+    """What players say of themselves, the answers to them, and the playlists that they read."""
+    cmcd.parse(b"/?CMCD=" + data, [(b"CMCD-Request", data)])
+    cmcd.parse(b"/?CMCD=" + data, [])
+    playlist.parse("http://a.test/b/c.m3u8", data)
+    answer = PassingAnswer(keep_bytes=100_000)
+    answer.feed(data)
+    answer.body()
 
 
 STREAMS = KeptStreams(0, [], [], [])
@@ -354,6 +366,14 @@ PARSERS: dict[str, Parser] = {
         text(lambda given: parse_toml(given, Config, name="c.toml")),
         (b'[decision]\nobjective = "max-s"\n', b'[networks.a]\nkind = "wifi"\n'),
         (ConfigError,),
+    ),
+    "players": Parser(
+        played,
+        (
+            b'br=640,d=2000,ot=v,bl=24100,sid="a",su',
+            b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:7\n#EXTINF:6.006,\ns7.ts\n#EXTINF:4,\n../s8.ts\n",
+            ANSWER,
+        ),
     ),
     "proxy requests": Parser(
         proxied, (b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n", HTTP), (RefusedError,)

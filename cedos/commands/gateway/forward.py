@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -30,11 +31,14 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.players.player_news import PlayerNews
+from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.request import authority
 from cedos.session.io.links import EgressReader
+from cedos.session.sockets.connection import Connection
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
@@ -326,16 +330,26 @@ async def _run(
 
     link = GatewayLink(joined, DaemonChooser(directories().socket), usable)
 
+    def own_link(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
+        chooser = DaemonChooser(directories().socket)
+        return GatewayLink(joined, chooser, usable, ready=ready, unused_s=unused_s)
+
+    clock = asyncio.get_running_loop().time
+    players = Players(own_link, clock)
+
     async def changed() -> None:
         await asyncio.to_thread(own.read)
-        link.check_networks()
+        for each in (link, players):
+            each.check_networks()
 
     ruled = RuledHosts(directories().socket, changed)
 
     def direct(port: int, gateway_rtt_s: float | None) -> bool:
         return priced and told.direct(port, gateway_rtt_s)
 
-    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct, rules=ruled)
+    proxy = LocalProxy(
+        link, fail, everywhere=everywhere, direct=direct, rules=ruled, players=players
+    )
     await ruled.follow()
     routes = EgressReader()
     datagrams = (
@@ -355,6 +369,7 @@ async def _run(
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined.host)
     )
     running = loop.create_task(work)
+    news = loop.create_task(PlayerNews(directories().socket, players, clock).run())
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
@@ -364,6 +379,8 @@ async def _run(
         if stdio is not None:
             raise CedosError("it was interrupted") from None
     finally:
+        news.cancel()
+        await asyncio.gather(news, return_exceptions=True)
         await names.close()
         if datagrams is not None:
             await datagrams.close()

@@ -17,6 +17,7 @@ from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
+from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
 PATIENCE_S: Final = 1.0
@@ -59,6 +60,8 @@ class GatewayLink:
         chooser: who chooses networks, for each label; where nobody does, metered ones are used only
             without the others.
         networks: which interfaces may be used; all without.
+        ready: called with each session that was made.
+        unused_s: a session without connections ends after so long; None: `UNUSED_S`.
     """
 
     def __init__(
@@ -67,11 +70,15 @@ class GatewayLink:
         chooser: Chooser | None = None,
         networks: Callable[[str], bool] | None = None,
         patience_s: float = PATIENCE_S,
+        *,
+        ready: Callable[[Connection], None] = lambda _connection: None,
+        unused_s: float | None = None,
     ) -> None:
         self.joined = joined
         self._chooser = chooser
         self._networks = networks
         self._patience_s = patience_s
+        self._ready, self._unused_s = ready, unused_s
         self._loop = asyncio.get_running_loop()
         self._streams: Multiplexer | None = None
         self._running: asyncio.Task[None] | None = None
@@ -89,6 +96,23 @@ class GatewayLink:
         """Whether that is the gateway itself, as far as it is known by now."""
         paths = self._streams.connection.paths() if self._streams is not None else ()
         return host in {self.joined.host, *(path.peer for path in paths)}
+
+    @property
+    def stands(self) -> bool:
+        """Whether there is a session, though it may wait for a network."""
+        return self._streams is not None and not self._streams.connection.ended
+
+    def prepare(self) -> None:
+        """Makes a session where there is none; nobody waits for it."""
+        self._used_at_s = self._loop.time()
+        if (
+            not self.stands
+            and not self._is_away
+            and (self._dialling is None or self._dialling.done())
+        ):
+            self._begin_dialling().add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )
 
     @property
     def rtt_s(self) -> float | None:
@@ -178,6 +202,8 @@ class GatewayLink:
         """Returns once there is a path that is not silent. GatewayUnreachableError: not in time."""
         began_s = self._loop.time()
         while not _speaks(streams):
+            if streams.connection.waits:
+                began_s = self._loop.time()
             waited_s = self._loop.time() - began_s
             if streams.connection.ended:
                 raise GatewayUnreachableError(str(streams.connection.failure or "it has ended"))
@@ -198,7 +224,8 @@ class GatewayLink:
         silent_s = 0.0
         try:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
-                silent_s = 0.0 if _speaks(streams) else silent_s + _CHECK_S
+                speaks = _speaks(streams) or streams.connection.waits
+                silent_s = 0.0 if speaks else silent_s + _CHECK_S
                 if silent_s >= self._patience_s:
                     raise self._went_away("nothing is heard of it")
             waiting.result()
@@ -255,8 +282,8 @@ class GatewayLink:
         if self._is_away:
             raise GatewayUnreachableError(self._away_why)
         if self._dialling is None or self._dialling.done():
-            self._dialled_at_s = self._loop.time()
-            self._dialling = self._loop.create_task(self._dial())
+            self._begin_dialling()
+        assert self._dialling is not None
         left_s = self._dialled_at_s + self._patience_s - self._loop.time()
         try:
             # Many wait for one attempt: who is cancelled must not end it.
@@ -266,6 +293,11 @@ class GatewayLink:
             raise GatewayUnreachableError(f"no answer within {self._patience_s:g} s") from None
         except (SessionError, OSError) as error:
             raise GatewayUnreachableError(str(error)) from error
+
+    def _begin_dialling(self) -> "asyncio.Task[Multiplexer]":
+        self._dialled_at_s = self._loop.time()
+        self._dialling = self._loop.create_task(self._dial())
+        return self._dialling
 
     async def _dial(self) -> Multiplexer:
         joined = self.joined
@@ -289,6 +321,7 @@ class GatewayLink:
         self._streams = streams = Multiplexer(connection)
         streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))
+        self._ready(connection)
         return streams
 
     async def _run(self, streams: Multiplexer) -> None:
@@ -307,7 +340,8 @@ class GatewayLink:
 
     async def _end_unused(self, streams: Multiplexer) -> None:
         """Ends the session once nobody has used it for a while."""
-        while (rest_s := self._used_at_s + UNUSED_S - self._loop.time()) > 0:
+        unused_s = UNUSED_S if self._unused_s is None else self._unused_s
+        while (rest_s := self._used_at_s + unused_s - self._loop.time()) > 0:
             await asyncio.sleep(rest_s)
             if len(streams) or self._questions:
                 self._used_at_s = self._loop.time()

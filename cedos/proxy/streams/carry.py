@@ -4,7 +4,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from cedos.kernel import tcp_info
 from cedos.proxy.splice import TunnelBytes, reset_on_close
@@ -24,6 +24,24 @@ _UNSENT_BYTES: Final = 1 << 18
 until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
 
 
+MOVED: Final = "moved"
+"""How a `Carry` ended whose program goes on over another stream."""
+
+
+class CarryObserver(Protocol):
+    """Hears what goes by."""
+
+    def said(self, data: bytes) -> bool:
+        """Of the program; False: it is to go over another stream, and none of it over this one."""
+
+    def answered(self, data: Chunk) -> None:
+        """What the program has taken."""
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a program that ends now does not want what it waits for."""
+
+
 class Carry:
     """`run` carries, and says how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
 
@@ -34,9 +52,10 @@ class Carry:
         first: goes to the stream before anything that the program sends.
         limit: of what the program sends then, so many bytes are carried, and the rest is left.
         idle_s: the longest time without a byte.
+        observer: hears all but `first`.
 
     Attributes:
-        suspended: another process goes on with both ends.
+        suspended: another process goes on with both ends, or the program over another stream.
     """
 
     def __init__(
@@ -47,6 +66,7 @@ class Carry:
         first: bytes = b"",
         limit: int | None = None,
         idle_s: float | None = None,
+        observer: CarryObserver | None = None,
     ) -> None:
         self.program, self.stream = program, stream
         with suppress(OSError):  # a pipe of `cedos forward -W` knows no such limit
@@ -55,6 +75,7 @@ class Carry:
         self._up: Chunk = first
         self._limit = limit
         self._idle_s = idle_s
+        self._observer = observer
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._reads = self._writes = False
         self._up_done, self._down_done = stream.finished, False
@@ -89,9 +110,12 @@ class Carry:
 
     def suspend(self) -> None:
         """Another process goes on with both: leaves them as they are."""
+        self._suspend("suspended")
+
+    def _suspend(self, how: str) -> None:
         self.suspended = True
         self._stop()
-        self._end("suspended")
+        self._end(how)
 
     def _end(self, how: str) -> None:
         if not self._ended.done():
@@ -153,12 +177,19 @@ class Carry:
             except OSError as error:
                 self._end(f"program: {error.strerror or error}")
                 return
+            if not data and self._observer is not None and self._observer.gave_up:
+                self._end("program: it has gone")
+                return
             if not data:
                 self._up_done = True
                 self._read(on=False)
                 stream.finish()
                 if self._down_done:
                     self._end("complete")
+                return
+            if self._observer is not None and not self._observer.said(data):
+                self._up = data
+                self._suspend(MOVED)
                 return
             if self._limit is not None:
                 self._limit -= len(data)
@@ -187,6 +218,8 @@ class Carry:
                 self._end(f"program: {error.strerror or error}")
                 return
             whole = sent == sum(map(len, parts))
+            if self._observer is not None:
+                self._tell(parts, sent)
             stream.taken(sent)
             if not whole:
                 self._write(on=True)
@@ -198,6 +231,14 @@ class Carry:
                 self.program.shutdown(socket.SHUT_WR)
             if self._limit == 0 and not self._up:
                 stream.finish()
+
+    def _tell(self, parts: list[Chunk], count: int) -> None:
+        assert self._observer is not None
+        for part in parts:
+            if count <= 0:
+                break
+            self._observer.answered(part if len(part) <= count else memoryview(part)[:count])
+            count -= len(part)
 
     def _writable(self) -> None:
         self._stream_changed()

@@ -5,7 +5,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from cedos.session.io.path import SessionPath
-from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
+from cedos.session.protocol.buffer_manager import (
+    NOTHING_AWAITED,
+    AwaitedPiece,
+    BufferManager,
+    BufferSituation,
+)
 
 _OVER_S: Final = 1.0
 _FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
@@ -35,6 +40,7 @@ class BufferGate:
         received_bytes: int,
         buffered_bytes: int,
         now: float,
+        awaited: AwaitedPiece = NOTHING_AWAITED,
     ) -> bool:
         """Decides again; whether it comes out otherwise than before."""
         paths = list(paths)
@@ -57,6 +63,7 @@ class BufferGate:
             self._metered_bps,
             self._rtt_s,
             now - self._came_s,
+            awaited,
         )
         before, self.open = self.open, self.buffer.metered_wanted(situation)
         if self.open and not before:

@@ -16,7 +16,7 @@ from cedos.session.io.driver import Driver
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.io.waiter import Waiter
-from cedos.session.protocol.buffer_manager import BufferManager
+from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager
 from cedos.session.protocol.events import (
     Event,
     Failed,
@@ -122,6 +122,7 @@ class Connection:
         self._wanted_at_s: float | None = None
         self._gate_timer: asyncio.TimerHandle | None = None
         self._buffered: Callable[[], int] = lambda: 0
+        self._awaited: Callable[[], AwaitedPiece] = AwaitedPiece
         dialling = None
         if server is not None:
             dialling = Dialling(
@@ -262,6 +263,7 @@ class Connection:
         expected_bytes: int = 0,
         buffer: BufferManager | None = None,
         buffered: Callable[[], int] = lambda: 0,
+        awaited: Callable[[], AwaitedPiece] = AwaitedPiece,
     ) -> None:
         """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
 
@@ -277,6 +279,7 @@ class Connection:
             buffer: thresholds of what has arrived and was not taken, for what is played: they say when
                 cellular networks are used, whatever the deadline says.
             buffered: what else the application has in store, in bytes.
+            awaited: what cannot be played before all of it is there.
 
         Raises:
             ConfigError: a deadline that is no number of seconds.
@@ -287,7 +290,7 @@ class Connection:
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
         self._wanted_at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        self._expected_bytes, self._buffered = expected_bytes, buffered
+        self._expected_bytes, self._buffered, self._awaited = expected_bytes, buffered, awaited
         if isinstance(self._gate, DeadlineGate):
             self._gate.close()
         self._gate = None
@@ -300,6 +303,16 @@ class Connection:
         if deadline_s is not None or expected_bytes:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self._check_metered()
+
+    def buffer_changed(self) -> None:
+        """What `wait_for` was given has other answers now: it is decided again at once."""
+        if self._gate is not None and not self._over:
+            self._check_metered()
+
+    @property
+    def waits(self) -> bool:
+        """Whether metered networks are kept away now by what `wait_for` was told."""
+        return self._gate is not None and not self._gate.open
 
     def networks_changed(self) -> None:
         """Other networks may be used than before (`connect(networks=...)`): it is asked again."""
@@ -362,7 +375,9 @@ class Connection:
             changed = gate.update(self.received_bytes, by_network, self.networks())
         else:
             paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
-            changed = gate.update(paths, self.received_bytes, buffered, self._driver.now())
+            changed = gate.update(
+                paths, self.received_bytes, buffered, self._driver.now(), self._awaited()
+            )
             self._core.receiver.resize(gate.buffer.window_bytes)
         if changed:
             dialler.check()

@@ -2,7 +2,9 @@
 
 `python -m emu.experiments.streaming.browser --places DIR p14` plays 90 s of 640 kbit/s with a player
 that keeps a minute ahead, from the beginning of the place, and says what came over which network beside
-the fewest metered bytes with which anybody could have played it.
+the fewest metered bytes with which anybody could have played it. Ways: `plain`, Wi-Fi alone; `https`, the
+gateway, which sees nothing of it; `cmcd`, the gateway and a player that says what it has in store; `hls`,
+one that says nothing, and reads a playlist.
 """
 
 import json
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from cedos.model import NetworkKind
 from emu.experiments.streaming.optimum import Playback, least_metered_bytes
@@ -29,16 +32,23 @@ from emu.workloads.web.video import PLAYER
 
 _RATE_BPS: Final = 640_000
 _PLAY_S, _AHEAD_S, _LIMIT_S, _WARM_S = 90.0, 60.0, 60.0, 4.0
+_DELAY_S: Final = 2.0
+"""Who knows the future begins to play after so long; and when this player did, also with its segments."""
+
 _BROWSER_USER: Final = "65534"
+_WAYS: Final = ("plain", "https", "cmcd", "hls")
 _VIDEO: Final = VideoLoad(
     "video", at_s=0.2, play_s=_PLAY_S, segment_s=2.0, bitrates_bps=(_RATE_BPS,),
     bitrate_bps=_RATE_BPS, buffer_s=_AHEAD_S,
 )  # fmt: skip
 
 
-def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
-    """One ride; `way`: `plain` stays on Wi-Fi, `gateway` redirects the browser's connections."""
-    scenario = Scenario(video=(_VIDEO,), duration_s=_PLAY_S, limit_s=_LIMIT_S, seed=1)
+def watched(accesses: tuple[Access, Access], way: str, keep: Path | None = None) -> dict[str, Any]:
+    """One ride, one of `_WAYS`."""
+    video = msgspec.structs.replace(
+        _VIDEO, tls=way in ("plain", "https"), cmcd=way == "cmcd", hls=way == "hls"
+    )
+    scenario = Scenario(video=(video,), duration_s=_PLAY_S, limit_s=_LIMIT_S, seed=1)
     wanted = browsing.plan(scenario, 1)
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(*accesses, source_rules=way == "plain"))
@@ -51,7 +61,7 @@ def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
             Servers(laptop, tls=True, sites=sites, addresses={media.HOST: SERVER})
         )
         put_on_time(laptop)
-        if way == "gateway":
+        if way != "plain":
             stack.enter_context(through_gateway(laptop, _BROWSER_USER))
         log = laptop.directory / "chromium.log"
         person = stack.enter_context(
@@ -63,6 +73,10 @@ def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
         before = carried(laptop)
         (seen,) = person.browse(zero_at_s=time.monotonic(), limit_s=_LIMIT_S).watched
         after = carried(laptop)
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            for each in laptop.directory.glob("**/*.log"):
+                shutil.copy(each, keep / f"{way}-{each.name}")
     return {
         "way": way,
         "start_s": seen.start_s,
@@ -75,30 +89,40 @@ def watched(accesses: tuple[Access, Access], way: str) -> dict[str, Any]:
     }
 
 
-def _least_mb(accesses: tuple[Access, Access]) -> float | None:
+def _least_mb(
+    accesses: tuple[Access, Access], delay_s: float, piece_s: float = 0.0
+) -> float | None:
     rates = []
     for each in accesses:
         bins = [float(bits) for bits in each.down.bins(1.0)]
         first, last = int(_WARM_S), int(_WARM_S + _PLAY_S) + 10
         rates.append([bins[n % len(bins)] for n in range(first, last)])
-    playback = Playback(_RATE_BPS, _PLAY_S, store_bytes=_AHEAD_S * _RATE_BPS / 8)
+    store_bytes = _AHEAD_S * _RATE_BPS / 8
+    playback = Playback(_RATE_BPS, _PLAY_S, delay_s, store_bytes, piece_s)
     found = least_metered_bytes(rates[0], rates[1], playback)
     return None if found is None else found / 1e6
 
 
 @click.command()
 @click.option("--places", "directory", required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--way", "ways", type=click.Choice(_WAYS), multiple=True, default=_WAYS)
+@click.option("--keep", type=click.Path(path_type=Path), help="Folder for the programs' logs.")
 @click.argument("place")
-def main(directory: Path, place: str) -> None:
+def main(directory: Path, ways: tuple[str, ...], keep: Path | None, place: str) -> None:
     """Prints a line of JSON for each way."""
     networks = load(directory)[place].networks
     wifi, lte = (
         Access(kind, networks[str(kind)].up, networks[str(kind)].down, networks[str(kind)].rtt_s)
         for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
     )
-    for way in ("plain", "gateway"):
-        found = watched((wifi, lte), way)
-        click.echo(json.dumps({"place": place, **found, "least_lte_mb": _least_mb((wifi, lte))}))
+    for way in ways:
+        found = watched((wifi, lte), way, keep)
+        least = {
+            "least_lte_mb": _least_mb((wifi, lte), _DELAY_S),
+            "least_lte_as_begun_mb": _least_mb((wifi, lte), found["start_s"]),
+            "least_lte_in_segments_mb": _least_mb((wifi, lte), found["start_s"], _VIDEO.segment_s),
+        }
+        click.echo(json.dumps({"place": place, **found, **least}))
 
 
 if __name__ == "__main__":

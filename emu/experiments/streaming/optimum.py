@@ -8,16 +8,29 @@ where the next step's need is not there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """A stream of so many seconds at one rate; it is played `delay_s` after it was asked for."""
+    """A stream of so many seconds at one rate; it is played `delay_s` after it was asked for.
+
+    `piece_s`: it is cut, and of each piece nothing is played before all of it is there.
+    """
 
     bitrate_bps: float
     seconds: float
     delay_s: float = 2.0
     store_bytes: float = 64e6
+    piece_s: float = 0.0
+
+
+def _due(playback: Playback, until_s: float) -> float:
+    """What must have come by then, in bytes."""
+    seconds = min(max(until_s - playback.delay_s, 0.0), playback.seconds)
+    if playback.piece_s:
+        seconds = min(ceil(seconds / playback.piece_s) * playback.piece_s, playback.seconds)
+    return playback.bitrate_bps / 8 * seconds
 
 
 def least_metered_bytes(
@@ -29,13 +42,7 @@ def least_metered_bytes(
     """None where nobody could play it without a stall."""
     steps = len(unmetered_bps)
     whole = playback.bitrate_bps / 8 * playback.seconds
-    per_step = playback.bitrate_bps / 8 * step_s
-    played = [
-        max(min(per_step, whole - per_step * (n - playback.delay_s / step_s)), 0.0)
-        if n * step_s >= playback.delay_s
-        else 0.0
-        for n in range(steps)
-    ]
+    played = [_due(playback, (n + 1) * step_s) - _due(playback, n * step_s) for n in range(steps)]
     need = [0.0] * (steps + 1)
     for n in reversed(range(steps)):
         come = (unmetered_bps[n] + metered_bps[n]) / 8 * step_s

@@ -89,6 +89,8 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
                 fixed,
                 video.buffer_s,
                 video.tls,
+                video.cmcd,
+                video.hls,
             )
         )
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)

@@ -21,7 +21,7 @@ HOST = "video.example"
 _FRAMES_PER_S = 10
 _SIZE = "320x180"
 _TIMEOUT_S = 300.0
-_VERSION = 1
+_VERSION = 2
 """Part of the cache's key: a change of what is made below needs a new one."""
 
 
@@ -30,7 +30,7 @@ class Media:
     """One video: `segments` of `segment_s` in each of `bitrates_bps`, in a folder of its own.
 
     `init-R.mp4` begins representation R (its number in `bitrates_bps`, which ascend), `R-N.m4s` is
-    its segment N, from 1 on.
+    its segment N, from 1 on; `media_R.m3u8` lists them all (HLS).
     """
 
     folder: Path
@@ -79,7 +79,8 @@ def nginx_servers(media: Sequence[Media], player: Path, *, tls: bool, http2: boo
     listen 80;
     {listen}
     server_name {HOST};
-    types {{ text/html html; text/javascript js; video/mp4 mp4 m4s; }}
+    types {{ text/html html; text/javascript js; video/mp4 mp4 m4s;
+            application/vnd.apple.mpegurl m3u8; }}
     add_header Cache-Control no-store;
     root {player};
 {locations}
@@ -100,6 +101,7 @@ def _encode(folder: Path, bitrates_bps: tuple[int, ...], segments: int, segment_
     command += ["-level", "3.1", "-x264-params", "nal-hrd=cbr:force-cfr=1"]
     command += ["-g", group, "-keyint_min", group, "-sc_threshold", "0", "-bf", "0"]
     command += ["-f", "dash", "-seg_duration", f"{segment_s:g}", "-use_template", "1"]
+    command += ["-hls_playlist", "1"]
     command += ["-init_seg_name", "init-$RepresentationID$.mp4"]
     command += ["-media_seg_name", "$RepresentationID$-$Number$.m4s", str(folder / "all.mpd")]
     try:

@@ -19,7 +19,8 @@ _LOOK_S = 0.5
 class PlannedVideo:
     """One video; `at_s` counts from the start of the measured part of the run.
 
-    `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most.
+    `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most;
+    `cmcd`: it says what it has in store; `hls`: it reads playlists.
     """
 
     number: int
@@ -30,6 +31,8 @@ class PlannedVideo:
     fixed: int | None
     buffer_s: float
     tls: bool
+    cmcd: bool = False
+    hls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ def _url(planned: PlannedVideo) -> str:
         "representations": len(media.bitrates_bps),
         "fixed": planned.fixed,
         "buffer_s": planned.buffer_s,
+        "cmcd": media.bitrates_bps if planned.cmcd else None,
+        "hls": planned.hls,
     }
     scheme = "https" if planned.tls else "http"
     return f"{scheme}://{HOST}/player.html#{urllib.parse.quote(json.dumps(wanted))}"

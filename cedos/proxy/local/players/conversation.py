@@ -1,0 +1,153 @@
+"""What a program and its server say to each other on one connection, as far as it is a player's HTTP/1.1.
+
+It only listens. What is not understood is carried as if nobody had listened.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.players import cmcd
+from cedos.proxy.local.players.known_player import KnownPlayer
+from cedos.proxy.local.players.passing_answer import PassingAnswer
+from cedos.proxy.local.players.player import Piece
+from cedos.proxy.local.players.players import Asked, Players
+from cedos.proxy.local.players.playlist import LONGEST as LONGEST_PLAYLIST
+from cedos.proxy.request import LONGEST_HEAD, forwarded
+
+_HEAD_END: Final = b"\r\n\r\n"
+_METHODS: Final = (b"GET ", b"HEAD ")
+_HTTP_PORT: Final = 80
+_LONGEST_HOST: Final = 260
+
+
+class Conversation:
+    """`said` and `answered` get all that goes by, `close` when it is over.
+
+    `link`: over which session it had better go on; None: over that of all programs. Players' requests
+    go over their own once that stands, and what is none of theirs over the common one: a connection
+    changes between two requests.
+    """
+
+    def __init__(self, players: Players, host: str, port: int, clock: Callable[[], float]) -> None:
+        self._players = players
+        self._server = host if port == _HTTP_PORT else f"{host}:{port}"
+        self._clock = clock
+        self._head = b""
+        self._answer: PassingAnswer | None = None
+        self._asked: Asked | None = None
+        self._player: KnownPlayer | None = None
+        self._piece: Piece | None = None
+        self._off = False
+        self._link: GatewayLink | None = None
+        self.current: GatewayLink | None = None
+
+    @property
+    def link(self) -> GatewayLink | None:
+        return self._link
+
+    def said(self, data: bytes | memoryview) -> bool:
+        """Takes what the program says; False: it had better be said over `link`."""
+        if self._off:
+            return True
+        whole = not self._head
+        self._head += data
+        clear = self._answer is None or self._answer.complete
+        if not self._head.startswith(_METHODS) or len(self._head) > LONGEST_HEAD:
+            return self._leave_off(may_move=whole and clear)
+        end = self._head.find(_HEAD_END)
+        if end < 0:
+            return True
+        head, rest = self._head[:end], self._head[end + len(_HEAD_END) :]
+        self._head = b""
+        if rest or not self._between():
+            return self._leave_off(may_move=False)
+        asked = self._read(head)
+        if asked is None:
+            return self._leave_off(may_move=whole and clear)
+        self._begin(asked)
+        return not (whole and clear) or self._link is self.current
+
+    def answered(self, data: bytes | memoryview) -> None:
+        """Takes what the program was given."""
+        answer = self._answer
+        if self._off or answer is None:
+            return
+        answer.feed(data)
+        if self._piece is not None:
+            self._piece.came(answer.body_bytes, self._clock())
+        if answer.strange:
+            self._leave_off(may_move=False)
+        elif answer.complete:
+            self._end(whole=True)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether a program that says no more has given up what it asked for; players wait."""
+        return self._piece is not None and not self._piece.received_bytes
+
+    def close(self) -> None:
+        """The connection is over."""
+        answer = self._answer
+        self._end(whole=answer is not None and (answer.complete or answer.open_ended))
+        self._off = True
+
+    def _between(self) -> bool:
+        """Whether the answer before has come, as players wait for it; one without a length ends so."""
+        if self._answer is not None and not self._answer.complete:
+            if not self._answer.open_ended:
+                return False
+            self._end(whole=True)
+        return True
+
+    def _read(self, head: bytes) -> Asked | None:
+        parsed = forwarded(head)
+        if parsed is None:
+            return None
+        method, target, fields = parsed
+        names = {name.lower() for name, _ in fields}
+        if method not in (b"GET", b"HEAD") or names & {b"transfer-encoding", b"upgrade"}:
+            return None
+        if any(name.lower() == b"content-length" and value != b"0" for name, value in fields):
+            return None
+        named = [value for name, value in fields if name.lower() == b"host"]
+        server = named[0].decode("latin-1").lower() if named else self._server
+        return Asked(server[:_LONGEST_HOST], target, fields, bodiless=method == b"HEAD")
+
+    def _begin(self, asked: Asked) -> None:
+        now = self._clock()
+        keeps = LONGEST_PLAYLIST if asked.may_be_playlist else 0
+        self._answer = PassingAnswer(bodiless=asked.bodiless, keep_bytes=keeps)
+        self._asked = asked
+        word = self._players.word(asked, now)
+        player = self._players.player(asked, word)
+        if player is not None:
+            self._player = player
+        if self._player is None or (word is None and self.current is None):
+            self._link = None
+            return
+        self._piece = self._player.asked(word, cmcd.without(asked.target))
+        self._link = self._player.link(word)
+
+    def _end(self, *, whole: bool) -> None:
+        now = self._clock()
+        answer, asked = self._answer, self._asked
+        if self._piece is not None and self._player is not None:
+            self._player.ended(self._piece, whole=whole)
+            self._piece = None
+        if answer is not None and asked is not None and whole:
+            self._players.came(asked, answer, now)
+        self._asked = None
+
+    def _leave_off(self, *, may_move: bool) -> bool:
+        """Listens no more; what was said goes over the common session, if it may change.
+
+        Else whatever is wanted there is urgent as long as the connection lasts.
+        """
+        if self._piece is not None:
+            self._end(whole=False)
+        self._answer, self._off, self._link = None, True, None
+        stays = not may_move or self.current is None
+        if stays and self.current is not None and self._player is not None:
+            self._piece = self._player.asked(None)
+        return stays

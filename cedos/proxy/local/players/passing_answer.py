@@ -1,0 +1,111 @@
+"""Where the answers on a connection of HTTP/1.1 begin and end, as they pass by. No I/O."""
+
+import re
+import zlib
+from typing import Final
+
+from cedos.proxy.request import LONGEST_HEAD
+
+_STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
+_LENGTH = re.compile(rb"(?i)content-length:[ \t]*([0-9]{1,15})[ \t]*")
+_HEAD_END: Final = b"\r\n\r\n"
+_BODILESS: Final = frozenset((204, 304))
+_SWITCHED: Final = 101
+_LAST_INFORMATIVE: Final = 199
+
+
+class PassingAnswer:
+    """The answer to one request; `feed` all that comes after it was sent.
+
+    `keep_bytes`: so much of the body is kept, for `body`. `strange`: it is no answer of HTTP.
+    """
+
+    def __init__(self, *, bodiless: bool = False, keep_bytes: int = 0) -> None:
+        self._bodiless = bodiless
+        self._keep_bytes = keep_bytes
+        self._head = bytearray()
+        self._kept = bytearray()
+        self._fields: list[bytes] | None = None
+        self._left: int | None = None
+        self.status = 0
+        self.body_bytes = 0
+        self.strange = False
+
+    @property
+    def complete(self) -> bool:
+        """All of it has come, for certain."""
+        return self._fields is not None and self._left == 0
+
+    @property
+    def open_ended(self) -> bool:
+        """It does not say beforehand how long it is."""
+        return self._fields is not None and self._left is None
+
+    def body(self) -> bytes | None:
+        """As the origin meant it, once all has come; None: it is not understood, or too long."""
+        if self._fields is None or self.body_bytes > self._keep_bytes:
+            return None
+        names = {each.partition(b":")[0].strip().lower(): each for each in self._fields}
+        if b"transfer-encoding" in names:
+            return None
+        coding = names.get(b"content-encoding", b":").partition(b":")[2].strip().lower()
+        if coding in (b"", b"identity"):
+            return bytes(self._kept)
+        if coding != b"gzip":
+            return None
+        unpacking = zlib.decompressobj(wbits=31)
+        try:
+            return unpacking.decompress(bytes(self._kept), self._keep_bytes)
+        except zlib.error:
+            return None
+
+    def feed(self, data: bytes | memoryview) -> None:
+        if self.strange or self.complete:
+            self.strange = True  # nobody had asked for it
+            return
+        if self._fields is not None:
+            self._take(data)
+            return
+        self._head += data
+        while (end := self._head.find(_HEAD_END)) >= 0:
+            rest = bytes(self._head[end + len(_HEAD_END) :])
+            if self._read(bytes(self._head[:end])):
+                self._head.clear()
+                if rest:
+                    self._take(rest)
+                return
+            self._head[:] = rest
+        self.strange = self.strange or len(self._head) > LONGEST_HEAD
+
+    def _read(self, head: bytes) -> bool:
+        """Whether the body follows, and not another head."""
+        first, *fields = head.split(b"\r\n")
+        match = _STATUS.fullmatch(first)
+        status = 0 if match is None else int(match[1])
+        if status in (0, _SWITCHED):
+            self.strange = True
+            return True
+        if status <= _LAST_INFORMATIVE:
+            return False
+        self.status, self._fields = status, fields
+        if self._bodiless or status in _BODILESS:
+            self._left = 0
+            return True
+        lengths = {found[1] for each in fields if (found := _LENGTH.fullmatch(each))}
+        chunked = any(each.lower().startswith(b"transfer-encoding:") for each in fields)
+        if len(lengths) == 1 and not chunked:
+            self._left = int(lengths.pop())
+        return True
+
+    def _take(self, data: bytes | memoryview) -> None:
+        count = len(data)
+        self.body_bytes += count
+        if self.strange:
+            return
+        if self._left is not None:
+            if count > self._left:
+                self.strange = True
+                return
+            self._left -= count
+        if self.body_bytes <= self._keep_bytes:
+            self._kept += data

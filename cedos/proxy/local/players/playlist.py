@@ -1,0 +1,64 @@
+"""The media playlist of an HTTP Live Stream (RFC 8216): which objects play for how long. Pure."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+LONGEST: Final = 1 << 20
+_MOST_SEGMENTS: Final = 20_000
+_LONGEST_URI: Final = 2_048
+_LONGEST_S: Final = 600.0
+_DURATION = re.compile(r"#EXTINF:([0-9]{1,5}(?:\.[0-9]{1,6})?)(?:,.*)?")
+_SEQUENCE = re.compile(r"#EXT-X-MEDIA-SEQUENCE:([0-9]{1,15})")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSegment:
+    """One object of a playlist; `number` is its place in the stream."""
+
+    number: int
+    duration_s: float
+
+
+def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
+    """Its segments by their targets (path and query) at the playlist's own host; None: it is none.
+
+    A list of variants has none of its own, and neither has one with byte ranges: an object is then no
+    segment. What is at other hosts is left out.
+    """
+    if len(body) > LONGEST:
+        return None
+    try:
+        lines = body.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        return None
+    if not lines or lines[0].strip().lstrip("\ufeff") != "#EXTM3U":
+        return None
+    here = urlsplit(url)
+    found: dict[str, ListedSegment] = {}
+    count = number = 0
+    duration_s = None
+    for line in map(str.strip, lines):
+        if match := _SEQUENCE.fullmatch(line):
+            number = int(match[1])
+        elif line.startswith("#EXT-X-BYTERANGE"):
+            return None
+        elif line.startswith("#EXTINF:"):
+            match = _DURATION.fullmatch(line)
+            if match is None or not 0 < float(match[1]) <= _LONGEST_S:
+                return None
+            duration_s = float(match[1])
+        elif line and not line.startswith("#") and duration_s is not None:
+            count += 1
+            if count > _MOST_SEGMENTS or len(line) > _LONGEST_URI:
+                return None
+            try:
+                there = urlsplit(urljoin(url, line))
+            except ValueError:
+                return None
+            if there.netloc == here.netloc:
+                target = f"{there.path}?{there.query}" if there.query else there.path
+                found[target] = ListedSegment(number, duration_s)
+            number, duration_s = number + 1, None
+    return found or None

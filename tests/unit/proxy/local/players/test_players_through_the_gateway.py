@@ -1,0 +1,246 @@
+"""Players' requests go over a session of their own, others do not; what is carried stays what it is."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.local.local_proxy import Fail, LocalProxy
+from cedos.proxy.local.players.known_player import KnownPlayer
+from cedos.proxy.local.players.players import Players
+from cedos.session.io import links
+from cedos.session.sockets.connection import Connection
+from tests.unit.proxy.conftest import Ends
+
+pytestmark = pytest.mark.anyio
+
+PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n" + b"".join(
+    b"#EXTINF:2,\nseg%d.ts\n" % n for n in range(20)
+)
+
+
+class Player:
+    """A program on one connection, which waits for each answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def get(self, path: str, said: str = "", method: str = "GET", body: bytes = b"") -> bytes:
+        fields = f"CMCD-Request: {said}\r\n" if said else ""
+        fields += f"Content-Length: {len(body)}\r\n" if body else ""
+        head = f"{method} {path} HTTP/1.1\r\nHost: video.example\r\n{fields}\r\n"
+        self.writer.write(head.encode() + body)
+        return await self.answer()
+
+    async def answer(self) -> bytes:
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 15)
+        length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
+        return await asyncio.wait_for(self.reader.readexactly(length), 15)
+
+
+async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers with the path, many times; playlists with one."""
+    with suppress(OSError, asyncio.IncompleteReadError):
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            path = head.split(b" ")[1]
+            length = head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]
+            if length:
+                await reader.readexactly(int(length))
+            body = PLAYLIST if path.endswith(b".m3u8") else path * 4_000
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+
+
+class Setting:
+    def __init__(self, ends: Ends) -> None:
+        self.ends = ends
+        self.own: list[GatewayLink] = []
+
+    async def start(self) -> None:
+        await self.ends.start()
+        gateway = self.ends.gateway
+        joined = JoinedGateway(*gateway.address, self.ends.me.public, self.ends.client)
+
+        def make(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
+            self.own.append(GatewayLink(joined, ready=ready, unused_s=unused_s))
+            return self.own[-1]
+
+        await self.ends.proxy.close()
+        clock = asyncio.get_running_loop().time
+        self.players = Players(make, clock)
+        self.ends.proxy = LocalProxy(self.ends.link, Fail.CLOSED, players=self.players)
+
+    async def player(self) -> Player:
+        return Player(*await self.ends.forward(await self.ends.origin(origin)))
+
+    def known(self) -> KnownPlayer:
+        (known,) = self.players
+        return known
+
+    def streams(self) -> tuple[int, int]:
+        """Those of the common session, and of the first player's own."""
+        common = self.ends.link._streams
+        own = self.own[0]._streams if self.own else None
+        return len(common or ()), len(own or ())
+
+    async def own_stands(self) -> None:
+        for _ in range(100):
+            if self.own and self.own[0].stands:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("a player has no session of its own")
+
+
+@pytest.fixture
+async def setting(ends: Ends) -> Setting:
+    made = Setting(ends)
+    await made.start()
+    return made
+
+
+@pytest.fixture
+def metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only network there is costs something."""
+    egress = links.EgressReader._egress
+
+    def found(self: links.EgressReader, link: Any, addresses: set[str]) -> links.Egress:
+        return replace(egress(self, link, addresses), metered=True)
+
+    monkeypatch.setattr(links.EgressReader, "_egress", found)
+
+
+SAID = 'bl=%d,br=400,d=500,ot=v,sid="a"'
+
+
+async def test_requests_change_the_session_between_two_answers(setting: Setting) -> None:
+    player = await setting.player()
+    assert await player.get("/page") == b"/page" * 4_000
+    assert setting.streams() == (1, 0)
+    assert not setting.own
+    assert await player.get("/1", SAID % 0) == b"/1" * 4_000  # it does not wait for a session
+    await setting.own_stands()
+    for n in range(2, 5):
+        path = f"/{n}"
+        assert await player.get(path, SAID % 9_000) == path.encode() * 4_000
+        assert setting.streams() == (0, 1)
+    # What changes something is none of a player's; it goes back, and again there.
+    assert await player.get("/p", method="POST", body=b"x" * 50) == b"/p" * 4_000
+    assert setting.streams() == (1, 0)
+    player.writer.close()
+
+
+async def test_a_new_connection_of_a_known_player_goes_there_at_once(setting: Setting) -> None:
+    first = await setting.player()
+    await first.get("/1", SAID % 0)
+    await setting.own_stands()
+    second = await setting.player()
+    assert await second.get("/2", SAID % 9_000) == b"/2" * 4_000
+    assert setting.streams() == (1, 1)
+    for each in (first, second):
+        each.writer.close()
+
+
+async def test_without_a_session_of_its_own_the_common_one_carries_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+
+    async def unreachable(*_: object) -> None:
+        raise GatewayUnreachableError("it has gone")
+
+    monkeypatch.setattr(setting.own[0], "open", unreachable)
+    for n in range(2, 4):
+        path = f"/{n}"
+        assert await player.get(path, SAID % 9_000) == path.encode() * 4_000
+        assert setting.streams() == (1, 0)
+    player.writer.close()
+
+
+async def test_many_requests_at_once_stay_where_they_are(setting: Setting) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    head = f"GET /%d HTTP/1.1\r\nHost: v\r\nCMCD-Request: {SAID % 9_000}\r\n\r\n"
+    player.writer.write((head % 2 + head % 3).encode())
+    assert [await player.answer(), await player.answer()] == [b"/2" * 4_000, b"/3" * 4_000]
+    assert setting.streams() == (1, 0)
+    player.writer.close()
+
+
+@pytest.mark.usefixtures("metered")
+async def test_what_has_enough_waits_and_what_has_not_goes_at_once(setting: Setting) -> None:
+    player = await setting.player()
+    began_s = time.monotonic()
+    await player.get("/1", SAID % 0)
+    assert time.monotonic() - began_s < 0.5
+    await setting.own_stands()
+    await asyncio.sleep(0.3)
+    began_s = time.monotonic()
+    assert await player.get("/2", SAID % 6_000) == b"/2" * 4_000
+    waited_s = time.monotonic() - began_s
+    assert 1.5 < waited_s < 6.0 - 1.0
+    began_s = time.monotonic()
+    await player.get("/3", SAID % 500)
+    assert time.monotonic() - began_s < 0.5
+    player.writer.close()
+
+
+@pytest.mark.usefixtures("metered")
+async def test_who_gives_up_leaves_nothing_behind(setting: Setting) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    await asyncio.sleep(0.3)
+    asking = asyncio.create_task(player.get("/2", SAID % 60_000))
+    await asyncio.sleep(0.3)
+    known = setting.known()
+    assert known.waits
+    assert known.player.asks
+    asking.cancel()
+    player.writer.close()
+    await asyncio.sleep(0.3)
+    assert setting.streams() == (0, 0)
+    assert not known.waits
+    assert not known.player.asks
+
+
+@pytest.mark.usefixtures("metered")
+async def test_who_gives_up_what_is_under_way_leaves_nothing_behind(setting: Setting) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    await asyncio.sleep(0.3)
+    await player.get("/2", SAID % 0)  # on its own session from here on
+    asking = asyncio.create_task(player.get("/3", SAID % 60_000))
+    await asyncio.sleep(0.3)
+    known = setting.known()
+    assert known.waits
+    assert setting.streams() == (0, 1)
+    asking.cancel()
+    player.writer.close()
+    await asyncio.sleep(0.3)
+    assert setting.streams() == (0, 0)
+    assert not known.player.asks
+
+
+@pytest.mark.usefixtures("metered")
+async def test_a_listed_stream_waits_without_a_word(setting: Setting) -> None:
+    player = await setting.player()
+    assert await player.get("/film/list.m3u8") == PLAYLIST
+    for n in range(4):
+        await player.get(f"/film/seg{n}.ts")
+        if n == 1:
+            await setting.own_stands()
+            await asyncio.sleep(0.3)
+    began_s = time.monotonic()
+    await player.get("/film/seg4.ts")
+    assert 1.0 < time.monotonic() - began_s < 8.0 - 1.0
+    player.writer.close()

@@ -1,0 +1,53 @@
+"""Media playlists of HLS, as far as they say how long what plays."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.proxy.local.players.playlist import ListedSegment, parse
+
+URL = "http://video.example/films/a/list.m3u8?t=1"
+MEDIA = b"""#EXTM3U
+#EXT-X-VERSION:3
+#EXT-X-TARGETDURATION:6
+#EXT-X-MEDIA-SEQUENCE:7
+#EXTINF:6.006,
+s7.ts
+#EXTINF:5.5,a title, with a comma
+#EXT-X-PROGRAM-DATE-TIME:2026-11-25T00:00:00Z
+../b/s8.ts?key=1
+
+#EXTINF:4,
+http://elsewhere.example/s9.ts
+#EXTINF:3,
+/s10.ts
+#EXT-X-ENDLIST
+"""
+
+
+def test_segments_have_their_places_and_durations() -> None:
+    assert parse(URL, MEDIA) == {
+        "/films/a/s7.ts": ListedSegment(7, 6.006),
+        "/films/b/s8.ts?key=1": ListedSegment(8, 5.5),
+        "/s10.ts": ListedSegment(10, 3.0),
+    }
+    assert parse(URL, MEDIA.replace(b"\n", b"\r\n")) == parse(URL, MEDIA)
+
+
+def test_what_is_none() -> None:
+    variants = b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=640000\nlow/list.m3u8\n"
+    assert parse(URL, variants) is None
+    assert parse(URL, MEDIA.replace(b"#EXTM3U", b"#EXTM3V")) is None
+    assert parse(URL, MEDIA.replace(b"5.5", b"-5.5")) is None
+    assert parse(URL, MEDIA.replace(b"5.5", b"0")) is None
+    assert parse(URL, MEDIA + b"#EXT-X-BYTERANGE:5@0\n") is None
+    assert parse(URL, MEDIA + b"\xff") is None
+    assert parse(URL, b"#EXTM3U\n" + b"#EXTINF:1,\na\n" * 20_001) is None
+    assert parse(URL, b"") is None
+
+
+@given(
+    st.lists(st.sampled_from([*MEDIA.split(b"\n"), b"http://[x/", b"\xef\xbb\xbf", b"a" * 3000]))
+)
+def test_any_lines_may_come(lines: list[bytes]) -> None:
+    found = parse(URL, b"#EXTM3U\n" + b"\n".join(lines))
+    assert found is None or all(each.duration_s > 0 for each in found.values())
