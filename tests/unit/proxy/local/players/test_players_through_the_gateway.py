@@ -61,6 +61,7 @@ class Setting:
     def __init__(self, ends: Ends) -> None:
         self.ends = ends
         self.own: list[GatewayLink] = []
+        self.may_use = True
 
     async def start(self) -> None:
         await self.ends.start()
@@ -68,7 +69,10 @@ class Setting:
         joined = JoinedGateway(*gateway.address, self.ends.me.public, self.ends.client)
 
         def make(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
-            self.own.append(GatewayLink(joined, ready=ready, unused_s=unused_s))
+            link = GatewayLink(
+                joined, networks=lambda _: self.may_use, ready=ready, unused_s=unused_s
+            )
+            self.own.append(link)
             return self.own[-1]
 
         await self.ends.proxy.close()
@@ -132,6 +136,20 @@ async def test_requests_change_the_session_between_two_answers(setting: Setting)
     # What changes something is none of a player's; it goes back, and again there.
     assert await player.get("/p", method="POST", body=b"x" * 50) == b"/p" * 4_000
     assert setting.streams() == (1, 0)
+    player.writer.close()
+
+
+async def test_a_players_session_leaves_a_network_that_a_new_rule_forbids(setting: Setting) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    streams = setting.own[0]._streams
+    assert streams is not None and streams.connection.paths()
+    setting.may_use = False
+    setting.players.check_networks()
+    async with asyncio.timeout(5):
+        while streams.connection.paths():
+            await asyncio.sleep(0.02)
     player.writer.close()
 
 
