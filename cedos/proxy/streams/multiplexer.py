@@ -24,7 +24,14 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket, UndeliveredPacket
-from cedos.proxy.streams.stream import LARGE, SMALL, Numbered, ProxiedStream, StreamBrokenError
+from cedos.proxy.streams.stream import (
+    LARGE,
+    SMALL,
+    Chunk,
+    Numbered,
+    ProxiedStream,
+    StreamBrokenError,
+)
 from cedos.proxy.streams.unread import Share
 from cedos.session.sockets.connection import Connection
 
@@ -155,8 +162,8 @@ class Multiplexer:
             if len(self._waiting) > _MOST_WAITING:
                 self.connection.abort("the other end takes no answers")
 
-    def try_put(self, stream: ProxiedStream, data: bytes, label: Label) -> bool:
-        done = not self._waiting and self._sent(stream, data, label, ordered=True)
+    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+        done = not self._waiting and self._sent(stream, data, label, ordered=True, head=head)
         if not done:
             self._no_room[stream.number] = stream
         return done
@@ -168,9 +175,12 @@ class Multiplexer:
 
     # Inside
 
-    def _sent(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> bool:
+    def _sent(
+        self, stream: Numbered, data: Chunk, label: Label, *, ordered: bool, head: bytes = b""
+    ) -> bool:
+        after = stream.after if ordered else ()
         try:
-            sent = self.connection.send_now(data, label, after=stream.after if ordered else ())
+            sent = self.connection.send_now(data, label, after=after, head=head)
         except SessionError:
             return False  # the streams are told when it has ended
         if sent and ordered:
@@ -198,9 +208,9 @@ class Multiplexer:
         """Takes what there is, then sends what has room now."""
         connection = self.connection
         touched: dict[int, ProxiedStream] = {}
-        while messages := connection.receive_many_now():
+        while messages := connection.receive_data_now():
             for message in messages:
-                frame = parse(message.data)
+                frame = parse(message)
                 if (stream := self._taken(frame)) is not None:
                     touched[frame.stream] = stream
         while self._waiting:

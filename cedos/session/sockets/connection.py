@@ -551,19 +551,23 @@ class Connection:
 
     def send_now(
         self,
-        data: bytes,
+        data: bytes | memoryview,
         label: Label = STREAM_LABEL,
         *,
         after: tuple[int, ...] | None = ALL,
+        head: bytes = b"",
     ) -> int:
-        """As `send`, but at once or not at all; its id, 0 where there is no room now."""
+        """As `send`, but at once or not at all; its id, 0 where there is no room now.
+
+        The message is `head` and `data`. What is large is not copied: it must not change.
+        """
         if label is not self._sent_label:
             self._sent_rank, self._sent_label = rank_of(label), label
         rank = self._sent_rank
         self._check()
-        irob = self.flow.send_fast(data, rank) if after is ALL else 0
+        irob = self.flow.send_fast(bytes(data), rank) if after is ALL and not head else 0
         if not irob:
-            irob = self._core.send(data, rank, after=after)
+            irob = self._core.send(data, rank, after=after, head=head)
             if irob:
                 self._sent(rank)
         return irob
@@ -629,7 +633,7 @@ class Connection:
         if run is None:
             return None
         self._take_back()
-        return Message(run.first, LABELS[run.rank], run.payloads[0])
+        return Message(run.first, LABELS[run.rank], bytes(run.payloads[0]))
 
     async def receive_many(self, most: int = 1024) -> list[Message]:
         """At least one message and at most so many, all of one label; empty when the peer has closed."""
@@ -647,7 +651,17 @@ class Connection:
             return []
         self._take_back()
         label = LABELS[run.rank]
-        return [Message(irob, label, data) for irob, data in enumerate(run.payloads, run.first)]
+        return [
+            Message(irob, label, bytes(data)) for irob, data in enumerate(run.payloads, run.first)
+        ]
+
+    def receive_data_now(self, most: int = 1024) -> Sequence[bytes | memoryview]:
+        """As `receive_many_now`, but the data alone, and of large ones no copy."""
+        run = self._core.receive_run(most)
+        if run is None:
+            return ()
+        self._take_back()
+        return run.payloads
 
     # Datagrams
 
