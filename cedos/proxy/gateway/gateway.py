@@ -12,8 +12,9 @@ import structlog
 
 from cedos.errors import CedosError, SessionError
 from cedos.kernel.process import open_files
+from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.answers import RefusedError
-from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
+from cedos.proxy.gateway.admission import DestinationRules, IPNetwork, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.figures import GatewayFigures
@@ -24,6 +25,7 @@ from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
@@ -103,7 +105,9 @@ class Gateway:
         self._me = me
         self._clients = clients
         origins = Origins(settings.rules(), settings.connect_s)
-        self._associations = Associations(origins)
+        self._memory = MemoryRoom()
+        self._free_bytes = free_bytes = self._memory.free_bytes()
+        self._associations = Associations(origins, self._memory)
         self._names = NameService()
         self._terms = SessionTerms(
             origins,
@@ -116,6 +120,7 @@ class Gateway:
             service,
             requests,
             uploads,
+            unread=Unread() if free_bytes is None else Unread.within(free_bytes // 2),
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
@@ -179,6 +184,8 @@ class Gateway:
             listening=listening,
             siblings=None if process is None else process.siblings,
         )
+        if self._free_bytes is not None:  # (half of it is for what servers do not read)
+            self._listener.keep_at_most(self._free_bytes // 4)
         if handed is not None:
             for kept in handed.state.sessions:
                 self._take_over(kept, handed)
@@ -255,6 +262,8 @@ class Gateway:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is not invited any more"
             )
+        if self._memory.short():
+            raise no_memory()
         theirs = sum(
             len(each) for each in self._sessions.values() if each.connection.peer_key == client
         )

@@ -116,6 +116,11 @@ class Listener:
     def half_open(self) -> int:
         return len(self._in_handshake)
 
+    def keep_at_most(self, replay_bytes: int) -> None:
+        """All sessions of this loop together, of what their peers have not acknowledged."""
+        memory = self._driver.memory
+        memory.limit_bytes = min(memory.limit_bytes, replay_bytes)
+
     async def accept(self) -> Connection:
         """The next session: a new one, or (`resumed`) one that was idle.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import gateway
 from cedos.proxy.local import gateway_link, local_proxy
@@ -189,6 +190,29 @@ async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends: Ends)
     await ends.start(local=False)
     reader, writer = await ends.ask(CONNECT % await ends.origin(echo))
     assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 403")
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends.start()
+    port = await ends.origin(echo)
+    living, to_living = await ends.ask(CONNECT % port)
+    assert (await asyncio.wait_for(living.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
+    monkeypatch.setattr(MemoryRoom, "short", lambda _self: True)
+    reader, writer = await ends.ask(CONNECT % port)
+    told = await asyncio.wait_for(reader.read(), 5)
+    assert told.startswith(b"HTTP/1.1 503")
+    assert b"no memory left" in told
+    writer.close()
+    to_living.write(b"still there")
+    assert await asyncio.wait_for(living.readexactly(11), 5) == b"still there"
+    to_living.close()
+    monkeypatch.setattr(MemoryRoom, "short", lambda _self: False)
+    reader, writer = await ends.ask(CONNECT % port)
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
     writer.close()
 
 
