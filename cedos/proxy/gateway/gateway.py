@@ -125,6 +125,7 @@ class Gateway:
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
         self._left: list[socket.socket] = []
+        self._left_files: list[int] = []
         self.handed_over = False
         self._most = settings.most
 
@@ -228,6 +229,7 @@ class Gateway:
             if (each := await session.keep()) is not None:
                 kept.append(each)
                 self._left += session.left()
+                self._left_files += session.left_files
             else:
                 session.connection.abort("the gateway begins anew")
                 with suppress(SessionError):
@@ -236,7 +238,7 @@ class Gateway:
         await asyncio.gather(*self._sessions, return_exceptions=True)
         self._associations.close()
         self._names.close()
-        left = [each.fileno() for each in self._left]
+        left = [each.fileno() for each in self._left] + self._left_files
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 
     def _take_over(self, kept: KeptSession, handed: Handed) -> None:
@@ -248,7 +250,13 @@ class Gateway:
             return
         self._terms.traffic.taken_over += 1
         self._serve(
-            GatewaySession(connection, self._terms, kept, lambda each: handed.take(each.inode))
+            GatewaySession(
+                connection,
+                self._terms,
+                kept,
+                lambda each: handed.take(each.inode),
+                lambda each: handed.take_file(each.inode),
+            )
         )
 
     def _serve(self, session: GatewaySession) -> None:

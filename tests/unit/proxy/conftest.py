@@ -88,6 +88,8 @@ class Ends:
         handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
         for each in self.gateway._left:
             each.close()
+        for number in self.gateway._left_files:
+            os.close(number)
         assert self.gateway._listener is not None
         await self.gateway._listener.close()
         port = int(handed._sockets[handed.state.listening].getsockname()[1])
