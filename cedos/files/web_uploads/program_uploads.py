@@ -15,7 +15,7 @@ from yarl import URL
 from cedos.errors import TransferError
 from cedos.files.objects.origin_client import words
 from cedos.files.objects.program_requests import PassedAnswer, program_url
-from cedos.files.web_uploads.upload_sender import UploadSender, not_known
+from cedos.files.web_uploads.upload_sender import REPEATABLE, UploadSender, not_known
 from cedos.files.web_uploads.upload_store import UploadStore
 from cedos.session.protocol.crypto import host_id
 
@@ -23,7 +23,6 @@ LEAST_BYTES: Final = 1 << 16
 _NOT_OURS: Final = frozenset(
     (b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-range")
 )
-_IDEMPOTENT: Final = frozenset(("PUT", "DELETE"))  # of those that bring a body (RFC 9110, 9.2.2)
 _OF_THE_WAY: Final = frozenset((b"connection", b"expect", b"host", b"content-length"))
 
 
@@ -129,7 +128,7 @@ class SpooledUpload:
 
     def doubtful(self) -> str:
         """What to say where the origin was asked and nobody heard its answer; empty: ask it again."""
-        if self._method in _IDEMPOTENT:
+        if self._method in REPEATABLE:
             return ""
         return not_known("the gateway began anew before the answer came").problem
 
