@@ -13,6 +13,7 @@ from cedos.errors import SessionError
 from cedos.model import Label
 from cedos.proxy.streams import packets
 from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.early_packets import EarlyPackets
 from cedos.proxy.streams.frames import (
     Frame,
     OpenAssociation,
@@ -78,13 +79,15 @@ class Multiplexer:
         self.answered: Callable[[NameAnswer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
         self._associations: dict[int, ProxiedAssociation] = {}
+        self._early = EarlyPackets()
         connection.on_datagrams(self._datagrams)
         self._numbers = count(1)
         self._all_opened_to = 0
         self._opened_ahead: set[int] = set()
         self._waiting: deque[tuple[Numbered, bytes, Label, bool]] = deque()
         self._no_room: dict[int, ProxiedStream] = {}
-        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[str] = self._loop.create_future()
         self._turning = self._again = self._left = False
         if kept is not None:
             self._take_up(kept)
@@ -107,7 +110,7 @@ class Multiplexer:
         return stream
 
     def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:
-        """Asks for an association; its packets may be sent once it stands. Errors as above."""
+        """Asks for an association; its packets may be sent at once. Errors as above."""
         association = self._made_association(self._number())
         association.ask(everywhere=everywhere)
         return association
@@ -247,6 +250,8 @@ class Multiplexer:
                 association = self._made_association(frame.stream)
                 association.everywhere = frame.everywhere
                 self._associated(association)
+                for packet in self._early.take(frame.stream, self._loop.time()):
+                    association.took_packet(packet)
         elif (
             self._opened is not None
             and isinstance(frame, StreamBytes | StreamEnd)
@@ -269,8 +274,15 @@ class Multiplexer:
         match packet:
             case ProgramPacket() | UndeliveredPacket():
                 association = self._associations.get(packet.stream)
-                if association is not None:  # else it is over at this end
+                if association is not None:
                     association.took_packet(packet)
+                elif (
+                    self._associated is not None
+                    and isinstance(packet, ProgramPacket)
+                    and self._new(packet.stream)
+                ):
+                    self._early.keep(packet, self._loop.time())
+                # Else it is over at this end.
             case NameAnswer():
                 self.answered(packet)
             case NameQuestion():
