@@ -12,6 +12,7 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 - pages: in Chromium, plain and through the gateway
 - first-bytes: of a small answer on healthy networks
 - flows: 20,000 connections on one process
+- idle-clients: what clients cost that are away and have no connections
 - packets: of UDP: until the first answer on healthy networks; packets a second without a limit
 - loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
@@ -31,7 +32,7 @@ from typing import Any, Final
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench import call
-from emu.bench.gateway_parts import flows, pages
+from emu.bench.gateway_parts import flows, idle_clients, pages
 from emu.bench.rescue import Bench as Cutter
 from emu.places.places import default_directory, load
 from emu.places.traces import Trace
@@ -99,7 +100,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         of 1,200 bytes, 64 always under way; `packets_lost_share`, `cpu_us_a_packet`: proxy and gateway
         together, there and back. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
         `call_loss_share` and what goes with it: see `emu.bench.call`; `page_ratio_good` and so on: see
-        `emu.bench.gateway_parts.pages`; `flows_rss_mb` and so on: see `emu.bench.gateway_parts.flows`.
+        `emu.bench.gateway_parts.pages`; `flows_rss_mb` and so on: see `emu.bench.gateway_parts.flows`;
+        `idle_client_kb` and so on: see `emu.bench.gateway_parts.idle_clients`.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -110,7 +112,7 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
     all_parts = {
         "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
         "first-bytes": _first_bytes, "call": _call, "packets": _packets, "flows": flows.measure,
-        "loopback": _loopback,
+        "idle-clients": idle_clients.measure, "loopback": _loopback,
     }  # fmt: skip
     for name in parts or all_parts:
         figures |= all_parts[name](progress)

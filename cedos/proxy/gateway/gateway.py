@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -54,7 +55,8 @@ class GatewaySettings:
     """What a gateway does (`cedos gateway --help`).
 
     `inside`, `local`: it also connects to these private networks, and to its own host; `most`,
-    `most_per_client`: connections at once; `names`: whether destinations are logged.
+    `most_per_client`: connections at once; `names`: whether destinations are logged; `idle`: a file for
+    the sessions of clients that are away and have no connections.
     """
 
     listen: tuple[str, int] = ("", PORT)
@@ -66,6 +68,7 @@ class GatewaySettings:
     idle_s: float = 86_400.0
     connect_s: float = 10.0
     names: bool = False
+    idle: Path | None = None
 
     def rules(self) -> DestinationRules:
         """Where it may connect."""
@@ -176,15 +179,11 @@ class Gateway:
             listening: socket.socket | None = process.listening
         else:
             listening = None if handed is None else handed.listening(self._settings.listen[1])
-        self._listener = await listen(
-            self._settings.listen,
-            key=self._me,
-            allow=lambda key: self._clients(key) is not None,
-            scheduler="prompt-swtc",
-            limits=LIMITS,
-            listening=listening,
-            siblings=None if process is None else process.siblings,
-        )
+        try:
+            self._listener = await self._listen(listening, self._settings.idle)
+        except (SessionError, OSError) as error:
+            _log.warning("idle sessions stay in memory", why=str(error))
+            self._listener = await self._listen(listening, None)
         if self._free_bytes is not None:  # (half of it is for what servers do not read)
             self._listener.keep_at_most(self._free_bytes // 4)
         if handed is not None:
@@ -192,6 +191,19 @@ class Gateway:
                 self._take_over(kept, handed)
             handed.close()
         self._show()
+
+    async def _listen(self, listening: socket.socket | None, idle: Path | None) -> Listener:
+        process = self._process
+        return await listen(
+            self._settings.listen,
+            key=self._me,
+            allow=lambda key: self._clients(key) is not None,
+            idle=idle,
+            scheduler="prompt-swtc",
+            limits=LIMITS,
+            listening=listening,
+            siblings=None if process is None else process.siblings,
+        )
 
     def _show(self) -> None:
         if self._process is not None and not self.handed_over:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from cedos.errors import SessionError, TransferError
+from cedos.errors import SessionAsleepError, SessionError, TransferError
 from cedos.proxy.answers import RefusedError, answer
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import (
@@ -140,7 +140,9 @@ class GatewaySession:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            if not self._kept:
+            if isinstance(self.connection.failure, SessionAsleepError):
+                _log.info("client sleeps", client=self._name)
+            elif not self._kept:
                 _log.info("client left", client=self._name)
 
     async def keep(self) -> KeptSession | None:

@@ -34,6 +34,7 @@ from cedos.proxy.streams.stream import (
     StreamBrokenError,
 )
 from cedos.proxy.streams.unread import Share
+from cedos.session.io.idle_sessions import STATE_BYTES
 from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
@@ -91,6 +92,9 @@ class Multiplexer:
         self._turning = self._again = self._left = False
         if kept is not None:
             self._take_up(kept)
+        elif connection.kept_state:
+            self._all_opened_to = int.from_bytes(connection.kept_state)
+        connection.on_sleep(self._state)
 
     def __len__(self) -> int:
         return len(self._streams) + len(self._associations)
@@ -156,6 +160,11 @@ class Multiplexer:
                 for stream, data, label, ordered in self._waiting
             ],
         )
+
+    def _state(self) -> bytes | None:
+        """What a session without streams is to know when it has slept; None: it has some."""
+        goes_on = self._streams or self._associations or self._waiting or self._opened_ahead
+        return None if goes_on else self._all_opened_to.to_bytes(STATE_BYTES)
 
     # What streams call
 

@@ -105,6 +105,8 @@ class Connection:
         self._core = core
         self.resumed = resumed
         self.peer_address = peer_address
+        self.kept_state = b""
+        self._on_sleep: Callable[[], bytes | None] = bytes
         self.peer_wishes: PeerWishes | None = None
         self._label = STREAM_LABEL
         self._sent_label, self._sent_rank = STREAM_LABEL, rank_of(STREAM_LABEL)  # the last ones
@@ -199,6 +201,13 @@ class Connection:
     def on_change(self, call: Callable[[], None] | None) -> None:
         """`call` is called, in the loop, whenever anything has happened; None: nothing is any more."""
         self._on_change = call
+
+    def on_sleep(self, call: Callable[[], bytes | None]) -> None:
+        """`call` is asked before an idle session is written down (`listen(idle=...)`).
+
+        It gives up to 8 bytes, `kept_state` of the connection that wakes; None: something goes on.
+        """
+        self._on_sleep = call
 
     @property
     def dials(self) -> bool:
@@ -745,9 +754,9 @@ class Connection:
     def keep(self, idle: IdleSessions, now: float, unix_s: float) -> bool:
         """Writes the session down, if it is idle; whether it is."""
         credentials = self.flow.credentials
-        if self._over or credentials is None:
+        if self._over or credentials is None or (state := self._on_sleep()) is None:
             return False
-        return idle.sleep(credentials, self._core, now, unix_s)
+        return idle.sleep(credentials, self._core, now, unix_s, state)
 
     def hand_over(self) -> HandedFlow | None:
         """What another process goes on with; here it is over, and its peer is told nothing.

@@ -151,7 +151,12 @@ class FlowTable:
             opened.credentials.flow_id, scheduler(), self._driver.now(), time.time(),
             limits=limits, memory=self._driver.memory,
         )  # fmt: skip
-        return None if found is None else self.add(opened, found[1], peer_address, resumed=True)
+        if found is None:
+            return None
+        core, state = found
+        connection = self.add(opened, core, peer_address, resumed=True)
+        connection.kept_state = state
+        return connection
 
     def take_over(
         self, handed: HandedFlow, scheduler: Scheduler, limits: SessionLimits

@@ -85,7 +85,12 @@ class Listener:
         self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
-        self._flows = FlowTable(driver, allow, ledger, idle)
+        try:
+            self._flows = FlowTable(driver, allow, ledger, idle)
+        except BaseException:
+            if listening is None:
+                self._socket.close()
+            raise
         self._acceptor = Acceptor(
             me,
             self._flows,

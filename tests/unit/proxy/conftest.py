@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ class Ends:
         local: bool = True,
         patience_s: float = 3.0,
         direct: Callable[[int, float | None], bool] | None = None,
-        **settings: int,
+        **settings: Any,
     ) -> None:
         self.gateway = Gateway(
             GatewaySettings(("127.0.0.1", 0), local=local, **settings),
