@@ -213,9 +213,9 @@ class Gateway:
     async def run(self) -> None:
         assert self._listener is not None
         while True:
-            connection = await self._listener.accept()
+            # (No name for it here: it would keep the last one while the next is waited for.)
+            self._serve(GatewaySession(await self._listener.accept(), self._terms))
             self._terms.traffic.sessions += 1
-            self._serve(GatewaySession(connection, self._terms))
 
     async def close(self) -> None:
         """Ends all sessions, which resets their connections."""

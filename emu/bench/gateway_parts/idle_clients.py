@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cedos import logs
 from cedos.errors import EmulationError
 from cedos.kernel.process import memory, open_files
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
@@ -25,7 +26,7 @@ from emu.bench.gateway_parts.flows import Echo, answered_s, key, processor_s, rs
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_911, 17_912
 _KEYS: Final = 10
-_COUNT: Final = 2_000
+_COUNT: Final = 1_000
 _AT_ONCE: Final = 20
 _ANSWER_S: Final = 30.0
 _AWAY_S: Final = 10.0
@@ -133,5 +134,6 @@ async def _serve(file: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    logs.configure("warning", "json")  # (nobody reads the pipe behind the first line)
     memory.one_arena()
     asyncio.run(_serve(Path(sys.argv[1]) if len(sys.argv) > 1 else None))

@@ -1,6 +1,8 @@
 """Clients that are away and have no connections: their sessions lie in a file, and go on from there."""
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,25 @@ async def test_one_without_connections_sleeps_and_goes_on(sleeping: Ends) -> Non
         await said(sleeping, port)
         assert sleeping.link._streams is session, "the laptop began another one"
     assert sleeping.gateway.sessions == 1
+
+
+async def test_of_one_that_sleeps_nothing_stays_in_memory(
+    sleeping: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_table, "_COLLECTED", 1)
+    await said(sleeping, await sleeping.origin(echo))
+    await asyncio.sleep(0.3)
+    (session,) = map(weakref.ref, sleeping.gateway._sessions.values())
+    (connection,) = sleeping.gateway._listener._flows._living.values()
+    core, connection = weakref.ref(connection._core), None
+    away(sleeping)
+    gc.disable()
+    try:
+        await until(lambda: asleep(sleeping) == 1)
+        await until(lambda: session() is None and core() is None)
+    finally:
+        gc.enable()
+    sleeping.gateway._listener._listen()
 
 
 async def test_one_with_a_connection_stays_awake_and_keeps_it(sleeping: Ends) -> None:
