@@ -88,6 +88,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         ),
         ("~/.cache/cedos/objects", "What clients had it fetch, each client's apart (--cache)."),
         ("~/.cache/cedos/uploads", "What clients send through it, until its server has answered."),
+        (
+            "~/.cache/cedos/idle-sessions-*",
+            "The sessions of clients that are away, an hour at most; secret.",
+        ),
     ],
 )
 @click.option(
