@@ -45,6 +45,7 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for clients' paths and strangers' handshakes."""
 
+_LEAST_MEMORY: Final = 16 << 20
 _SHOWN_S: Final = 0.5
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -109,7 +110,9 @@ class Gateway:
         self._clients = clients
         origins = Origins(settings.rules(), settings.connect_s)
         self._memory = MemoryRoom()
-        self._free_bytes = free_bytes = self._memory.free_bytes()
+        self._free_bytes = free_bytes = _shared(
+            self._memory.free_bytes(), 1 if process is None else len(process.siblings)
+        )
         self._associations = Associations(origins, self._memory)
         self._names = NameService()
         self._terms = SessionTerms(
@@ -304,3 +307,8 @@ class Gateway:
                     "connection_limit_reached",
                     f"{most} connections are all that {whose}",
                 )
+
+
+def _shared(free_bytes: int | None, processes: int) -> int | None:
+    """What each of so many processes may plan with: whatever else has taken of a limit, a little."""
+    return None if free_bytes is None else max(_LEAST_MEMORY, free_bytes // processes)

@@ -216,6 +216,19 @@ async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("free", "most"), [(None, 1 << 30), (4 << 30, 1 << 30), (200 << 20, 100 << 20), (-5, 8 << 20)]
+)
+async def test_what_waits_is_bounded_by_what_its_limits_leave(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, free: int | None, most: int
+) -> None:
+    monkeypatch.setattr(MemoryRoom, "free_bytes", lambda _self: free)
+    await ends.start()
+    assert ends.gateway._terms.unread._most_bytes == most
+    replay = ends.gateway._listener._driver.memory.limit_bytes
+    assert replay == (512 << 20 if free is None else min(512 << 20, most // 2))
+
+
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_limits_are_told(ends: Ends) -> None:
     await ends.start(most_per_client=2)
