@@ -20,6 +20,7 @@ from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
+from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 
 pytestmark = pytest.mark.anyio
@@ -214,6 +215,30 @@ async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(
     reader, writer = await ends.ask(CONNECT % port)
     assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
     writer.close()
+
+
+async def test_a_record_without_memory_costs_a_path_and_not_its_session(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends.start()
+    reader, writer = await ends.forward(await ends.origin(echo))
+    writer.write(b"first")
+    assert await asyncio.wait_for(reader.readexactly(5), 5) == b"first"
+    session, data, failed = ends.link._streams, os.urandom(2_000_000), []
+    receive = Channel.receive
+
+    def short(self: Channel, received: Any, now: float) -> Any:
+        if len(received) > 10_000 and len(failed) < 2:
+            failed.append(self)
+            raise MemoryError
+        return receive(self, received, now)
+
+    monkeypatch.setattr(Channel, "receive", short)
+    writer.write(data)
+    assert await asyncio.wait_for(reader.readexactly(len(data)), 20) == data
+    writer.close()
+    assert len(failed) == 2
+    assert ends.link._streams is session
 
 
 @pytest.mark.parametrize(
