@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,8 +40,9 @@ class Ends:
         direct: Callable[[int, float | None], bool] | None = None,
         **settings: Any,
     ) -> None:
+        self.settings = GatewaySettings(("127.0.0.1", 0), local=local, **settings)
         self.gateway = Gateway(
-            GatewaySettings(("127.0.0.1", 0), local=local, **settings),
+            self.settings,
             self.me,
             self.clients.get,
             requests=self.requests,
@@ -95,7 +97,7 @@ class Ends:
         await self.gateway._listener.close()
         port = int(handed._sockets[handed.state.listening].getsockname()[1])
         self.gateway = Gateway(
-            GatewaySettings(("127.0.0.1", port), local=True),
+            replace(self.settings, listen=("127.0.0.1", port)),
             self.me,
             self.clients.get,
             requests=self.requests,
