@@ -12,24 +12,27 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 - pages: in Chromium, plain and through the gateway
 - first-bytes: of a small answer on healthy networks
 - flows: 20,000 connections on one process
+- idle-clients: what clients cost that are away and have no connections
+- packets: of UDP: until the first answer on healthy networks; packets a second without a limit
 - loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
 
+import json
 import os
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench import call
-from emu.bench.gateway_parts import flows, pages
+from emu.bench.gateway_parts import flows, idle_clients, pages
 from emu.bench.rescue import Bench as Cutter
 from emu.places.places import default_directory, load
 from emu.places.traces import Trace
@@ -38,9 +41,10 @@ from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs import agg_tunnel
-from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
+from emu.testbed.programs.service import Service
 from emu.workloads.unmodified.clone import CloneServer
 from emu.workloads.unmodified.download import download
 from emu.workloads.unmodified.fetched_in_page import fetch_in_page
@@ -58,7 +62,8 @@ _ROUNDS, _DOWNLOAD = 5, 12_000_000
 _CUTS: Final = int(os.environ.get("CEDOS_BENCH_CUTS", "150"))
 """The issue wants 300; each takes five seconds."""
 
-_FIRST_BYTES = 60
+_FIRST_BYTES, _FIRST_PACKETS = 60, 6
+_RATE_S: Final = 3.0
 _LOOPBACK_BYTES, _LOOPBACK_ROUNDS = 400_000_000, 5
 _PROGRAM_USER: Final = 65_534
 _PAUSE_S = 1.0
@@ -90,9 +95,13 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
-        connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
+        connection and request. `added_first_answer_median_ms`, `added_first_answer_p95_ms`: the same of
+        a new socket's first packet. `packets_a_s`, `plain_packets_a_s`: there and back over a veth,
+        of 1,200 bytes, 64 always under way; `packets_lost_share`, `cpu_us_a_packet`: proxy and gateway
+        together, there and back. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
         `call_loss_share` and what goes with it: see `emu.bench.call`; `page_ratio_good` and so on: see
-        `emu.bench.gateway_parts.pages`; `flows_rss_mb` and so on: see `emu.bench.gateway_parts.flows`.
+        `emu.bench.gateway_parts.pages`; `flows_rss_mb` and so on: see `emu.bench.gateway_parts.flows`;
+        `idle_client_kb` and so on: see `emu.bench.gateway_parts.idle_clients`.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -102,7 +111,8 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         progress("agg-tunnel is not on PATH: it is left out")
     all_parts = {
         "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
-        "first-bytes": _first_bytes, "call": _call, "flows": flows.measure, "loopback": _loopback,
+        "first-bytes": _first_bytes, "call": _call, "packets": _packets, "flows": flows.measure,
+        "idle-clients": idle_clients.measure, "loopback": _loopback,
     }  # fmt: skip
     for name in parts or all_parts:
         figures |= all_parts[name](progress)
@@ -452,6 +462,81 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
 def _call(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, _redirected(laptop) as cutter:
         return call.through_gateway(cutter, progress, user=_PROGRAM_USER)
+
+
+def _packets(progress: Progress) -> dict[str, float]:
+    """In turn, as above."""
+    first: dict[tuple[str, ...], list[float]] = {(): [], ("--user", str(_PROGRAM_USER)): []}
+    with emulated(daemon=True) as laptop, _redirected(laptop), _echo(laptop):
+        for _ in range(_FIRST_BYTES // _FIRST_PACKETS):
+            for way, found in first.items():
+                said = _echoed(laptop.client, "first", str(_FIRST_PACKETS), *way)
+                found += [1e3 * each for each in said]
+    direct, through = (sorted(found) for found in first.values())
+    progress(
+        f"first answers: {statistics.median(direct):.1f} ms direct,"
+        f" {statistics.median(through):.1f} through the gateway"
+    )
+    rates: dict[str, list[float]] = {"": [], "plain_": []}
+    lost, cpu = 0.0, []
+    with (
+        emulated(daemon=False) as laptop,
+        _wire(laptop) as wire,
+        Gatewayed(laptop, laptop.directory, {}, ("-n", wire)) as gatewayed,
+        _echo(laptop),
+    ):
+        for number in range(_LOOPBACK_ROUNDS):
+            plain = _echoed(laptop.client, "rate", str(_RATE_S))
+            before_s = sum(map(flows.processor_s, gatewayed.pids))
+            ours = _echoed(laptop.client, "rate", str(_RATE_S), "--socks", str(PROXY_PORT))
+            took_s = sum(map(flows.processor_s, gatewayed.pids)) - before_s
+            cpu.append(1e6 * took_s / ours["came"])
+            lost += ours["lost"]
+            for name, each in (("", ours), ("plain_", plain)):
+                rates[name].append(each["came"] / each["seconds"])
+            progress(
+                f"packets {number + 1}/{_LOOPBACK_ROUNDS}: {rates['plain_'][-1]:.0f}/s plain,"
+                f" {rates[''][-1]:.0f}/s through, {cpu[-1]:.0f} us each, {ours['lost']} lost"
+            )
+    carried = sum(rates[""]) * _RATE_S
+    return {
+        "added_first_answer_median_ms": statistics.median(through) - statistics.median(direct),
+        "added_first_answer_p95_ms": _p95(through) - _p95(direct),
+        "packets_a_s": statistics.median(rates[""]),
+        "plain_packets_a_s": statistics.median(rates["plain_"]),
+        "packets_lost_share": lost / (lost + carried),
+        "cpu_us_a_packet": statistics.median(cpu),
+    }
+
+
+@contextmanager
+def _wire(laptop: Laptop) -> Iterator[str]:
+    """The client's end of a link to the server that has no limit: what is on one host goes direct."""
+    name, server = "wire0", laptop.server.name
+    laptop.client.ip("link", "add", name, "type", "veth", "peer", "name", name, "netns", server)
+    for where, address in ((laptop.client, "192.0.2.1/30"), (laptop.server, "192.0.2.2/30")):
+        where.ip("address", "add", address, "dev", name)
+        where.ip("link", "set", name, "up")
+    laptop.client.ip("route", "add", "default", "via", "192.0.2.2", "dev", name, "metric", "1")
+    try:
+        yield name
+    finally:
+        laptop.client.ip("link", "del", name)
+
+
+@contextmanager
+def _echo(laptop: Laptop) -> Iterator[None]:
+    program = (sys.executable, "-m", "emu.workloads.echoed_packets", "echo", SERVER)
+    echo = Service(laptop.server, *program, output=laptop.directory / "echo.log")
+    with closing(echo):
+        echo.wait_for(lambda: "ready" in echo.text)
+        yield
+
+
+def _echoed(where: Namespace, *words: str) -> Any:
+    what, *more = words
+    program = (sys.executable, "-m", "emu.workloads.echoed_packets")
+    return json.loads(where.run(*program, what, SERVER, *more).stdout)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:

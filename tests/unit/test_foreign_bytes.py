@@ -177,7 +177,7 @@ def played(data: bytes) -> None:
 STREAMS = KeptStreams(0, [], [], [])
 STATE = hand_over.HandOver(
     2, 7, [3, 4],
-    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [], [])],
+    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [], [], [])],
 )  # fmt: skip
 
 

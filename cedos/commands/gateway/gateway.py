@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -87,6 +88,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         ),
         ("~/.cache/cedos/objects", "What clients had it fetch, each client's apart (--cache)."),
         ("~/.cache/cedos/uploads", "What clients send through it, until its server has answered."),
+        (
+            "~/.cache/cedos/idle-sessions-*",
+            "The sessions of clients that are away, an hour at most; secret.",
+        ),
     ],
 )
 @click.option(
@@ -285,6 +290,8 @@ async def _run(
     from cedos.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
     from cedos.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
 
+    folder = cache_folder or _cache_folder()
+    settings = replace(settings, idle=_idle_file(folder, process))
     rules = settings.rules()
 
     def refused(address: str, port: int) -> str:
@@ -294,7 +301,6 @@ async def _run(
             return error.details
         return ""
 
-    folder = cache_folder or _cache_folder()
     part = None if process is None else StorePart(process.number, len(process.siblings))
     fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes, part), refused)
     store = UploadStore(folder / "uploads", cache_bytes, part)
@@ -315,6 +321,14 @@ async def _run(
     finally:
         await uploads.close()
         await fetcher.close()
+
+
+def _idle_file(folder: Path, process: GatewayProcess | None) -> Path | None:
+    """Where this process keeps the sessions of clients that are away; None: there is no disk."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / f"idle-sessions-{process.number if process is not None else 0}"
+    return None
 
 
 def _print_line(invited: InvitedClients, client: str, host: str, port: int, me: KeyPair) -> None:

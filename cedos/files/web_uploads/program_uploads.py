@@ -15,7 +15,7 @@ from yarl import URL
 from cedos.errors import TransferError
 from cedos.files.objects.origin_client import words
 from cedos.files.objects.program_requests import PassedAnswer, program_url
-from cedos.files.web_uploads.upload_sender import UploadSender, not_known
+from cedos.files.web_uploads.upload_sender import REPEATABLE, UploadSender, not_known
 from cedos.files.web_uploads.upload_store import UploadStore
 from cedos.session.protocol.crypto import host_id
 
@@ -42,6 +42,7 @@ class ProgramUploads:
         method: bytes,
         target: bytes,
         fields: list[tuple[bytes, bytes]],
+        file: int | None = None,
     ) -> "SpooledUpload | None":
         length, expects, headers = 0, False, []
         for name, value in fields:
@@ -63,7 +64,8 @@ class ProgramUploads:
             url = program_url(host, port, target, hosts)
             self._store.open()
             return SpooledUpload(
-                self._store, _named(client), self._sender, method.decode(), url, headers, length, expects
+                self._store, _named(client), self._sender, method.decode(), url, headers, length,
+                expects, file,
             )  # fmt: skip
         except (TransferError, ValueError):
             return None  # as it would go without us
@@ -89,19 +91,23 @@ class SpooledUpload:
         headers: list[tuple[str, str]],
         length: int,
         expects: bool,
+        file: int | None,
     ) -> None:
         self._sender, self._method, self._url, self._headers = sender, method, url, headers
         self.length, self.expects = length, expects
         self._held = ExitStack()
-        self._number = self._held.enter_context(store.spool(client, length))
+        self._number = self._held.enter_context(store.spool(client, length, file))
+        self.written = os.lseek(self._number, 0, os.SEEK_END)
 
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             try:
-                view = view[os.write(self._number, view) :]
+                count = os.write(self._number, view)
             except OSError as error:
                 raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+            self.written += count
+            view = view[count:]
 
     async def sent(self) -> PassedAnswer:
         body = os.fdopen(os.dup(self._number), "rb")
@@ -119,6 +125,18 @@ class SpooledUpload:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             why = f"{host} broke off before it answered ({words(error)})"
             raise TransferError(not_known(why).problem) from None
+
+    def doubtful(self) -> str:
+        """What to say where the origin was asked and nobody heard its answer; empty: ask it again."""
+        if self._method in REPEATABLE:
+            return ""
+        return not_known("the gateway began anew before the answer came").problem
+
+    def detach(self) -> int:
+        """The file with what has come, for another process: here it is over."""
+        number = os.dup(self._number)
+        self._held.close()
+        return number
 
     def close(self) -> None:
         self._held.close()

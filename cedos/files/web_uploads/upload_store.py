@@ -140,11 +140,15 @@ class UploadStore:
                 self.remove(client, each)
 
     @contextmanager
-    def spool(self, client: str, size: int) -> Iterator[int]:
-        """A file without a name for so many bytes of a program's upload. TransferError: no room."""
-        self._room(client, size)
+    def spool(self, client: str, size: int, file: int | None = None) -> Iterator[int]:
+        """A file without a name for so many bytes of a program's upload. TransferError: no room.
+
+        `file`: it is there already, from the process before this one.
+        """
+        if file is None:
+            self._room(client, size)
         try:
-            number = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            number = file or os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
         self._spooled[client] += size

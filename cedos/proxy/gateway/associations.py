@@ -8,7 +8,9 @@ from typing import Final
 
 import structlog
 
+from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.answers import RefusedError
+from cedos.proxy.gateway.admission import no_memory
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -27,12 +29,14 @@ class Associations:
     def __init__(
         self,
         origins: Origins,
+        memory: MemoryRoom,
         *,
         most: int = MOST,
         most_per_client: int = MOST_PER_CLIENT,
         idle_s: float = IDLE_S,
     ) -> None:
         self._origins = origins
+        self._memory = memory
         self._most, self._most_per_client, self._idle_s = most, most_per_client, idle_s
         self._relays: dict[ProxiedAssociation, PacketRelay] = {}
         self._per_client: Counter[bytes] = Counter()
@@ -50,6 +54,9 @@ class Associations:
                 "http_request_denied",
                 "this client is not invited any more",
             )
+            return
+        if self._memory.short():
+            association.refuse(no_memory())
             return
         full = len(self._relays) >= self._most
         if full or self._per_client[client] >= self._most_per_client:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 from cedos.errors import CedosError, SessionError
 from cedos.kernel.process import open_files
+from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.answers import RefusedError
-from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
+from cedos.proxy.gateway.admission import DestinationRules, IPNetwork, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.figures import GatewayFigures
@@ -24,6 +26,7 @@ from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
@@ -42,6 +45,7 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for clients' paths and strangers' handshakes."""
 
+_LEAST_MEMORY: Final = 16 << 20
 _SHOWN_S: Final = 0.5
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -52,7 +56,8 @@ class GatewaySettings:
     """What a gateway does (`cedos gateway --help`).
 
     `inside`, `local`: it also connects to these private networks, and to its own host; `most`,
-    `most_per_client`: connections at once; `names`: whether destinations are logged.
+    `most_per_client`: connections at once; `names`: whether destinations are logged; `idle`: a file for
+    the sessions of clients that are away and have no connections.
     """
 
     listen: tuple[str, int] = ("", PORT)
@@ -64,6 +69,7 @@ class GatewaySettings:
     idle_s: float = 86_400.0
     connect_s: float = 10.0
     names: bool = False
+    idle: Path | None = None
 
     def rules(self) -> DestinationRules:
         """Where it may connect."""
@@ -103,7 +109,11 @@ class Gateway:
         self._me = me
         self._clients = clients
         origins = Origins(settings.rules(), settings.connect_s)
-        self._associations = Associations(origins)
+        self._memory = MemoryRoom()
+        self._free_bytes = free_bytes = _shared(
+            self._memory.free_bytes(), 1 if process is None else len(process.siblings)
+        )
+        self._associations = Associations(origins, self._memory)
         self._names = NameService()
         self._terms = SessionTerms(
             origins,
@@ -116,10 +126,12 @@ class Gateway:
             service,
             requests,
             uploads,
+            unread=Unread() if free_bytes is None else Unread.within(free_bytes // 2),
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
         self._left: list[socket.socket] = []
+        self._left_files: list[int] = []
         self.handed_over = False
         self._most = settings.most
 
@@ -170,20 +182,31 @@ class Gateway:
             listening: socket.socket | None = process.listening
         else:
             listening = None if handed is None else handed.listening(self._settings.listen[1])
-        self._listener = await listen(
-            self._settings.listen,
-            key=self._me,
-            allow=lambda key: self._clients(key) is not None,
-            scheduler="prompt-swtc",
-            limits=LIMITS,
-            listening=listening,
-            siblings=None if process is None else process.siblings,
-        )
+        try:
+            self._listener = await self._listen(listening, self._settings.idle)
+        except (SessionError, OSError) as error:
+            _log.warning("idle sessions stay in memory", why=str(error))
+            self._listener = await self._listen(listening, None)
+        if self._free_bytes is not None:  # (half of it is for what servers do not read)
+            self._listener.keep_at_most(self._free_bytes // 4)
         if handed is not None:
             for kept in handed.state.sessions:
                 self._take_over(kept, handed)
             handed.close()
         self._show()
+
+    async def _listen(self, listening: socket.socket | None, idle: Path | None) -> Listener:
+        process = self._process
+        return await listen(
+            self._settings.listen,
+            key=self._me,
+            allow=lambda key: self._clients(key) is not None,
+            idle=idle,
+            scheduler="prompt-swtc",
+            limits=LIMITS,
+            listening=listening,
+            siblings=None if process is None else process.siblings,
+        )
 
     def _show(self) -> None:
         if self._process is not None and not self.handed_over:
@@ -193,9 +216,9 @@ class Gateway:
     async def run(self) -> None:
         assert self._listener is not None
         while True:
-            connection = await self._listener.accept()
+            # (No name for it here: it would keep the last one while the next is waited for.)
+            self._serve(GatewaySession(await self._listener.accept(), self._terms))
             self._terms.traffic.sessions += 1
-            self._serve(GatewaySession(connection, self._terms))
 
     async def close(self) -> None:
         """Ends all sessions, which resets their connections."""
@@ -221,6 +244,7 @@ class Gateway:
             if (each := await session.keep()) is not None:
                 kept.append(each)
                 self._left += session.left()
+                self._left_files += session.left_files
             else:
                 session.connection.abort("the gateway begins anew")
                 with suppress(SessionError):
@@ -229,7 +253,7 @@ class Gateway:
         await asyncio.gather(*self._sessions, return_exceptions=True)
         self._associations.close()
         self._names.close()
-        left = [each.fileno() for each in self._left]
+        left = [each.fileno() for each in self._left] + self._left_files
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 
     def _take_over(self, kept: KeptSession, handed: Handed) -> None:
@@ -241,7 +265,13 @@ class Gateway:
             return
         self._terms.traffic.taken_over += 1
         self._serve(
-            GatewaySession(connection, self._terms, kept, lambda each: handed.take(each.inode))
+            GatewaySession(
+                connection,
+                self._terms,
+                kept,
+                lambda each: handed.take(each.inode),
+                lambda each: handed.take_file(each.inode),
+            )
         )
 
     def _serve(self, session: GatewaySession) -> None:
@@ -255,6 +285,8 @@ class Gateway:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is not invited any more"
             )
+        if self._memory.short():
+            raise no_memory()
         theirs = sum(
             len(each) for each in self._sessions.values() if each.connection.peer_key == client
         )
@@ -275,3 +307,8 @@ class Gateway:
                     "connection_limit_reached",
                     f"{most} connections are all that {whose}",
                 )
+
+
+def _shared(free_bytes: int | None, processes: int) -> int | None:
+    """What each of so many processes may plan with: whatever else has taken of a limit, a little."""
+    return None if free_bytes is None else max(_LEAST_MEMORY, free_bytes // processes)

@@ -1,6 +1,7 @@
 """One laptop's session at the gateway: each of its streams goes on as a TCP connection."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from cedos.errors import SessionError, TransferError
+from cedos.errors import SessionAsleepError, SessionError, TransferError
 from cedos.proxy.answers import RefusedError, answer
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import (
@@ -21,8 +22,14 @@ from cedos.proxy.gateway.fetched_answer import (
     request_head,
     say,
 )
-from cedos.proxy.gateway.gathered_upload import GatheredUpload, ProgramBody, UploadGatherer
-from cedos.proxy.gateway.hand_over import KeptOpening, KeptOrigin, KeptRequest, KeptSession
+from cedos.proxy.gateway.gathered_upload import GatheredUpload, UploadGatherer
+from cedos.proxy.gateway.hand_over import (
+    KeptOpening,
+    KeptOrigin,
+    KeptProgramUpload,
+    KeptRequest,
+    KeptSession,
+)
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
@@ -80,7 +87,11 @@ class GatewaySession:
     """`run` until it has ended.
 
     Args:
-        kept: what the process before this one had of it, with `origin`, which gives its sockets.
+        kept: what the process before this one had of it, with `origin`, which gives its sockets, and
+            `spool`, which gives its files.
+
+    Attributes:
+        left_files: after `keep`: the files of its uploads, which stay open.
     """
 
     def __init__(
@@ -89,6 +100,7 @@ class GatewaySession:
         terms: SessionTerms,
         kept: KeptSession | None = None,
         origin: Callable[[KeptOrigin], socket.socket | None] = lambda _kept: None,
+        spool: Callable[[KeptProgramUpload], int | None] = lambda _kept: None,
     ) -> None:
         self.connection = connection
         self._terms = terms
@@ -98,6 +110,8 @@ class GatewaySession:
         self._carried: dict[int, Carry] = {}
         self._opening: dict[int, OpenStream] = {}
         self._answered: dict[int, AnsweredStream] = {}
+        self._gathered: dict[int, tuple[OpenStream, bytes, GatheredUpload]] = {}
+        self.left_files: list[int] = []
         self._kept = False
         self._service = terms.service(connection) if terms.service is not None else None
         self._streams = Multiplexer(
@@ -109,7 +123,7 @@ class GatewaySession:
             terms.unread.share(self._client),
         )
         if kept is not None:
-            self._take_up(kept, origin)
+            self._take_up(kept, origin, spool)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -126,7 +140,9 @@ class GatewaySession:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            if not self._kept:
+            if isinstance(self.connection.failure, SessionAsleepError):
+                _log.info("client sleeps", client=self._name)
+            elif not self._kept:
                 _log.info("client left", client=self._name)
 
     async def keep(self) -> KeptSession | None:
@@ -138,7 +154,9 @@ class GatewaySession:
         if self._service is not None and self._service.busy:
             return None
         carried, opening = dict(self._carried), dict(self._opening)
-        answered = dict(self._answered)
+        answered, gathered = dict(self._answered), dict(self._gathered)
+        for *_, upload in gathered.values():
+            upload.suspend()
         for carry in carried.values():
             carry.suspend()
         for task in list(self._tasks):
@@ -149,7 +167,24 @@ class GatewaySession:
         if handed is None:
             for carry in carried.values():
                 self._terms.origins.close(carry.program)
+            for *_, upload in gathered.values():
+                upload.body.close()
             return None
+        uploads = []
+        for number, (asked, request, upload) in gathered.items():
+            file = upload.body.detach()
+            self.left_files.append(file)
+            uploads.append(
+                KeptProgramUpload(
+                    number,
+                    asked.host,
+                    asked.port,
+                    request,
+                    upload.said,
+                    upload.asking,
+                    os.fstat(file).st_ino,
+                )
+            )
         return KeptSession(
             handed.credentials,
             handed.session,
@@ -167,6 +202,7 @@ class GatewaySession:
                 )
                 for number, each in answered.items()
             ],
+            uploads,
         )
 
     def left(self) -> list[socket.socket]:
@@ -180,13 +216,17 @@ class GatewaySession:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _take_up(
-        self, kept: KeptSession, origin: Callable[[KeptOrigin], socket.socket | None]
+        self,
+        kept: KeptSession,
+        origin: Callable[[KeptOrigin], socket.socket | None],
+        spool: Callable[[KeptProgramUpload], int | None],
     ) -> None:
         origins = {each.stream: each for each in kept.origins}
         opening = {
             each.stream: OpenStream(each.stream, each.host, each.port) for each in kept.opening
         }
         answers = {each.stream: each for each in kept.answers}
+        uploads = {each.stream: each for each in kept.uploads}
         for number, stream in list(self._streams.streams.items()):
             if (asked := opening.get(number)) is not None:
                 self._opened(stream, asked)
@@ -195,6 +235,8 @@ class GatewaySession:
                 self._begin(self._go_on(stream, found, origins[number].up_rest))
             elif (answer := answers.get(number)) is not None and answer.version:
                 self._begin(self._answer_on(stream, answer))
+            elif (upload := uploads.get(number)) is not None:
+                self._begin(self._gather_on(stream, upload, spool(upload)))
             else:
                 stream.reset()
 
@@ -278,16 +320,34 @@ class GatewaySession:
             await self._go_on(stream, origin, b"", where)
         else:
             self._terms.origins.close(origin)  # (It was asked whether there is one.)
-            await self._gather(stream, asked, request, body)
+            stream.taken(len(request) + len(HEAD_END))
+            await self._gather(stream, asked, request, GatheredUpload(stream, body))
         if parsed is not None:
             uploads.changed(*to, parsed[1])
 
+    async def _gather_on(
+        self, stream: ProxiedStream, kept: KeptProgramUpload, file: int | None
+    ) -> None:
+        """What the process before this one put together."""
+        asked = OpenStream(kept.stream, kept.host, kept.port, StreamUse.UPLOAD)
+        uploads, parsed = self._terms.uploads, forwarded(kept.request)
+        to, body = (self._client, kept.host, kept.port), None
+        if file is not None and uploads is not None and parsed is not None:
+            body = uploads.gather(*to, *parsed, file=file)
+        if uploads is None or parsed is None or body is None:
+            if file is not None:
+                os.close(file)
+            stream.reset()
+            return
+        upload = GatheredUpload(stream, body, kept.said, asking=kept.asking)
+        await self._gather(stream, asked, kept.request, upload)
+        uploads.changed(*to, parsed[1])
+
     async def _gather(
-        self, stream: ProxiedStream, asked: OpenStream, request: bytes, body: ProgramBody
+        self, stream: ProxiedStream, asked: OpenStream, request: bytes, gathered: GatheredUpload
     ) -> None:
         before = stream.read_bytes
-        stream.taken(len(request) + len(HEAD_END))
-        gathered = GatheredUpload(stream, body)
+        self._gathered[stream.number] = asked, request, gathered
         try:
             answered = await gathered.run()
         except StreamBrokenError:
@@ -301,6 +361,7 @@ class GatewaySession:
             stream.watch(lambda: None)
             return
         finally:
+            self._gathered.pop(stream.number, None)
             self._terms.traffic.up_bytes += stream.read_bytes - before
         head = gathered.said + answered.head
         await self._answer(AnsweredStream(stream, asked, request, answered, head))

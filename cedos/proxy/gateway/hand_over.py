@@ -6,6 +6,7 @@ the same process after `exec`, or in one that the service manager gives what it 
 
 import os
 import socket
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,7 @@ VARIABLE: Final = "CEDOS_HAND_OVER"
 NAME: Final = "cedos-gateway"
 """By which the service manager knows what it keeps; of one of several processes `NAME-number`."""
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MARK: Final = b"cedos gateway\n"
 
 
@@ -59,6 +60,21 @@ class KeptRequest(Struct, array_like=True):
     version: str
 
 
+class KeptProgramUpload(Struct, array_like=True):
+    """A request whose body is put together here, in the file of that inode.
+
+    `said`: what its program was answered; `asking`: the origin was asked, and may have it.
+    """
+
+    stream: int
+    host: str
+    port: int
+    request: bytes
+    said: bytes
+    asking: bool
+    inode: int
+
+
 class KeptSession(Struct, array_like=True):
     """One session of a gateway; `credentials` and `session` as in `HandedFlow`."""
 
@@ -68,10 +84,11 @@ class KeptSession(Struct, array_like=True):
     origins: list[KeptOrigin]
     opening: list[KeptOpening]
     answers: list[KeptRequest]
+    uploads: list[KeptProgramUpload]
 
 
 class HandOver(Struct, array_like=True):
-    """All of it. `descriptors`: the numbers of all its sockets in the process that wrote this.
+    """All of it. `descriptors`: the numbers of all its sockets and files in the process that wrote this.
 
     `listening` is among them unless it is shared with other processes, which have it from elsewhere.
     """
@@ -118,15 +135,23 @@ class Handed:
     def __init__(self, state: HandOver, descriptors: Iterable[int]) -> None:
         self.state = state
         self._sockets: dict[int, socket.socket] = {}
+        self._files: dict[int, int] = {}
         for number in descriptors:
-            with suppress(OSError):  # it is none, or closed
-                found = socket.socket(fileno=number)
-                found.set_inheritable(False)
-                found.setblocking(False)
-                self._sockets[os.fstat(number).st_ino] = found
+            with suppress(OSError):  # it is closed
+                about = os.fstat(number)
+                os.set_inheritable(number, False)
+                if stat.S_ISSOCK(about.st_mode):
+                    found = socket.socket(fileno=number)
+                    found.setblocking(False)
+                    self._sockets[about.st_ino] = found
+                else:
+                    self._files[about.st_ino] = number
 
     def take(self, inode: int) -> socket.socket | None:
         return self._sockets.pop(inode, None)
+
+    def take_file(self, inode: int) -> int | None:
+        return self._files.pop(inode, None)
 
     def listening(self, port: int) -> socket.socket | None:
         """The socket that listened, where it did at that port."""
@@ -137,7 +162,7 @@ class Handed:
         return found
 
     def split(self, count: int) -> list[HandOver]:
-        """For each of so many processes its part; the sockets stay open here."""
+        """For each of so many processes its part; sockets and files stay open here."""
         parts: list[list[KeptSession]] = [[] for _ in range(count)]
         for kept in self.state.sessions:
             host = Credentials.from_bytes(kept.credentials).peer_key
@@ -151,6 +176,12 @@ class Handed:
                     for kept in sessions
                     for origin in kept.origins
                     if origin.inode in self._sockets
+                ]
+                + [
+                    self._files[upload.inode]
+                    for kept in sessions
+                    for upload in kept.uploads
+                    if upload.inode in self._files
                 ],
                 sessions,
             )
@@ -160,7 +191,10 @@ class Handed:
     def close(self) -> None:
         for each in self._sockets.values():
             each.close()
+        for number in self._files.values():
+            os.close(number)
         self._sockets.clear()
+        self._files.clear()
 
 
 def received(environment: "os._Environ[str]" = os.environ) -> Handed | None:

@@ -138,7 +138,7 @@ class PacketRelay:
                 one.sendto(data, (address, port))
 
     def _socket(self, address: str) -> socket.socket | None:
-        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         one = self._sockets.get(family)
         if one is None:
             try:

@@ -149,9 +149,18 @@ class GatewayLink:
 
         return await self._opened(ask)
 
-    async def associate(self, *, everywhere: bool) -> ProxiedAssociation:
-        """Somewhere to send datagrams from, at the gateway. Raises as `open`."""
-        return await self._opened(lambda streams: streams.associate(everywhere=everywhere))
+    async def associate(
+        self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None
+    ) -> ProxiedAssociation:
+        """Somewhere to send datagrams from, at the gateway. Raises as `open`, with the same `begun`."""
+
+        def ask(streams: Multiplexer) -> ProxiedAssociation:
+            association = streams.associate(everywhere=everywhere)
+            if begun is not None:
+                begun(association)
+            return association
+
+        return await self._opened(ask)
 
     async def ask(self, message: bytes) -> bytes:
         """What the gateway's resolver answers to a DNS message. GatewayUnreachableError."""

@@ -70,6 +70,7 @@ class ProgramPackets:
         self._ways: OrderedDict[_Place, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
         self._association: ProxiedAssociation | None = None
+        self._begun: ProxiedAssociation | None = None  # asked for; whether it stands is not known
         self._opening: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, int, bytes]] = []
         self._not_before_s = 0.0
@@ -95,6 +96,8 @@ class ProgramPackets:
             else:
                 self._refused(host, port)
         else:
+            if self._begun is not None:
+                self._begun.send(host, port, data)
             if len(self._waiting) < _MOST_WAITING:
                 self._waiting.append((host, port, data))
             if self._opening is None:
@@ -110,21 +113,29 @@ class ProgramPackets:
             self._association.reset()
 
     async def _open(self) -> None:
+        """What is sent meanwhile goes behind the question at once; where there is none, another way."""
         try:
-            association = await self._link.associate(everywhere=self._everywhere)
+            association = await self._link.associate(everywhere=self._everywhere, begun=self._asked)
         except (GatewayUnreachableError, RefusedError) as error:
             _log.debug("no association", why=str(error))
             self._not_before_s = self._loop.time() + AGAIN_S
+            lost, self._waiting = self._waiting, []
+            self._begun = None
+            for host, port, data in lost:
+                self.send(host, port, data)
         else:
-            association.received = self._received
-            association.undelivered = self._undelivered
             association.ended = self._over
             self._association = None if association.over else association
+            self._waiting.clear()
         finally:
-            self._opening = None
-        waiting, self._waiting = self._waiting, []
-        for host, port, data in waiting:
-            self.send(host, port, data)
+            self._opening = self._begun = None
+
+    def _asked(self, association: ProxiedAssociation) -> None:
+        association.received = self._received
+        association.undelivered = self._undelivered
+        self._begun = association
+        for host, port, data in self._waiting:
+            association.send(host, port, data)
 
     def _over(self) -> None:
         """The next packet asks for another one."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
@@ -15,6 +16,8 @@ _CONNECT, _ASSOCIATE = 1, 3
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 _PACKET_HEAD: Final = 4  # reserved (2), fragment, kind of address
+_KNOWN: Final = 1_024
+"""Addresses as they are written, and read, with each datagram."""
 
 
 class SocksReply(IntEnum):
@@ -107,6 +110,7 @@ class SocksParser:
         return SocksRequest(host, number, data[begin + length + 2 :], associates)
 
 
+@lru_cache(maxsize=_KNOWN)
 def host_of(kind: int, raw: bytes) -> str:
     if kind == _IPV4:
         return str(IPv4Address(raw))
@@ -125,6 +129,7 @@ def reply(code: SocksReply, bound: tuple[str, int] = ("0.0.0.0", 0)) -> bytes:  
     return bytes([VERSION, code, 0]) + pack_address(*bound)
 
 
+@lru_cache(maxsize=_KNOWN)
 def pack_address(host: str, port: int) -> bytes:
     """Kind, address and port, as requests, replies and datagrams have them (RFC 1928, section 5)."""
     address = ip_address(host)

@@ -69,6 +69,8 @@ class Carry:
         observer: CarryObserver | None = None,
     ) -> None:
         self.program, self.stream = program, stream
+        # By its number: to say that it knows a socket not yet, a selector has its addresses written out.
+        self._file = program.fileno()
         with suppress(OSError):  # a pipe of `cedos forward -W` knows no such limit
             tcp_info.wake_below(program, _UNSENT_BYTES)
         self._loop = asyncio.get_running_loop()
@@ -249,14 +251,14 @@ class Carry:
         if on != self._reads:
             self._reads = on
             if on:
-                self._loop.add_reader(self.program, self._readable)
+                self._loop.add_reader(self._file, self._readable)
             else:
-                self._loop.remove_reader(self.program)
+                self._loop.remove_reader(self._file)
 
     def _write(self, *, on: bool) -> None:
         if on != self._writes:
             self._writes = on
             if on:
-                self._loop.add_writer(self.program, self._writable)
+                self._loop.add_writer(self._file, self._writable)
             else:
-                self._loop.remove_writer(self.program)
+                self._loop.remove_writer(self._file)

@@ -77,7 +77,12 @@ class StreamBytes(Struct, frozen=True, gc=False):
     data: bytes | memoryview
 
     def pack(self) -> bytes:
-        return b"".join((_OFFSET.pack(DATA, self.stream, self.offset), self.data))
+        return b"".join((self.head(self.stream, self.offset), self.data))
+
+    @staticmethod
+    def head(stream: int, offset: int) -> bytes:
+        """What goes in front of the data."""
+        return _OFFSET.pack(DATA, stream, offset)
 
 
 class StreamEnd(Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from cedos.errors import SessionError
 from cedos.model import Label
 from cedos.proxy.streams import packets
 from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.early_packets import EarlyPackets
 from cedos.proxy.streams.frames import (
     Frame,
     OpenAssociation,
@@ -24,8 +25,16 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket, UndeliveredPacket
-from cedos.proxy.streams.stream import LARGE, SMALL, Numbered, ProxiedStream, StreamBrokenError
+from cedos.proxy.streams.stream import (
+    LARGE,
+    SMALL,
+    Chunk,
+    Numbered,
+    ProxiedStream,
+    StreamBrokenError,
+)
 from cedos.proxy.streams.unread import Share
+from cedos.session.io.idle_sessions import STATE_BYTES
 from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
@@ -71,16 +80,21 @@ class Multiplexer:
         self.answered: Callable[[NameAnswer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
         self._associations: dict[int, ProxiedAssociation] = {}
+        self._early = EarlyPackets()
         connection.on_datagrams(self._datagrams)
         self._numbers = count(1)
         self._all_opened_to = 0
         self._opened_ahead: set[int] = set()
         self._waiting: deque[tuple[Numbered, bytes, Label, bool]] = deque()
         self._no_room: dict[int, ProxiedStream] = {}
-        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[str] = self._loop.create_future()
         self._turning = self._again = self._left = False
         if kept is not None:
             self._take_up(kept)
+        elif connection.kept_state:
+            self._all_opened_to = int.from_bytes(connection.kept_state)
+        connection.on_sleep(self._state)
 
     def __len__(self) -> int:
         return len(self._streams) + len(self._associations)
@@ -100,7 +114,7 @@ class Multiplexer:
         return stream
 
     def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:
-        """Asks for an association; its packets may be sent once it stands. Errors as above."""
+        """Asks for an association; its packets may be sent at once. Errors as above."""
         association = self._made_association(self._number())
         association.ask(everywhere=everywhere)
         return association
@@ -147,6 +161,11 @@ class Multiplexer:
             ],
         )
 
+    def _state(self) -> bytes | None:
+        """What a session without streams is to know when it has slept; None: it has some."""
+        goes_on = self._streams or self._associations or self._waiting or self._opened_ahead
+        return None if goes_on else self._all_opened_to.to_bytes(STATE_BYTES)
+
     # What streams call
 
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
@@ -155,8 +174,8 @@ class Multiplexer:
             if len(self._waiting) > _MOST_WAITING:
                 self.connection.abort("the other end takes no answers")
 
-    def try_put(self, stream: ProxiedStream, data: bytes, label: Label) -> bool:
-        done = not self._waiting and self._sent(stream, data, label, ordered=True)
+    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+        done = not self._waiting and self._sent(stream, data, label, ordered=True, head=head)
         if not done:
             self._no_room[stream.number] = stream
         return done
@@ -168,9 +187,12 @@ class Multiplexer:
 
     # Inside
 
-    def _sent(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> bool:
+    def _sent(
+        self, stream: Numbered, data: Chunk, label: Label, *, ordered: bool, head: bytes = b""
+    ) -> bool:
+        after = stream.after if ordered else ()
         try:
-            sent = self.connection.send_now(data, label, after=stream.after if ordered else ())
+            sent = self.connection.send_now(data, label, after=after, head=head)
         except SessionError:
             return False  # the streams are told when it has ended
         if sent and ordered:
@@ -198,9 +220,9 @@ class Multiplexer:
         """Takes what there is, then sends what has room now."""
         connection = self.connection
         touched: dict[int, ProxiedStream] = {}
-        while messages := connection.receive_many_now():
+        while messages := connection.receive_data_now():
             for message in messages:
-                frame = parse(message.data)
+                frame = parse(message)
                 if (stream := self._taken(frame)) is not None:
                     touched[frame.stream] = stream
         while self._waiting:
@@ -237,6 +259,8 @@ class Multiplexer:
                 association = self._made_association(frame.stream)
                 association.everywhere = frame.everywhere
                 self._associated(association)
+                for packet in self._early.take(frame.stream, self._loop.time()):
+                    association.took_packet(packet)
         elif (
             self._opened is not None
             and isinstance(frame, StreamBytes | StreamEnd)
@@ -259,8 +283,15 @@ class Multiplexer:
         match packet:
             case ProgramPacket() | UndeliveredPacket():
                 association = self._associations.get(packet.stream)
-                if association is not None:  # else it is over at this end
+                if association is not None:
                     association.took_packet(packet)
+                elif (
+                    self._associated is not None
+                    and isinstance(packet, ProgramPacket)
+                    and self._new(packet.stream)
+                ):
+                    self._early.keep(packet, self._loop.time())
+                # Else it is over at this end.
             case NameAnswer():
                 self.answered(packet)
             case NameQuestion():

@@ -60,8 +60,8 @@ class StreamSession(Protocol):
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         """Sends a frame, as soon as there is room."""
 
-    def try_put(self, stream: "ProxiedStream", data: bytes, label: Label) -> bool:
-        """Sends one behind the stream's others now; else the stream is told (`has_room`) when to try."""
+    def try_put(self, stream: "ProxiedStream", head: bytes, data: Chunk, label: Label) -> bool:
+        """Sends one, of both, behind the stream's others now; else the stream is told when to try."""
 
     def forget(self, number: int) -> None:
         """The stream is over."""
@@ -189,8 +189,8 @@ class ProxiedStream:
         view = memoryview(data)
         while begin < len(data) and (room := self.room_bytes) > 0:
             chunk = view[begin : begin + min(room, self._chunk_bytes)]
-            frame = StreamBytes(self.number, self.sent_bytes, chunk)
-            if not self._session.try_put(self, frame.pack(), self._label(len(chunk))):
+            head = StreamBytes.head(self.number, self.sent_bytes)
+            if not self._session.try_put(self, head, chunk, self._label(len(chunk))):
                 break
             self.sent_bytes += len(chunk)
             begin += len(chunk)

@@ -6,7 +6,7 @@ holds too much breaks; those of others do not notice.
 """
 
 from collections.abc import Hashable
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 from weakref import WeakValueDictionary
 
 import structlog
@@ -37,6 +37,11 @@ class Unread:
         self._most_bytes = most_bytes
         self._most_of_one_bytes = most_of_one_bytes
         self._shares: WeakValueDictionary[Hashable, Share] = WeakValueDictionary()
+
+    @classmethod
+    def within(cls, bytes_: int) -> Self:
+        """Of a process that has no more than this for it."""
+        return cls(min(bytes_, MOST_BYTES), min(bytes_ // 2, MOST_OF_ONE_BYTES))
 
     def share(self, whose: Hashable) -> "Share":
         """A client's: all its sessions have the same one."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from cedos.session.io.idle_file import IdleFile, RecordState
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.protocol.handshake.host_counts import HostCounts
@@ -13,8 +15,14 @@ from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 
-RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES
+STATE_BYTES: Final = 8
+"""What its application may keep with a session."""
+
+RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES + STATE_BYTES
+_IDLE: Final = slice(CREDENTIALS_BYTES, CREDENTIALS_BYTES + IDLE_BYTES)
 _SCAN_SLOTS: Final = 2_000
+
+_log = structlog.get_logger(__name__)
 
 
 class IdleSessions:
@@ -49,18 +57,25 @@ class IdleSessions:
         """How many sessions of the holder of a key are here, asleep or awake; it may have a few less."""
         return self._hosts.of(peer_key)
 
-    def sleep(self, credentials: Credentials, session: Session, now: float, unix_s: float) -> bool:
-        """Keeps a session if it is idle: then it can be forgotten. Whether it was."""
+    def sleep(
+        self,
+        credentials: Credentials,
+        session: Session,
+        now: float,
+        unix_s: float,
+        state: bytes = b"",
+    ) -> bool:
+        """Keeps a session if it is idle: then it can be forgotten. Whether it was, and had room.
+
+        `state`: its application's, up to `STATE_BYTES`.
+        """
         idle = pack(session, now, unix_s)
-        if idle is None:
-            return False
-        self._put(credentials.to_bytes() + idle.to_bytes(), RecordState.ASLEEP)
-        return True
+        return idle is not None and self._put(_record(credentials, idle, state), RecordState.ASLEEP)
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
         """A session begins: who it is is known even if the program is killed."""
         idle = IdleRecord.at_the_beginning(keep_alive_s, unix_s)
-        self._put(credentials.to_bytes() + idle.to_bytes(), RecordState.AWAKE)
+        self._put(_record(credentials, idle, b""), RecordState.AWAKE)
 
     def wake(
         self,
@@ -71,18 +86,21 @@ class IdleSessions:
         *,
         limits: SessionLimits,
         memory: ReplayMemory | None = None,
-    ) -> tuple[Credentials, Session] | None:
-        """The session of a flow, as it fell asleep; None where there is none, or it has expired."""
+    ) -> tuple[Session, bytes] | None:
+        """The session of a flow, as it fell asleep, and its application's state.
+
+        None where there is none, or it has expired.
+        """
         record = self._file.get(flow_id)
         if record is None:
             return None
-        idle = IdleRecord.from_bytes(record[CREDENTIALS_BYTES:])
+        idle = IdleRecord.from_bytes(record[_IDLE])
         if idle.expires_unix_s <= unix_s:
             self.forget(flow_id)
             return None
         self._put(record, RecordState.AWAKE)
         session = unpack_session(idle, scheduler, now, unix_s, limits=limits, memory=memory)
-        return Credentials.from_bytes(record[:CREDENTIALS_BYTES]), session
+        return session, record[_IDLE.stop :]
 
     def forget(self, flow_id: bytes) -> bool:
         record = self._file.get(flow_id)
@@ -99,18 +117,27 @@ class IdleSessions:
         records, self._scanned_to = self._file.scan(self._scanned_to, _SCAN_SLOTS)
         gone = 0
         for record in records:
-            expired = IdleRecord.from_bytes(record[CREDENTIALS_BYTES:]).expires_unix_s <= unix_s
+            expired = IdleRecord.from_bytes(record[_IDLE]).expires_unix_s <= unix_s
             if expired and not living(record[:16]):
                 gone += self.forget(record[:16])
         return gone
 
-    def _put(self, record: bytes, state: RecordState) -> None:
+    def _put(self, record: bytes, state: RecordState) -> bool:
         before = len(self._file)
-        self._file.put(record, state)
+        try:
+            self._file.put(record, state)
+        except OSError as error:  # the disk is full: it goes on, and stays in memory
+            _log.warning("a session is not written down", why=error.strerror)
+            return False
         self._hosts.add(record[PEER_KEY], len(self._file) - before)
+        return True
 
     def sync(self) -> None:
         self._file.sync()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _record(credentials: Credentials, idle: IdleRecord, state: bytes) -> bytes:
+    return credentials.to_bytes() + idle.to_bytes() + state.ljust(STATE_BYTES, b"\0")

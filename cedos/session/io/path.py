@@ -210,7 +210,11 @@ class SessionPath:
 
     def _take(self, data: memoryview, now: float) -> None:
         channel = self.channel
-        records = channel.receive(data, now)
+        try:
+            records = channel.receive(data, now)
+        except MemoryError:  # what has come is half taken: only another connection can go on
+            self.close("there was no memory for what it brought")
+            return
         if not self._reported_confirmed:
             if channel.failure is None and channel.opened is not None:
                 self._tell()
@@ -225,6 +229,9 @@ class SessionPath:
                     core.receive(self.path_id, record, now)
             except ProtocolError as error:
                 self._report(self, SessionPathEvent.WRONG, str(error))
+                return
+            except MemoryError:  # nobody knows what of it was taken
+                self._report(self, SessionPathEvent.WRONG, "there was no memory for what came")
                 return
             self._report(self, _RECEIVED, "")
         if channel.failure is not None and not self.closed:

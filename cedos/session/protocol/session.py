@@ -47,6 +47,9 @@ BROKEN_PROTOCOL, LOST_STATE = 1, 2
 
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
+_WORTH_SHARE: Final = 16
+"""Nor is room below one in so many of a record's: what is cut there is put together again by a copy."""
+
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
 _HEARD_S: Final = 0.050  # two paths on which the peer spoke within so long are heard alike
@@ -271,20 +274,22 @@ class Session:
 
     def send(
         self,
-        data: bytes,
+        data: Chunk,
         rank: int,
         *,
         after: tuple[int, ...] | None = ALL,
         thunk: int | None = None,
+        head: bytes = b"",
     ) -> int:
         """Sends an IROB, whole; its id, `NO_ROOM` (nothing taken) or `DEFERRED` (the thunk will be told).
 
-        `after`: `ALL` that came before, the ids of some, or `()` for none.
+        `after`: `ALL` that came before, the ids of some, or `()` for none. It is `head` and `data`; large
+        data is kept as it is, and must not change.
         """
         self._check_open()
         if thunk is not None and self._deferred(rank, thunk):
             return DEFERRED
-        return self.sender.send(data, rank, _order(after), after or ())
+        return self.sender.send(data, rank, _order(after), after or (), head)
 
     def send_many(self, many: list[bytes], rank: int, *, ordered: bool = True) -> range:
         """Sends small IROBs, as many as there is room for; their ids."""
@@ -423,7 +428,8 @@ class Session:
             room -= size
             state.sent_bytes += size
             state.last_sent_at_s = backlog.foreground_at_s = backlog.small_at_s = now
-        while room > _WORTH_BYTES and not in_flight.unheard:
+        worth = max(_WORTH_BYTES, room // _WORTH_SHARE)
+        while room > worth and not in_flight.unheard:
             waiting = backlog.waiting_bytes = [queue.waiting_bytes for queue in queues]
             if waiting[0] or waiting[1]:
                 backlog.foreground_at_s = now

@@ -105,6 +105,8 @@ class Connection:
         self._core = core
         self.resumed = resumed
         self.peer_address = peer_address
+        self.kept_state = b""
+        self._on_sleep: Callable[[], bytes | None] = bytes
         self.peer_wishes: PeerWishes | None = None
         self._label = STREAM_LABEL
         self._sent_label, self._sent_rank = STREAM_LABEL, rank_of(STREAM_LABEL)  # the last ones
@@ -200,6 +202,13 @@ class Connection:
     def on_change(self, call: Callable[[], None] | None) -> None:
         """`call` is called, in the loop, whenever anything has happened; None: nothing is any more."""
         self._on_change = call
+
+    def on_sleep(self, call: Callable[[], bytes | None]) -> None:
+        """`call` is asked before an idle session is written down (`listen(idle=...)`).
+
+        It gives up to 8 bytes, `kept_state` of the connection that wakes; None: something goes on.
+        """
+        self._on_sleep = call
 
     @property
     def dials(self) -> bool:
@@ -571,19 +580,23 @@ class Connection:
 
     def send_now(
         self,
-        data: bytes,
+        data: bytes | memoryview,
         label: Label = STREAM_LABEL,
         *,
         after: tuple[int, ...] | None = ALL,
+        head: bytes = b"",
     ) -> int:
-        """As `send`, but at once or not at all; its id, 0 where there is no room now."""
+        """As `send`, but at once or not at all; its id, 0 where there is no room now.
+
+        The message is `head` and `data`. What is large is not copied: it must not change.
+        """
         if label is not self._sent_label:
             self._sent_rank, self._sent_label = rank_of(label), label
         rank = self._sent_rank
         self._check()
-        irob = self.flow.send_fast(data, rank) if after is ALL else 0
+        irob = self.flow.send_fast(bytes(data), rank) if after is ALL and not head else 0
         if not irob:
-            irob = self._core.send(data, rank, after=after)
+            irob = self._core.send(data, rank, after=after, head=head)
             if irob:
                 self._sent(rank)
         return irob
@@ -649,7 +662,7 @@ class Connection:
         if run is None:
             return None
         self._take_back()
-        return Message(run.first, LABELS[run.rank], run.payloads[0])
+        return Message(run.first, LABELS[run.rank], bytes(run.payloads[0]))
 
     async def receive_many(self, most: int = 1024) -> list[Message]:
         """At least one message and at most so many, all of one label; empty when the peer has closed."""
@@ -667,7 +680,17 @@ class Connection:
             return []
         self._take_back()
         label = LABELS[run.rank]
-        return [Message(irob, label, data) for irob, data in enumerate(run.payloads, run.first)]
+        return [
+            Message(irob, label, bytes(data)) for irob, data in enumerate(run.payloads, run.first)
+        ]
+
+    def receive_data_now(self, most: int = 1024) -> Sequence[bytes | memoryview]:
+        """As `receive_many_now`, but the data alone, and of large ones no copy."""
+        run = self._core.receive_run(most)
+        if run is None:
+            return ()
+        self._take_back()
+        return run.payloads
 
     # Datagrams
 
@@ -751,9 +774,9 @@ class Connection:
     def keep(self, idle: IdleSessions, now: float, unix_s: float) -> bool:
         """Writes the session down, if it is idle; whether it is."""
         credentials = self.flow.credentials
-        if self._over or credentials is None:
+        if self._over or credentials is None or (state := self._on_sleep()) is None:
             return False
-        return idle.sleep(credentials, self._core, now, unix_s)
+        return idle.sleep(credentials, self._core, now, unix_s, state)
 
     def hand_over(self) -> HandedFlow | None:
         """What another process goes on with; here it is over, and its peer is told nothing.

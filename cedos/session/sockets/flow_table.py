@@ -5,6 +5,7 @@ again. One that has no path either is put to sleep: nothing of it stays in memor
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,10 @@ _AGAIN_S: Final = 60
 _SOON_S: Final = 0.02  # between two requests a flow is quiet for so long, or it costs too much
 _NOTE_S: Final = 1.0
 _ASLEEP_S: Final = 3.0
+# What a session was are objects that hold each other. Python looks for those only as others are made, and
+# while all sleep none are: so it is asked to, but not again for each few, as it looks at all that live.
+_COLLECTED: Final = 64
+_COLLECTED_SHARE: Final = 4
 
 
 class FlowTable:
@@ -65,6 +70,7 @@ class FlowTable:
         self._soon: asyncio.TimerHandle | None = None
         self._absent: dict[bytes, bytes] = {}  # flows without a path, and their hosts
         self._timer: asyncio.TimerHandle | None = None
+        self._slept = 0  # since what they were was collected
         self._ended = False
         self._only_known = False
         if self._idle is not None:
@@ -151,7 +157,12 @@ class FlowTable:
             opened.credentials.flow_id, scheduler(), self._driver.now(), time.time(),
             limits=limits, memory=self._driver.memory,
         )  # fmt: skip
-        return None if found is None else self.add(opened, found[1], peer_address, resumed=True)
+        if found is None:
+            return None
+        core, state = found
+        connection = self.add(opened, core, peer_address, resumed=True)
+        connection.kept_state = state
+        return connection
 
     def take_over(
         self, handed: HandedFlow, scheduler: Scheduler, limits: SessionLimits
@@ -229,7 +240,11 @@ class FlowTable:
                 self._not_idle.discard(flow_id)
             elif idle and now - flow.active_s > _ASLEEP_S:
                 connection.fail(SessionAsleepError("the session sleeps until a network comes back"))
+                self._slept += 1
         idle_sessions.expire(unix_s, self._living.__contains__)
+        if self._slept >= max(_COLLECTED, len(self._living) // _COLLECTED_SHARE):
+            self._slept = 0
+            self._driver.loop.call_later(_NOTE_S, gc.collect)  # their tasks have ended by then
 
     def close(self) -> None:
         """Writes down who is idle; what is in the file stays."""

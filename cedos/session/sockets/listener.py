@@ -85,7 +85,12 @@ class Listener:
         self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
-        self._flows = FlowTable(driver, allow, ledger, idle)
+        try:
+            self._flows = FlowTable(driver, allow, ledger, idle)
+        except BaseException:
+            if listening is None:
+                self._socket.close()
+            raise
         self._acceptor = Acceptor(
             me,
             self._flows,
@@ -115,6 +120,11 @@ class Listener:
     @property
     def half_open(self) -> int:
         return len(self._in_handshake)
+
+    def keep_at_most(self, replay_bytes: int) -> None:
+        """All sessions of this loop together, of what their peers have not acknowledged."""
+        memory = self._driver.memory
+        memory.limit_bytes = min(memory.limit_bytes, replay_bytes)
 
     async def accept(self) -> Connection:
         """The next session: a new one, or (`resumed`) one that was idle.

@@ -50,7 +50,7 @@ async def _measure(count: int, gateway: int, progress: Callable[[str], None]) ->
     origin = await loop.create_server(Echo, _HOST, _ORIGIN_PORT, backlog=4_096)
     links = [
         GatewayLink(
-            JoinedGateway(_HOST, _GATEWAY_PORT, _key("gateway").public, _key(f"client {number}")),
+            JoinedGateway(_HOST, _GATEWAY_PORT, key("gateway").public, key(f"client {number}")),
             patience_s=_ANSWER_S,
         )
         for number in range(_CLIENTS)
@@ -120,15 +120,15 @@ def _gateway() -> Iterator[int]:
 
 
 async def _serve() -> None:
-    clients = {_key(f"client {number}").public: str(number) for number in range(_CLIENTS)}
+    clients = {key(f"client {number}").public: str(number) for number in range(_CLIENTS)}
     settings = GatewaySettings((_HOST, _GATEWAY_PORT), local=True, most=_WANTED)
-    gateway = Gateway(settings, _key("gateway"), clients.get)
+    gateway = Gateway(settings, key("gateway"), clients.get)
     await gateway.open()
     print("ready", flush=True)
     await gateway.run()
 
 
-def _key(name: str) -> KeyPair:
+def key(name: str) -> KeyPair:
     return KeyPair(hashlib.sha256(name.encode()).digest())
 
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from cedos.session.io.idle_file import KEY_BYTES, IdleFile, RecordState
-from cedos.session.io.idle_sessions import RECORD_BYTES, IdleSessions
+from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES, IdleSessions
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.packed import IdleRecord
@@ -46,7 +46,7 @@ def measure(
 
 def _fill(path: Path, count: int) -> None:
     file, draw = IdleFile(path, RECORD_BYTES), Random(1)
-    idle = IdleRecord.at_the_beginning(86_400, time.time()).to_bytes()
+    idle = IdleRecord.at_the_beginning(86_400, time.time()).to_bytes() + bytes(STATE_BYTES)
     who = Credentials(bytes(16), bytes(32), bytes(32), next(iter(Suite))).to_bytes()[KEY_BYTES:]
     for _ in range(count):
         file.put(draw.randbytes(KEY_BYTES) + who + idle, RecordState.ASLEEP)

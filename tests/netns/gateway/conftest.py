@@ -45,11 +45,20 @@ class Laptop:
             "XDG_CACHE_HOME": str(folder / "cache"),
         }
 
-    def _start_gateway(self) -> "subprocess.Popen[bytes]":
+    def _start_gateway(self, *before: str) -> "subprocess.Popen[bytes]":
         line = self.folder / "line"
         with line.open("wb") as out, (self.folder / "gateway.log").open("ab") as log:
             process = self.far.popen(
-                *(CEDOS, "gateway", "--name", GATEWAY, "--allow-local", "--log-level", "debug"),
+                *(
+                    *before,
+                    CEDOS,
+                    "gateway",
+                    "--name",
+                    GATEWAY,
+                    "--allow-local",
+                    "--log-level",
+                    "debug",
+                ),
                 stdout=out,
                 stderr=log,
                 env=self.environment("server"),
@@ -58,10 +67,11 @@ class Laptop:
         self._wait(lambda: "ready" in (self.folder / "gateway.log").read_text())
         return process
 
-    def start_gateway_again(self) -> None:
+    def start_gateway_again(self, *before: str) -> None:
+        """`before`: what it is started by, `prlimit` say."""
         (self.folder / "gateway.log").write_text("")
         kept = (self.folder / "line").read_text()
-        self.gateway = self._start_gateway()
+        self.gateway = self._start_gateway(*before)
         assert (self.folder / "line").read_text() == "", "it invited somebody again"
         (self.folder / "line").write_text(kept)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -112,7 +113,10 @@ def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
 
 
 def test_so_do_those_of_a_program_that_knows_of_no_gateway(laptop: Laptop, tmp_path: Path) -> None:
-    """curl, whose origin would have given it up: both networks are away for longer than that."""
+    """curl, whose origin would have given it up: both networks are away for longer than that.
+
+    And the gateway begins anew in the middle of it.
+    """
     folder = serve(laptop)
     laptop.world.shape("8mbit")
     laptop.forward("-D", "1080", "--fail", "closed")
@@ -123,6 +127,9 @@ def test_so_do_those_of_a_program_that_knows_of_no_gateway(laptop: Laptop, tmp_p
         f"http://{ORIGIN}/by-curl/",
     )
     time.sleep(1.0)
+    laptop.gateway.send_signal(signal.SIGHUP)
+    laptop._wait(lambda: "goes on " in (laptop.folder / "gateway.log").read_text())
+    assert curl.poll() is None
     away(laptop, 2.5)
     out, err = curl.communicate(timeout=60)
     assert out.endswith(b"201"), err

@@ -1,7 +1,8 @@
-"""A gateway whose disk is full, that has no descriptors left, or that one network does not lead to."""
+"""A gateway without disk, descriptors or memory left, or that one network does not lead to."""
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -84,6 +85,72 @@ def test_without_descriptors_those_that_live_go_on(laptop: Laptop) -> None:
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
     assert laptop.gateway.poll() is None
+
+
+NEVER_READS = f"""
+import socket, time
+with socket.create_server(("{ORIGIN}", 9000), backlog=1024):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+POUR = """
+import socket
+held = []
+for _ in range(400):
+    one = socket.create_connection(("127.0.0.1", 1081))
+    one.setblocking(False)
+    held.append(one)
+print("there", flush=True)
+while True:
+    for one in held:
+        try:
+            one.send(bytes(65_536))
+        except BlockingIOError:
+            pass
+        except OSError:
+            held.remove(one)
+            break
+"""
+
+
+def test_without_memory_those_that_live_go_on(laptop: Laptop) -> None:
+    """Uploads to a server that never reads, far beyond what the gateway has: they break, not others."""
+    data = os.urandom(6 * SIZE)
+    laptop.serve_file(data)
+    (laptop.folder / "served" / "small").write_bytes(b"small")
+    server = laptop.far.popen(sys.executable, "-c", NEVER_READS, stdout=subprocess.PIPE)
+    laptop.keep(server)
+    assert server.stdout.readline() == b"ready\n"
+    taken = int(Path(f"/proc/{laptop.gateway.pid}/statm").read_text().split()[0])
+    most = taken * resource.getpagesize() + 50_000_000
+    laptop.gateway.kill()
+    laptop.gateway.wait()
+    laptop.start_gateway_again("prlimit", f"--as={most}")
+    laptop.forward("-D", "1080", "-L", f"1081:{ORIGIN}:9000", "--fail", "closed")
+    curl = laptop.curl("-x", PROXY, "--limit-rate", "2M", f"http://{ORIGIN}:8080/file")
+    got = bytearray(curl.stdout.read(100_000))
+    flood = laptop.near.popen(
+        sys.executable, "-c", POUR, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with ExitStack() as stack:
+        stack.callback(flood.wait)
+        stack.callback(flood.kill)
+        flood.stdout.readline()
+        deadline_s = time.monotonic() + 4
+        while time.monotonic() < deadline_s:
+            small = laptop.curl("-x", PROXY, "-m", "10", f"http://{ORIGIN}:8080/small")
+            said, complaint = small.communicate(timeout=20)
+            assert said == b"small" or b"97" in complaint, complaint  # (refused by SOCKS)
+        got += curl.stdout.read()
+        assert curl.wait(10) == 0, curl.stderr.read()
+        assert got == data
+    flood.stdout.close()
+    small = laptop.curl("-x", PROXY, "-m", "10", f"http://{ORIGIN}:8080/small")
+    assert small.communicate(timeout=20)[0] == b"small"
+    assert laptop.gateway.poll() is None
+    log = (laptop.folder / "gateway.log").read_text()
+    assert "holds too much of what nobody reads" in log
+    assert "MemoryError" not in log, log[-3_000:]
 
 
 @pytest.mark.parametrize("how", [("DROP",), ("REJECT", "--reject-with", "tcp-reset")])

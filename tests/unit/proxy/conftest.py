@@ -4,6 +4,8 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,10 +40,11 @@ class Ends:
         patience_s: float = 3.0,
         direct: Callable[[int, float | None], bool] | None = None,
         rules: RuleBook | None = None,
-        **settings: int,
+        **settings: Any,
     ) -> None:
+        self.settings = GatewaySettings(("127.0.0.1", 0), local=local, **settings)
         self.gateway = Gateway(
-            GatewaySettings(("127.0.0.1", 0), local=local, **settings),
+            self.settings,
             self.me,
             self.clients.get,
             requests=self.requests,
@@ -90,11 +93,13 @@ class Ends:
         handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
         for each in self.gateway._left:
             each.close()
+        for number in self.gateway._left_files:
+            os.close(number)
         assert self.gateway._listener is not None
         await self.gateway._listener.close()
         port = int(handed._sockets[handed.state.listening].getsockname()[1])
         self.gateway = Gateway(
-            GatewaySettings(("127.0.0.1", port), local=True),
+            replace(self.settings, listen=("127.0.0.1", port)),
             self.me,
             self.clients.get,
             requests=self.requests,

@@ -12,6 +12,7 @@ from cedos.proxy.local import gateway_link
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.rule_book import NoRules
 from cedos.proxy.local.socks import SocksPacket, parse_packet
+from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.packets import Obstacle
 
 pytestmark = pytest.mark.anyio
@@ -150,6 +151,37 @@ async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(
     assert len(ends.gateway._associations) == 1
     senders = [(await one.came.get())[1] for one in (ruled, other)]
     assert (senders[0] == senders[1]) is (fail is Fail.CLOSED)
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_the_first_packets_do_not_wait_for_the_gateways_word(
+    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProxiedAssociation, "accept", lambda _self: None)
+    await ends.start(patience_s=10.0)
+    origin = await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    for data in (b"first", b"second"):
+        program.send("127.0.0.1", origin.port, data)
+    assert {(await program.next()).data for _ in range(2)} == {b"echo first", b"echo second"}
+    program.send("127.0.0.1", origin.port, b"third")
+    assert (await program.next()).data == b"echo third"
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_what_was_sent_ahead_of_a_refusal_goes_direct(
+    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(associations.Associations.__init__, "__kwdefaults__", {
+        "most": 10, "most_per_client": 0, "idle_s": 10.0,
+    })  # fmt: skip
+    await ends.start(patience_s=10.0, fail=Fail.OPEN)
+    origin = await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"whatever becomes of it")
+    assert (await program.next()).data == b"echo whatever becomes of it"
     program.writer.close()
 
 

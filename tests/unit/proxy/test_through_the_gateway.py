@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import gateway
 from cedos.proxy.local import gateway_link, local_proxy
@@ -20,6 +21,7 @@ from cedos.proxy.local.local_proxy import Fail, is_near
 from cedos.proxy.local.rule_book import LookUp, NoRules
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
+from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 
 pytestmark = pytest.mark.anyio
@@ -191,6 +193,66 @@ async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends: Ends)
     reader, writer = await ends.ask(CONNECT % await ends.origin(echo))
     assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 403")
     writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends.start()
+    port = await ends.origin(echo)
+    living, to_living = await ends.ask(CONNECT % port)
+    assert (await asyncio.wait_for(living.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
+    monkeypatch.setattr(MemoryRoom, "short", lambda _self: True)
+    reader, writer = await ends.ask(CONNECT % port)
+    told = await asyncio.wait_for(reader.read(), 5)
+    assert told.startswith(b"HTTP/1.1 503")
+    assert b"no memory left" in told
+    writer.close()
+    to_living.write(b"still there")
+    assert await asyncio.wait_for(living.readexactly(11), 5) == b"still there"
+    to_living.close()
+    monkeypatch.setattr(MemoryRoom, "short", lambda _self: False)
+    reader, writer = await ends.ask(CONNECT % port)
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_a_record_without_memory_costs_a_path_and_not_its_session(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ends.start()
+    reader, writer = await ends.forward(await ends.origin(echo))
+    writer.write(b"first")
+    assert await asyncio.wait_for(reader.readexactly(5), 5) == b"first"
+    session, data, failed = ends.link._streams, os.urandom(2_000_000), []
+    receive = Channel.receive
+
+    def short(self: Channel, received: Any, now: float) -> Any:
+        if len(received) > 10_000 and len(failed) < 2:
+            failed.append(self)
+            raise MemoryError
+        return receive(self, received, now)
+
+    monkeypatch.setattr(Channel, "receive", short)
+    writer.write(data)
+    assert await asyncio.wait_for(reader.readexactly(len(data)), 20) == data
+    writer.close()
+    assert len(failed) == 2
+    assert ends.link._streams is session
+
+
+@pytest.mark.parametrize(
+    ("free", "most"), [(None, 1 << 30), (4 << 30, 1 << 30), (200 << 20, 100 << 20), (-5, 8 << 20)]
+)
+async def test_what_waits_is_bounded_by_what_its_limits_leave(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, free: int | None, most: int
+) -> None:
+    monkeypatch.setattr(MemoryRoom, "free_bytes", lambda _self: free)
+    await ends.start()
+    assert ends.gateway._terms.unread._most_bytes == most
+    replay = ends.gateway._listener._driver.memory.limit_bytes
+    assert replay == (512 << 20 if free is None else min(512 << 20, most // 2))
 
 
 @pytest.mark.usefixtures("nothing_is_near")

@@ -5,11 +5,12 @@ the label that goes first wins; within a label, first come first served.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
 
-from cedos.session.protocol.frames.frames import Order
+from cedos.session.protocol.frames.frames import Chunk, Order
 from cedos.session.protocol.frames.intervals import CumulativeSet
 from cedos.session.protocol.receiving.kept import KeptRun
 
@@ -17,7 +18,7 @@ from cedos.session.protocol.receiving.kept import KeptRun
 class Run(Struct, gc=False):
     first: int
     rank: int
-    payloads: list[bytes]
+    payloads: Sequence[Chunk]
 
 
 class _Blocked(Struct):

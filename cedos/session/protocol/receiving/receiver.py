@@ -83,6 +83,16 @@ class Receiver:
                 f"IROB {irob} has at least {stop} bytes; allowed are {self.irob_bytes}"
             )
         partial = self._partial.get(irob)
+        if (
+            partial is None and extent.end and not extent.offset
+        ):  # all of it at once, as nearly always
+            self.unacknowledged_bytes += stop
+            self.irobs_bytes[extent.rank] += stop
+            self._hold(stop + IROB_COST)
+            self.irobs.add(irob, irob + 1)
+            data = keep(extent.payload, record)
+            self.delivery.arrive(Run(irob, extent.rank, [data]), extent.order, extent.after)
+            return
         if partial is None:
             partial = self._partial[irob] = _Partial(extent)
             self._hold(IROB_COST)
@@ -103,8 +113,8 @@ class Receiver:
         del self._partial[irob]
         self._dirty_partial.discard(irob)
         self.irobs.add(irob, irob + 1)
-        data = b"".join(arrivals.ready)
-        self.delivery.arrive(Run(irob, partial.rank, [data]), partial.order, partial.after)
+        whole = b"".join(arrivals.ready)
+        self.delivery.arrive(Run(irob, partial.rank, [whole]), partial.order, partial.after)
 
     def on_messages(self, table: Messages) -> None:
         first, payloads = table.first, table.payloads

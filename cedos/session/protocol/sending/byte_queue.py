@@ -70,7 +70,7 @@ class ByteQueue:
             return self.written + self.ended - self.fresh
         return max(0, self.limit - self.fresh)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Chunk) -> None:
         self._starts.append(self.written)
         self._chunks.append(memoryview(data))
         self.written += len(data)

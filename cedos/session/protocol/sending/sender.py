@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session.protocol.frames.frames import Ack, Order, Space, Window
+from cedos.session.protocol.frames.frames import Ack, Chunk, Order, Space, Window
 from cedos.session.protocol.frames.intervals import CumulativeSet
 from cedos.session.protocol.frames.packing import MAX_DEPENDENCIES, MAX_POSITION
 from cedos.session.protocol.sending.byte_queue import ByteQueue, Fetch
@@ -103,8 +103,10 @@ class Sender:
 
     # IROBs
 
-    def send(self, data: bytes, rank: int, order: Order, after: tuple[int, ...]) -> int:
-        size = len(data)
+    def send(
+        self, data: Chunk, rank: int, order: Order, after: tuple[int, ...], head: bytes = b""
+    ) -> int:
+        size = len(head) + len(data)
         if size > SMALL_BYTES:
             self._check_size(size)
         if after:
@@ -113,9 +115,11 @@ class Sender:
         if not irob:
             return NO_ROOM
         if size <= SMALL_BYTES:
-            self.send_queues[rank].message(irob, order, after, data)
+            self.send_queues[rank].message(irob, order, after, head + bytes(data))
         else:
             queue = self._large[irob] = ByteQueue(irob, rank, order, after)
+            if head:
+                queue.write(head)
             queue.write(data)
             queue.ended = True
             self._reserved[irob] = size + IROB_COST

@@ -27,10 +27,11 @@ class Link:
         self.undelivered: Any = None
         self.ended: Callable[[], None] = lambda: None
 
-    async def associate(self, *, everywhere: bool) -> Any:
+    async def associate(self, *, everywhere: bool, begun: Callable[[Any], None]) -> Any:
         assert not everywhere
         if self.away:
             raise GatewayUnreachableError("it is away")
+        begun(self)
         return self
 
     def send(self, _host: str, _port: int, data: bytes) -> None:

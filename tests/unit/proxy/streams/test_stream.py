@@ -12,6 +12,7 @@ from cedos.proxy.streams.stream import (
     LEAST_CHUNK_BYTES,
     MOST_CHUNK_BYTES,
     WINDOW_BYTES,
+    Chunk,
     Numbered,
     ProxiedStream,
 )
@@ -29,8 +30,8 @@ class Sent:
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         self.frames.append(data)
 
-    def try_put(self, stream: ProxiedStream, data: bytes, label: Label) -> bool:
-        self.frames.append(data)
+    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+        self.frames.append(head + data)
         return True
 
     def forget(self, number: int) -> None:

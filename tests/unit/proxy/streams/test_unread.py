@@ -9,7 +9,7 @@ from cedos.model import Label
 from cedos.proxy.streams import carry
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import StreamBytes, StreamReset
-from cedos.proxy.streams.stream import Numbered, ProxiedStream
+from cedos.proxy.streams.stream import Chunk, Numbered, ProxiedStream
 from cedos.proxy.streams.unread import Share, Unread
 
 
@@ -68,7 +68,7 @@ class Anything:
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         pass
 
-    def try_put(self, stream: ProxiedStream, data: bytes, label: Label) -> bool:
+    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
         return True
 
     def forget(self, number: int) -> None:

@@ -1,5 +1,6 @@
 """Idle sessions: as records, in a file that survives its process, and found again."""
 
+import errno
 import os
 import random
 from collections import deque
@@ -169,7 +170,7 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     core = session()
     core.path_up(1, PathFacts(), 0.0)
     core.path_lost(1, 5.0)
-    assert sleepers.sleep(mine, core, 15.0, 1e9)
+    assert sleepers.sleep(mine, core, 15.0, 1e9, b"abc")
     sleepers.close()
 
     sleepers = IdleSessions(tmp_path / "idle")
@@ -178,9 +179,9 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     assert sleepers.find(bytes(16)) is None
     woken = sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 40, limits=SessionLimits())
     assert woken is not None
-    assert woken[0] == mine
-    assert woken[1].absent_since_s == 3.0 - 50
-    assert woken[1].next_timer() == 3.0 + 50
+    assert woken[1] == b"abc" + bytes(5)
+    assert woken[0].absent_since_s == 3.0 - 50
+    assert woken[0].next_timer() == 3.0 + 50
     assert sleepers.expire(1e9 + 89, lambda _: False) == 0
     assert sleepers.expire(1e9 + 90, lambda _: True) == 0
     assert sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 90, limits=SessionLimits()) is None
@@ -258,12 +259,12 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     assert woken is not None
     here.path_lost(1, 2.0)
     here.path_up(2, PathFacts(), 2.0)
-    woken[1].path_up(2, PathFacts(), 2.0)
-    exchange(here, woken[1])
+    woken[0].path_up(2, PathFacts(), 2.0)
+    exchange(here, woken[0])
     assert here.failure is not None
     assert "lost" in here.failure.why
     assert here.failure.acknowledged_bytes == 5
-    assert woken[1].failure is not None
+    assert woken[0].failure is not None
 
 
 def test_one_that_had_not_gone_on_goes_on(tmp_path: Path) -> None:
@@ -273,8 +274,23 @@ def test_one_that_had_not_gone_on_goes_on(tmp_path: Path) -> None:
     woken = sleepers.wake(mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits())
     assert woken is not None
     here.path_up(1, PathFacts(), 0.0)
-    woken[1].path_up(1, PathFacts(), 0.0)
+    woken[0].path_up(1, PathFacts(), 0.0)
     here.write(b"hello")
-    exchange(here, woken[1])
-    assert bytes(woken[1].read()) == b"hello"
+    exchange(here, woken[0])
+    assert bytes(woken[0].read()) == b"hello"
+    sleepers.close()
+
+
+def test_without_a_disk_it_stays_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleepers = IdleSessions(tmp_path / "idle")
+
+    def full(_file: int, _offset: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    core = session()
+    slept = sum(sleepers.sleep(credentials(each), core, 1.0, 1e9) for each in range(5_000))
+    assert slept == len(sleepers) < 5_000
+    sleepers.note(credentials(9_999), 100, 1e9)
+    assert len(sleepers) == slept
     sleepers.close()

@@ -6,6 +6,8 @@ import pytest
 
 from cedos.errors import SessionError
 from cedos.session.protocol.events import ThunkReady, Writable
+from cedos.session.protocol.frames.frames import Extent
+from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.sending.credit import IROB_COST
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
@@ -79,6 +81,33 @@ def test_an_irob_beyond_what_the_peer_takes_is_refused_at_once(cores: Cores) -> 
         one.append(irob, bytes(300_001))
     with pytest.raises(SessionError, match="wait for"):
         one.send(b"x", 0, after=(irob + 7,))
+
+
+def test_what_nearly_fills_a_record_is_neither_cut_nor_copied(cores: Cores) -> None:
+    limits = SessionLimits(irob_window=655_360, irob_bytes=262_144)
+    one, other = cores.pair(limits=limits)
+    sent = [bytes([number]) * 66_000 for number in range(5)]
+    for data in sent:
+        assert one.send(memoryview(data), 1, after=(), head=b"head ")
+    for data in sent:
+        record = b"".join(one.next_record(1, 70_000, 0.0))
+        (extent,) = [each for each in unpack(record) if isinstance(each, Extent)]
+        assert (extent.offset, extent.end, len(extent.payload)) == (0, True, 66_005)
+        other.receive(1, record, 0.0)
+        run = other.receive_run()
+        assert run.payloads == [b"head " + data]
+        assert run.payloads[0].obj is record
+    cores.pump(one, other)
+    other.tick(1.0)
+    cores.pump(one, other)
+    assert one.sender.replay.held_bytes == other.held_bytes == 0
+
+
+def test_a_small_message_has_its_head_too(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.send(memoryview(b"and the rest"), 0, head=b"head ")
+    cores.pump(one, other)
+    assert cores.messages(other) == [(0, b"head and the rest")]
 
 
 def test_thunks_wait_for_an_appropriate_network_and_can_be_cancelled(cores: Cores) -> None:
