@@ -73,5 +73,5 @@ def test_the_frontier_has_what_is_shipped_and_more_risk_is_more_wifi() -> None:
     random = Random(4)
     wifi = Chain.of([0.0] * 40 + [random.uniform(1e6, 9e6) for _ in range(40)])
     worlds = [drawn(random, wifi, STEADY) for _ in range(8)]
-    found = tally(worlds, [every["0.001/0.0001"], every["0.1/0.01"]], one_host=False)
-    assert found.wifi_bytes["0.1/0.01"] > found.wifi_bytes["0.001/0.0001"]
+    found = tally(worlds, [every["0.002/0.0002"], every["0.05/0.005"]], one_host=False)
+    assert found.wifi_bytes["0.05/0.005"] > found.wifi_bytes["0.002/0.0002"]
