@@ -101,7 +101,7 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 every = collections.load(directory).values()
                 found = causal.together([causal.at_place(place, 20) for place in every])
             case "frontier_at_places":
-                found = frontier.at_places(directory, 10)
+                found = frontier.at_places(directory, 4)
             case _:
                 found = {str(each): at_places(directory, 5, each)["all"] for each in PLACE_DELAYS_S}
         known = {"host": environment.describe(seed), "simulated": True, "days": count, **found}
