@@ -129,6 +129,7 @@ def _fitted(sessions: Sequence[tuple[float, bool]], prior: Weibull, worth: float
             [*(time_s for time_s, _ in sessions), *believed],
             [*(censored for _, censored in sessions), *[False] * parts],
             [*[1.0] * len(sessions), *[worth / parts] * parts],
+            near=prior.shape,
         )
         or prior
     )

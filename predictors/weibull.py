@@ -6,11 +6,13 @@ Without scipy, which would cost the daemon more memory than everything else in i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, gamma, inf, isfinite, lgamma, log
+from operator import mul
 
 _SHAPES = (0.05, 10.0)
 # Thirty years: powers of longer ones would leave the range of numbers.
 _LONGEST_S = 1e9
 _STEPS = 60
+_CLOSE = 1e-12
 _TERMS = 500
 
 
@@ -50,6 +52,7 @@ def fit(
     times_s: Sequence[float],
     censored: Sequence[bool],
     weights: Sequence[float] | None = None,
+    near: float = 1.0,
 ) -> Weibull | None:
     """The most likely Weibull distribution for durations of which some are not over yet.
 
@@ -57,6 +60,7 @@ def fit(
         times_s: how long each lasted, or has lasted so far; positive.
         censored: whether it is known only to be longer.
         weights: what each counts; None: all the same.
+        near: a shape that may be close, to be quick; the result is the same.
 
     Returns:
         None where no duration has ended, or all that have ended are one: nothing tells the shape.
@@ -72,24 +76,29 @@ def fit(
         return None
     # Relative to the longest, so that no power overflows.
     longest_s = max(time_s for time_s, _, _ in known)
-    logs = [(log(time_s / longest_s), weight) for time_s, weight, _ in known]
+    logs = [log(time_s / longest_s) for time_s, _, _ in known]
+    weighs = [weight for _, weight, _ in known]
     mean_log = sum([w * log(t / longest_s) for t, w, over in known if not over]) / ended
-
-    def slope(shape: float) -> float:
-        """Of the log-likelihood over the shape, the scale being the most likely one; falling."""
-        powers = [(weight * exp(shape * at), at) for at, weight in logs]
-        total = sum([power for power, _ in powers])
-        return 1.0 / shape + mean_log - sum([power * at for power, at in powers]) / total
-
     low, high = _SHAPES
+    shape = min(max(near, 2.0 * low), high / 2.0)
     for _ in range(_STEPS):
-        middle = (low * high) ** 0.5
-        if slope(middle) > 0.0:
-            low = middle
+        powers = [weight * exp(shape * at) for weight, at in zip(weighs, logs, strict=True)]
+        total = sum(powers)
+        firsts = list(map(mul, powers, logs))
+        mean = sum(firsts) / total
+        # Of the log-likelihood over the shape, the scale being the most likely one: it falls.
+        slope = 1.0 / shape + mean_log - mean
+        bend = sum(map(mul, firsts, logs)) / total - mean * mean + 1.0 / (shape * shape)
+        if slope > 0.0:
+            low = shape
         else:
-            high = middle
-    shape = (low * high) ** 0.5
-    total = sum([weight * exp(shape * at) for at, weight in logs])
+            high = shape
+        before, shape = shape, shape + slope / bend
+        if not low < shape < high:  # Newton's step is too long
+            shape = (low * high) ** 0.5
+        if abs(shape - before) < _CLOSE * shape:
+            break
+    total = sum([weight * exp(shape * at) for weight, at in zip(weighs, logs, strict=True)])
     return Weibull(shape, longest_s * (total / ended) ** (1.0 / shape))
 
 

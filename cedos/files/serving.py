@@ -84,9 +84,11 @@ class Serving:
         files: deque[tuple[int, int]] = deque()  # where each ends in the stream
         served: dict[str, Any] = {}  # what the client has whole once it asks for more, or ends
         path, began_s = "", time.monotonic()
+        new = not connection.resumed  # else it has asked before, and may ask when it likes
         try:
-            while (request := await _next(connection, first=not path)) is not None:
+            while (request := await _next(connection, first=new)) is not None:
                 self._count(served)
+                new = False
                 path, began_s = request.path or "/", time.monotonic()
                 _close_old(files, connection.acknowledged_bytes)
                 try:

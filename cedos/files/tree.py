@@ -59,7 +59,8 @@ class Tree:
         """A file descriptor of a file below the root, for reading; symbolic links are not followed.
 
         Raises:
-            TransferError: there is no such file; the same words whatever is there instead.
+            TransferError: there is no such file; the same words whatever is there instead, but for a
+                folder, which may be listed anyway.
         """
         missing = TransferError(f"there is no file {path!r}")
         parts = self.parts(path)
@@ -77,8 +78,13 @@ class Tree:
             raise missing from error
         finally:
             os.close(folder)
-        if not stat.S_ISREG(os.fstat(number).st_mode):
+        mode = os.fstat(number).st_mode
+        if not stat.S_ISREG(mode):
             os.close(number)
+            if stat.S_ISDIR(mode):
+                raise TransferError(
+                    f"{missing}, but a folder: with -r it comes whole, {path}/ shows what is in it"
+                )
             raise missing
         return number
 

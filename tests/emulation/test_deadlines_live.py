@@ -48,7 +48,10 @@ class Fetching:
         (folder / "served" / "file").write_bytes(text)
         self.digest = hashlib.sha256(text).digest()
         self.daemon = Daemon(laptop.client, folder / "daemon", CONFIG)
-        self.environment = self.daemon.environment | {"XDG_CONFIG_HOME": str(folder / "config")}
+        self.environment = self.daemon.environment | {
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
         self.key = keys.to_text(keys.own(folder / "server.key").public)
         self.programs: list[subprocess.Popen[str]] = []
 

@@ -1,7 +1,9 @@
 """`cedos-serve`: files over sessions, for `cedos-get`."""
 
 import asyncio
+import contextlib
 import signal
+import socket
 from pathlib import Path
 
 import click
@@ -17,13 +19,17 @@ from cedos.commands.console.servers import (
 )
 from cedos.commands.exec import Size
 from cedos.commands.sessions.shared.transfers import SCHEDULER
+from cedos.config.directories import user_folder
+from cedos.errors import SessionError
 from cedos.files.serving import Serving, client_names, log
 from cedos.files.tree import Tree
 from cedos.files.uploads import UploadLimits, Uploads
 from cedos.kernel.process import open_files
 from cedos.session import keys
+from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.known_hosts import shown
-from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair, host_id
+from cedos.session.sockets.listener import open_listening
 from cedos.session.sockets.sockets import listen as session_listen
 
 
@@ -59,6 +65,10 @@ from cedos.session.sockets.sockets import listen as session_listen
             'TOML: under [hosts] a line `name = "KEY"` for each client; the key is what '
             "`cedos-get --print-key` prints there.",
         ),
+        (
+            "~/.local/state/cedos/serve-*.sessions",
+            "Idle sessions with their secrets, for the next start; for their owner alone.",
+        ),
     ],
 )
 @click.argument(
@@ -86,7 +96,11 @@ from cedos.session.sockets.sockets import listen as session_listen
 )  # fmt: skip
 @click.option(
     "--remember", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Keep idle sessions in this file: they outlive this program, also where it is killed.",
+    help="Keep idle sessions in this file instead: they outlive this program, also where it is killed.",
+)  # fmt: skip
+@click.option(
+    "--forget", is_flag=True,
+    help="Keep no idle sessions: they end with this program, and no secret of theirs is on disk.",
 )  # fmt: skip
 @own_key_option
 @print_key_option
@@ -107,6 +121,7 @@ def command(
     largest: int,
     keep_free: int,
     remember: Path | None,
+    forget: bool,
     own_key: Path | None,
     print_key: bool,
     log_level: logs.Level,
@@ -133,15 +148,38 @@ def command(
         raise click.UsageError(
             "--writable goes with --clients: whoever has this host's key could fill the disk"
         )
+    if remember is not None and forget:
+        raise click.UsageError("--remember and --forget exclude each other")
     logs.configure(log_level, log_format)
     open_files.allow()  # one for each connection and file
     limits = UploadLimits(largest, keep_free) if writable else None
-    asyncio.run(_serve(folder, listen, me, clients, limits, remember))
+    # Before a file is made for it: it may not be possible to listen there.
+    with contextlib.closing(open_listening(listen)) as listening:
+        if remember is None and not forget:
+            remember = _usual(listen, me)
+        asyncio.run(_serve(folder, listening, me, clients, limits, remember))
+
+
+def _usual(listen: tuple[str, int], me: KeyPair) -> Path | None:
+    """Where idle sessions are kept: a file for each key and address, as each server has its own.
+
+    None, and a word in the log: they cannot be kept there.
+    """
+    host, port = listen
+    folder = user_folder("state")
+    path = folder / f"serve-{host or 'all'}-{port}-{host_id(me.public).hex()[:12]}.sessions"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        IdleSessions(path).close()
+    except (OSError, SessionError) as error:
+        log.warning("idle sessions end with this program", why=str(error))
+        return None
+    return path
 
 
 async def _serve(
     folder: Path,
-    listen: tuple[str, int],
+    listening: socket.socket,
     me: KeyPair,
     clients: Path | None,
     limits: UploadLimits | None,
@@ -150,7 +188,10 @@ async def _serve(
     tree = Tree(folder)
     names = {} if clients is None else client_names(keys.read_names(clients))
     allow = None if clients is None else names.__contains__
-    listener = await session_listen(listen, key=me, allow=allow, scheduler=SCHEDULER, idle=remember)
+    listener = await session_listen(
+        listening.getsockname()[:2], key=me, allow=allow, scheduler=SCHEDULER, idle=remember,
+        listening=listening,
+    )  # fmt: skip
     uploads = None if limits is None else Uploads(tree, limits)
     serving = Serving(tree, listener, names, uploads)
     running = asyncio.get_running_loop().create_task(serving.run())

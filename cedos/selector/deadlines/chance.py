@@ -14,12 +14,13 @@ and metered networks being independent of each other, and all of one sort as bad
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heappushpop
+from itertools import compress
 from math import inf
 from operator import itemgetter
 from typing import Final
 
-from cedos.selector.deadlines.deadline_demand import DeadlineDemand
+from cedos.selector.deadlines.deadline_demand import DEADLINE, LEFT, DeadlineDemand
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.missed import risky
 from cedos.selector.deadlines.network_state import NetworkState
@@ -28,7 +29,8 @@ from cedos.selector.deadlines.plan import EPOCH_S, DeadlinePlan
 TARGET: Final = 0.01
 """P(miss) from which on a flow is urgent."""
 
-_NEAR_S, _NEAR_TARGET = 120.0, 0.001
+NEAR_TARGET: Final = 0.001
+_NEAR_S: Final = 120.0
 """From two minutes before a deadline on: then there is no time left to make up for a rate that is half of
 what was expected."""
 
@@ -46,7 +48,7 @@ turned on every second never sleeps."""
 _TIME_TO_MEASURE_S: Final = 20.0
 """With more time than that a free network that was never used is measured first."""
 
-_DEADLINE: Final = itemgetter(DeadlineFlow._fields.index("deadline_at_s"))
+_MOST_BPS: Final = itemgetter(DeadlineFlow._fields.index("most_bps"))
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class ChanceScheduler:
     """Decides on all flows of a host."""
 
     target: float = TARGET
+    near_target: float = NEAR_TARGET
     epoch_s: float = EPOCH_S
     switch_s: float = _SWITCH_S
     name: str = "chance"
@@ -65,25 +68,32 @@ class ChanceScheduler:
         now: float,
         before: DeadlinePlan,
     ) -> DeadlinePlan:
-        order = sorted([flow for flow in flows if flow.left_bytes > 0.0], key=_DEADLINE)
+        order = sorted([flow for flow in flows if flow.left_bytes > 0.0], key=DEADLINE)
         usable = [each for each in networks if each.usable]
         free = [each for each in usable if each.free]
         paid = sorted([each for each in usable if not each.free], key=lambda one: one.price_s)
         demand = DeadlineDemand.of(order, now)
         late = _hopeless(order, demand, usable, now)
-        ahead = [flow for flow in order if flow.key not in late] if late else order
-        demand = DeadlineDemand.of(ahead, now) if late else demand
+        ahead = order
+        if late:
+            stays = bytearray(b"\1") * len(order)
+            for number in late:
+                stays[number] = 0
+            ahead = list(compress(order, stays))
+            demand = DeadlineDemand.of(ahead, now)
         used = self._needed(demand, free, paid, before) if ahead else []
         served = _served(ahead, [each for each in (*free, *used) if each.up])
         if late:
-            behind = [flow for flow in order if flow.key in late]
+            behind = [order[number] for number in sorted(late)]
             taken = {name for names in served.values() for name in names}
             worth = [each for each in paid if each.up and _worth_it(behind, free, each)]
             idle = [each for each in (*free, *worth) if each.up and each.name not in taken]
             served |= _served(behind, idle)
         names = {name for each in served.values() for name in each}
         return DeadlinePlan(
-            served, tuple(each.name for each in paid if each.name in names), frozenset(late)
+            served,
+            tuple(each.name for each in paid if each.name in names),
+            frozenset([order[number].key for number in late]),
         )
 
     def _needed(
@@ -94,12 +104,12 @@ class ChanceScheduler:
         before: DeadlinePlan,
     ) -> list[NetworkState]:
         """The metered networks without which one more epoch would be too risky, the cheapest first."""
-        if demand.within_s[0] > _TIME_TO_MEASURE_S and any(
+        if demand.within_s(0) > _TIME_TO_MEASURE_S and any(
             each.up and each.unmeasured for each in free
         ):
             return []
-        target = accepted(demand.within_s[0], self.target)
-        hold_s = min(max(_HOLD * demand.within_s[0], _LEAST_HOLD_S), _MOST_HOLD_S)
+        target = accepted(demand.within_s(0), self.target, self.near_target)
+        hold_s = min(max(_HOLD * demand.within_s(0), _LEAST_HOLD_S), _MOST_HOLD_S)
         used: list[NetworkState] = []
         for number, network in enumerate(paid):
             waiting = [
@@ -115,9 +125,9 @@ class ChanceScheduler:
         return used
 
 
-def accepted(within_s: float, target: float = TARGET) -> float:
+def accepted(within_s: float, target: float = TARGET, near_target: float = NEAR_TARGET) -> float:
     """The probability of a miss that is taken by who waits on, with so long until the deadline."""
-    return target if within_s >= _NEAR_S else min(target, _NEAR_TARGET)
+    return target if within_s >= _NEAR_S else min(target, near_target)
 
 
 def _hopeless(
@@ -125,28 +135,32 @@ def _hopeless(
     demand: DeadlineDemand,
     networks: Sequence[NetworkState],
     now: float,
-) -> set[Hashable]:
-    """Those that cannot be in time whatever is done, as few as possible."""
-    late: set[Hashable] = set()
-    working = [(each, 0.0) for each in networks]
-    limited = any(flow.most_bps < inf for flow in order)
-    if not limited and next(demand.short(working, _HOPE), None) is None:
+) -> set[int]:
+    """Those that cannot be in time whatever is done, as few as possible; by number."""
+    late: set[int] = set()
+    points = demand.points([(each, 0.0) for each in networks], _HOPE)
+    limited = min(map(_MOST_BPS, order), default=inf) < inf
+    if not limited and next(demand.short(points), None) is None:
         return late
     sizes: list[tuple[float, int]] = []
-    bits = 0.0
-    for number, (flow, most_bits) in enumerate(
-        zip(order, demand.most_bits(working, _HOPE), strict=True)
+    taken = 0.0
+    for number, (own, most, at_s) in enumerate(
+        zip(map(LEFT, order), demand.most_bytes(points), demand.at_s, strict=True)
     ):
-        own_bits = 8.0 * flow.left_bytes
-        if own_bits > flow.most_bps * (flow.deadline_at_s - now):
-            late.add(flow.key)
+        if at_s < now or (limited and 8.0 * own > order[number].most_bps * (at_s - now)):
+            late.add(number)
             continue
-        bits += own_bits
-        heappush(sizes, (-own_bits, number))
-        while bits > most_bits:
+        taken += own
+        if taken <= most:
+            heappush(sizes, (-own, number))
+            continue
+        largest, which = heappushpop(sizes, (-own, number))
+        taken += largest
+        late.add(which)
+        while taken > most:
             largest, which = heappop(sizes)
-            bits += largest
-            late.add(order[which].key)
+            taken += largest
+            late.add(which)
     return late
 
 

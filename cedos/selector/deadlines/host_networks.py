@@ -10,6 +10,7 @@ from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.supply import ForecastSupply
 from cedos.selector.deadlines.sustained_rate import SustainedRate
 from cedos.selector.prefetch.stretches import Stretches
+from predictors.weibull import Weibull
 
 _TYPICAL_BPS: Final = 1e6
 """Of what was never used or seen: little is promised."""
@@ -17,7 +18,11 @@ _TYPICAL_BPS: Final = 1e6
 _MEASURING_S: Final = 3.0
 """A network that was never used gets so long to show what it carries before others join it."""
 
-_STAY_S, _ABSENCE_S = 600.0, 600.0
+STAY_S: Final = 600.0
+ABSENCE: Final = Weibull(shape=0.5, scale_s=10.0)
+"""Before anything is known of a network's: most absences are a few seconds (nine on average at the real
+places), but one that has lasted for ten minutes lasts for nine more with a probability of 5 %."""
+
 _MOST_NETWORKS: Final = 64
 
 
@@ -56,7 +61,7 @@ class HostNetworks:
         up = {each.name for each in networks if each.up}
         for name in up - self._stretches.keys():
             if len(self._stretches) < _MOST_NETWORKS:
-                self._stretches[name] = Stretches(_STAY_S, _ABSENCE_S)
+                self._stretches[name] = Stretches(STAY_S, ABSENCE)
         if passed_s > 0.0:
             for name, stretches in self._stretches.items():
                 stretches.passed(passed_s, name in self._up)
@@ -120,7 +125,7 @@ class HostNetworks:
                     pass
         for name, kept in stretches.items() if isinstance(stretches, Mapping) else ():
             if isinstance(name, str) and isinstance(kept, Mapping):
-                known_ones = Stretches(_STAY_S, _ABSENCE_S)
+                known_ones = Stretches(STAY_S, ABSENCE)
                 known_ones.restore(kept)
                 self._stretches[name] = known_ones
 

@@ -21,10 +21,10 @@ def risky(
 ) -> bool:
     """Whether any deadline is missed with a higher probability than `target`."""
     bound = target / (len(free) + len(metered))
-    for count, number in enumerate(demand.short([*free, *metered], bound)):
+    for count, number in enumerate(demand.short(demand.points([*free, *metered], bound))):
         if count >= _MOST_COMPUTED:
             return True
-        within_s, bits = demand.within_s[number], demand.bits[number]
+        within_s, bits = demand.within_s(number), demand.bits(number)
         if missed(free, metered, within_s, bits, target) > target:
             return True
     return False

@@ -88,7 +88,10 @@ def _sum(networks: Sequence[NetworkState], within_s: float, q: float, wait_s: fl
 def _latest_s(
     bits: float, free: Sequence[NetworkState], paid: Sequence[NetworkState], within_s: float
 ) -> float:
-    """For how long the metered networks may wait, at the target; inf: they are not needed."""
+    """For how long the metered networks may wait, at the target; inf: they are not needed.
+
+    Where no free network is here it is told when they must begin should none come, as the alarm does.
+    """
     if within_s <= 0.0:
         return 0.0
     working = [(each, 0.0) for each in free]
@@ -98,8 +101,12 @@ def _latest_s(
         target = accepted(within_s - wait_s)
         return missed(working, waiting, within_s, bits, target) > target
 
-    if not paid or not risky(within_s):
+    if not paid:
         return inf
+    if not risky(within_s):
+        if any(each.up for each in free):
+            return inf
+        working = []
     low, high = 0.0, within_s
     for _ in range(_STEPS):
         middle = (low + high) / 2.0

@@ -40,7 +40,7 @@ def wake_in_s(
         usable = [each for each in states_in(in_s) if each.usable]
         paid = [each for each in usable if not each.free]
         demand = DeadlineDemand.of(order, now + in_s)
-        target = accepted(demand.within_s[0])
+        target = accepted(demand.within_s(0))
         return risky(demand, [], [(each, 0.0) for each in paid or usable], target)
 
     if not any(each.usable for each in states_in(0.0)):

@@ -37,13 +37,14 @@ class Stretches:
 
     Args:
         stay_s: what it is taken to stay on average, before anything is known; infinite: for ever.
-        absence_s: the same of its absences.
+        absence_s: the same of its absences; or how they are taken to be distributed.
     """
 
-    def __init__(self, stay_s: float, absence_s: float) -> None:
+    def __init__(self, stay_s: float, absence_s: float | Weibull) -> None:
+        absence = absence_s if isinstance(absence_s, Weibull) else _of_mean(absence_s)
         self._known = {
             True: DwellPredictor(_of_mean(stay_s)),
-            False: DwellPredictor(_of_mean(absence_s)),
+            False: DwellPredictor(absence),
         }
         self._lately: dict[bool, deque[tuple[float, bool]]] = {
             present: deque(maxlen=_KEPT) for present in (True, False)

@@ -102,6 +102,12 @@ class IdleSessions:
         session = unpack_session(idle, scheduler, now, unix_s, limits=limits, memory=memory)
         return session, record[_IDLE.stop :]
 
+    def keep_only(self, allow: Callable[[bytes], bool]) -> None:
+        """Forgets the sessions of holders of other public keys."""
+        for record in list(self._file):
+            if not allow(record[PEER_KEY]):
+                self.forget(record[:16])
+
     def forget(self, flow_id: bytes) -> bool:
         record = self._file.get(flow_id)
         if record is None:

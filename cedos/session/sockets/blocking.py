@@ -5,19 +5,25 @@
 
 The server's key is the one in the user's file (`cedos.session.known_hosts`), or that of SO_SERVER_KEY. A
 socket works from any thread, blocks or does not as `settimeout` says, has files (`makefile`), and its
-`fileno` can be given to `select`; nothing else can be done with that number, so TLS goes over
-`ssl.SSLContext.wrap_bio`. IROBs are messages with labels: `begin_irob`, `irob_send`, `end_irob`,
-`ms_send`, `ms_recv` (dissertation, Table 2.2).
+`fileno` can be given to `select`. What wants to read and write that number itself (TLS, a child) calls
+`detach`, as `ssl.SSLContext.wrap_socket` does. All other names are those of `socket`. IROBs are messages
+with labels: `begin_irob`, `irob_send`, `end_irob`, `ms_send`, `ms_recv` (dissertation, Table 2.2).
 """
 
 import builtins
+import contextlib
 import errno
 import os
 import socket as bsd
+import sys
 import threading
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
+from ipaddress import ip_address
 from socket import (
     AF_INET,
     AF_INET6,
@@ -36,13 +42,14 @@ from socket import (
 )
 from typing import IO, Any, Final, Self, TypeVar, cast
 
-from cedos.errors import CedosError, SessionError
+from cedos.errors import CedosError, HostError, SessionError
 from cedos.model import Label
 from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets import background, sockets
 from cedos.session.sockets.connection import STREAM_LABEL, Connection, Message
-from cedos.session.sockets.listener import Listener
+from cedos.session.sockets.detached_stream import DetachedStream
+from cedos.session.sockets.listener import Listener, open_bound
 from cedos.session.sockets.options import (
     SO_CHOOSER,
     SO_DEADLINE,
@@ -59,12 +66,18 @@ from cedos.session.sockets.options import (
     plain,
 )
 from cedos.session.sockets.os_errors import as_os_error, run
+from cedos.session.sockets.read_ahead import ReadAhead
 from cedos.session.sockets.readiness import Readiness
 
 _SENT_WITH: Final = bsd.MSG_NOSIGNAL | bsd.MSG_DONTWAIT | bsd.MSG_MORE
 _READ_WITH: Final = MSG_PEEK | MSG_DONTWAIT | MSG_WAITALL
 _READ_AHEAD: Final = 1 << 20
 _FIRST_PATH_S: Final = 30.0
+_DEFAULT_TIMEOUT: Final = object()
+_NEVER_NAMED: Final = {"SocketType", "close", "dup", "fromfd", "recv_fds", "send_fds", "socketpair"}
+"""Names of the standard library's module that make or take sockets of the kernel's."""
+
+_EVERY_NETWORK: Final = "a session uses every network; SO_NETWORKS says which it may"
 
 T = TypeVar("T")
 
@@ -78,34 +91,46 @@ class socket:  # noqa: N801 - as the standard library's
 
     Args:
         family: of no meaning: a session uses every network there is.
-        type: SOCK_STREAM.
+        type: SOCK_STREAM, with SOCK_NONBLOCK or without.
         proto: 0 or TCP's.
+        fileno: None: no descriptor is a session.
     """
 
     type = SOCK_STREAM
     proto = 0
 
-    def __init__(self, family: int = AF_INET, type: int = SOCK_STREAM, proto: int = 0) -> None:  # noqa: A002
-        kind = type & ~(bsd.SOCK_CLOEXEC | bsd.SOCK_NONBLOCK)
-        if kind != SOCK_STREAM or proto not in (0, IPPROTO_TCP):
+    def __init__(
+        self,
+        family: int = AF_INET,
+        type: int = SOCK_STREAM,  # noqa: A002
+        proto: int = 0,
+        fileno: int | None = None,
+    ) -> None:
+        kind = SOCK_STREAM if type == -1 else type & ~(bsd.SOCK_CLOEXEC | bsd.SOCK_NONBLOCK)
+        if kind != SOCK_STREAM or proto not in (-1, 0, IPPROTO_TCP):
             raise OSError(
                 errno.EPROTONOSUPPORT, "a session is a stream; SOCK_STREAM would be right"
             )
-        self.family = family
-        self._timeout_s: float | None = bsd.getdefaulttimeout()
+        if fileno is not None:
+            raise OSError(errno.EOPNOTSUPP, "no descriptor is a session; `connect` makes one")
+        self.family = AF_INET if family == -1 else family
+        nonblocking = type != -1 and type & bsd.SOCK_NONBLOCK
+        self._timeout_s: float | None = 0.0 if nonblocking else bsd.getdefaulttimeout()
         self._options: dict[SocketOption, Any] = {}
         self._plain: dict[tuple[int, int], Any] = {}
         self._peer: tuple[str, int] | None = None
         self._io_refs = 0  # files of `makefile`; the name is the standard library's
-        self._to_close = self._no_more = False
+        self._to_close = self._no_more = self._finished = False
         self._address: tuple[str, int] = ("", 0)
+        self._bound: bsd.socket | None = None
+        self._connecting = False
+        self._refused: OSError | None = None  # what a `connect` that did not wait came to
         self._connection: Connection | None = None
         self._listener: Listener | None = None
         self._ready = Readiness()
         self._changed = threading.Condition()
         self._closed = False
-        self._chunks: deque[memoryview] = deque()
-        self._buffered = 0
+        self._ahead = ReadAhead()
         self._ended: SessionError | None = None
         self._eof = False
         self._others = False  # whether something else than the stream makes it readable
@@ -126,11 +151,25 @@ class socket:  # noqa: N801 - as the standard library's
             run(self._apply())
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
-        """What was set; None where nothing was. `size` is of no meaning."""
+        """What was set; None where nothing was. With a `size` TCP's options are bytes, as always."""
+        told = self._told(level, option)
+        if told is None:
+            return self._options.get(known(level, option))
+        if size and isinstance(told, int):
+            return told.to_bytes(4, sys.byteorder, signed=True)[:size]
+        return told
+
+    def _told(self, level: int, option: int) -> Any:
+        if level == SOL_SOCKET and option == bsd.SO_ERROR:
+            refused, self._refused = self._refused, None
+            ended = refused or (as_os_error(self._ended) if self._ended is not None else None)
+            return 0 if ended is None else ended.errno or errno.EIO
+        if level == SOL_SOCKET and option == bsd.SO_ACCEPTCONN:
+            return int(self._listener is not None)
+        if level == SOL_SOCKET and option == bsd.SO_DOMAIN:
+            return int(self.family)
         default = plain(level, option)
-        if default is not None:
-            return self._plain.get((level, option), default)
-        return self._options.get(known(level, option))
+        return None if default is None else self._plain.get((level, option), default)
 
     async def _apply(self) -> None:
         connection, options = self._connection, self._options
@@ -148,12 +187,16 @@ class socket:  # noqa: N801 - as the standard library's
                 deadline_s=deadline_s,
                 expected_bytes=options.get(SocketOption.EXPECTED_SIZE, 0),
                 buffer=buffer,
-                buffered=lambda: self._buffered,
+                buffered=self._ahead.__len__,
             )
 
     def settimeout(self, seconds: float | None) -> None:
         """None: operations block; 0: they do not; else they raise TimeoutError after so long."""
-        self._timeout_s = seconds
+        if seconds is not None and not 0.0 <= seconds < 1e9:
+            raise ValueError(
+                f"{seconds} is no time-out; seconds from 0 on, or None, would be right"
+            )
+        self._timeout_s = None if seconds is None else float(seconds)
 
     def gettimeout(self) -> float | None:
         return self._timeout_s
@@ -169,7 +212,7 @@ class socket:  # noqa: N801 - as the standard library's
         return self._timeout_s != 0
 
     def fileno(self) -> int:
-        """For `select`: readable when `recv`, `ms_recv` or `accept` have something."""
+        """For `select`: readable when `recv`, `ms_recv` or `accept` have something; -1 once closed."""
         if not self._ready.shown and self._connection is not None:
             self._in_this_thread(lambda _: self._update())
         with self._changed:  # the loop may be telling it something meanwhile
@@ -177,23 +220,78 @@ class socket:  # noqa: N801 - as the standard library's
 
     # Beginning
 
+    def get_inheritable(self) -> bool:
+        """No other program goes on with a session."""
+        return False
+
+    def set_inheritable(self, inheritable: bool) -> None:
+        if inheritable:
+            raise _never("a session lives in its process; `detach` gives a stream to another one")
+
+    def dup(self) -> Self:
+        """OSError: EOPNOTSUPP: files (`makefile`) and threads share one socket."""
+        raise _never("a session has one socket; `makefile` makes files that share it")
+
+    def detach(self) -> int:
+        """Closes the socket, and gives its stream to a descriptor that anybody may read and write.
+
+        It is one end of a pair of sockets, of the number that `fileno` told; this process carries its
+        bytes as long as it lives. The session ends when it is closed.
+        """
+        with self._changed:
+            if self._listener is not None:
+                raise _never("what accepts sessions has no descriptor of its own")
+            connection = self._of()
+            connection.on_change(None)
+            self._connection = None
+            before = self._ahead.clear()
+            number, hidden = self._ready.give_away()
+            os.set_blocking(number, self._timeout_s is None)
+            self._end()
+        stream = DetachedStream(connection, hidden, before)
+        background.loop().call_soon_threadsafe(background.spawn, stream.run())
+        background.loop_lock().nudge()
+        return number
+
     def bind(self, address: tuple[str, int]) -> None:
         """Where to listen: an own address ("" for all) and a port (0 for any)."""
-        self._address = address
+        if self._closed:
+            raise self._wrong(errno.EBADF, "")
+        if self._bound is not None or self._connection is not None or self._listener is not None:
+            raise self._wrong(errno.EINVAL, "the socket has an address")
+        try:
+            self._bound = open_bound((address[0], address[1]))
+        except CedosError as error:
+            raise as_os_error(error) from error
+        self._address = (address[0], self._bound.getsockname()[1])
 
     def listen(self, backlog: int = 128) -> None:
-        """Begins to accept sessions; `backlog` is the driver's own choice."""
-        self._listener = run(self._listen())
+        """Begins to accept sessions."""
+        if self._closed:
+            raise self._wrong(errno.EBADF, "")
+        if self._connection is not None or self._connecting:
+            raise self._wrong(errno.EINVAL, "the socket is connected")
+        if self._listener is None:
+            self._listener = run(self._listen(backlog))
 
-    async def _listen(self) -> Listener:
+    async def _listen(self, backlog: int) -> Listener:
         options = self._options
         chosen = (
             {"scheduler": options[SocketOption.SCHEDULER]}
             if SocketOption.SCHEDULER in options
             else {}
         )
-        listener = await sockets.listen(self._address, key=options.get(SocketOption.KEY), **chosen)
-        listener.on_new(lambda: self._new(listener))
+        bound = self._bound or open_bound(self._address)
+        try:
+            bound.listen(max(backlog, 1))
+        except OSError as error:
+            raise HostError(f"cannot listen at port {bound.getsockname()[1]}: {error}") from error
+        listener = await sockets.listen(
+            self._address, key=options.get(SocketOption.KEY), listening=bound, **chosen
+        )
+        self._bound = None  # it is the listener's
+        seen = weakref.WeakMethod(self._new)
+        listener.on_new(lambda: (call := seen()) and call(listener))
         return listener
 
     def _new(self, listener: Listener) -> None:
@@ -221,24 +319,59 @@ class socket:  # noqa: N801 - as the standard library's
 
         Without SO_SERVER_KEY the key is looked up in the user's file; a name from there will do, too.
 
-        Tries until the time of `settimeout` is over, half a minute without one; never returns before.
+        Tries until the time of `settimeout` is over, half a minute without one. One that does not block
+        tries for as long: `select` finds it writable then, and SO_ERROR says what came of it.
 
         Raises:
+            BlockingIOError: EINPROGRESS: it does not block.
             ConnectionRefusedError: the server refuses or has another key, or nobody listens.
             TimeoutError: nobody answered.
-            OSError: EINVAL: an option or the address cannot be used; EISCONN; EBADF.
+            OSError: EINVAL: an option or the address cannot be used; EISCONN; EALREADY; EBADF.
             socket.gaierror: there is no such name.
         """
-        if self._connection is not None or self._listener is not None:
-            raise OSError(errno.EISCONN, "the socket is connected, or listens, already")
         if self._closed:
             raise self._wrong(errno.EBADF, "")
-        run(self._connect(address))
+        if self._connection is not None or self._listener is not None:
+            raise OSError(errno.EISCONN, "the socket is connected, or listens, already")
+        if self._bound is not None and not ip_address(self._bound.getsockname()[0]).is_unspecified:
+            raise OSError(errno.EINVAL, _EVERY_NETWORK)
+        with self._changed:
+            if self._connecting:
+                raise OSError(errno.EALREADY, "the socket is connecting already")
+            refused, self._refused = self._refused, None
+            if refused is not None:
+                raise refused
+            self._connecting = True
+            self._ready.readable(False)  # of the one before
+            self._ready.writable(False)
+        if self._timeout_s == 0:
+            background.loop().call_soon_threadsafe(background.spawn, self._connect_alone(address))
+            background.loop_lock().nudge()
+            raise BlockingIOError(errno.EINPROGRESS, "the socket is connecting")
+        try:
+            run(self._connect(address))
+        finally:
+            self._connecting = False
+
+    async def _connect_alone(self, address: str | tuple[str, int]) -> None:
+        """For a program that does not wait for it."""
+        refused: OSError | None = None
+        try:
+            await self._connect(address)
+        except CedosError as error:
+            refused = as_os_error(error)
+        with self._changed:
+            self._connecting, self._refused = False, refused
+            if refused is not None:
+                self._ready.readable(True)
+                self._ready.writable(True)
 
     def connect_ex(self, address: str | tuple[str, int]) -> int:
         """As `connect`, but the error's number is returned; 0 where there is none."""
         try:
             self.connect(address)
+        except bsd.gaierror:
+            raise
         except OSError as error:
             return error.errno or errno.EIO
         return 0
@@ -265,12 +398,19 @@ class socket:  # noqa: N801 - as the standard library's
         await self._take(connection)
 
     async def _take(self, connection: Connection) -> None:
-        self._connection = connection
+        with self._changed:
+            if self._closed:  # while it was made
+                background.spawn(_close(connection))
+                return
+            self._connection = connection
         paths = list(connection.flow.paths.values())
         if paths:
             self._peer = paths[0].peer_address()
             self._address = paths[0].own_endpoint()
-        connection.on_change(self._update)
+            self.family = AF_INET6 if ":" in self._peer[0] else AF_INET
+        # Weakly, or the session would keep a socket that its program has forgotten.
+        seen = weakref.WeakMethod(self._update)
+        connection.on_change(lambda: (call := seen()) and call())
         await self._apply()
         self._update()
 
@@ -282,79 +422,112 @@ class socket:  # noqa: N801 - as the standard library's
             connection = self._connection
             if connection is None:  # closed, when this call was on its way already
                 return
-            while self._buffered < _READ_AHEAD and connection.readable_bytes:
+            while len(self._ahead) < _READ_AHEAD and connection.readable_bytes:
                 data = connection.read_now()
                 if not data:
                     break
-                self._chunks.append(memoryview(data))
-                self._buffered += len(data)
+                self._ahead.add(data)
             self._eof = connection.at_eof
             self._ended = connection.failure
             over = self._eof or self._ended is not None or connection.ended
             self._others = over or connection.receivable > 0
-            self._ready.readable(bool(self._chunks) or self._others)
+            self._ready.readable(bool(self._ahead) or self._others)
             self._ready.writable(connection.room_bytes > 0 or connection.ended)
             self._changed.notify_all()
         background.loop_lock().check()
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """The next bytes of the stream; empty at its end. Flags: MSG_PEEK, MSG_DONTWAIT, MSG_WAITALL."""
+        if bufsize < 0:
+            raise ValueError("negative buffersize in recv")
+        if flags & MSG_WAITALL:
+            whole = bytearray(bufsize)
+            return bytes(memoryview(whole)[: self.recv_into(whole, bufsize, flags)])
+
+        def take() -> bytes:
+            return self._ahead.take(bufsize, 1, keep=bool(flags & MSG_PEEK))
+
+        return self._read(bufsize, 1, flags, take) or b""
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """As `recv`, into a buffer; how many bytes."""
+        view = memoryview(buffer).cast("B")
+        if not 0 <= nbytes <= len(view):
+            raise ValueError(f"{nbytes} bytes do not go into a buffer of {len(view)}")
+        view = view[: nbytes or len(view)]
+        keep = bool(flags & MSG_PEEK)
+        got = 0
+        while True:
+            rest = view[got:]
+            least = min(len(rest), _READ_AHEAD) if flags & MSG_WAITALL else 1
+            take = partial(self._ahead.take_into, rest, keep=keep)
+            try:
+                part = self._read(len(rest), least, flags, take)
+            except OSError:
+                if got:  # what was taken must not be lost; the next call meets the error again
+                    return got
+                raise
+            got += part or 0
+            if not part or keep or not flags & MSG_WAITALL or got == len(view):
+                return got
+
+    def _read(self, most: int, least: int, flags: int, take: Callable[[], T]) -> T | None:
+        """Takes what is here, once it is so much or nothing more comes; None: it never does."""
         timeout_s = self._flagged(flags, _READ_WITH)
         with self._changed:
             if self._connection is None:
                 raise self._wrong(errno.ENOTCONN, "the socket is not connected")
-            least = min(bufsize, _READ_AHEAD) if flags & MSG_WAITALL else 1
 
             def over() -> bool:
                 return self._eof or self._ended is not None or self._no_more
 
-            if bufsize:
-                self._wait(lambda: self._buffered >= least or over(), timeout_s)
-            if self._no_more or not self._chunks:
+            if most:
+                self._wait(lambda: len(self._ahead) >= least or over(), timeout_s)
+            if self._no_more or not self._ahead:
                 if self._ended is not None and not self._eof and not self._no_more:
                     raise as_os_error(self._ended) from self._ended
-                return b""
-            full = self._buffered >= _READ_AHEAD  # the loop has left something unread
-            data = self._taken(bufsize, least, keep=bool(flags & MSG_PEEK))
-            self._ready.readable(bool(self._chunks) or self._others)
+                return None
+            full = len(self._ahead) >= _READ_AHEAD  # the loop has left something unread
+            data = take()
+            self._ready.readable(bool(self._ahead) or self._others)
         if full and not flags & MSG_PEEK:
             background.loop().call_soon_threadsafe(self._update)
-        if flags & MSG_WAITALL and not flags & MSG_PEEK and data and len(data) < bufsize:
-            return data + self.recv(bufsize - len(data), flags)
         return data
-
-    def _taken(self, most: int, least: int, *, keep: bool) -> bytes:
-        """From what was read ahead: one chunk, or as many as make `least`. With the lock held."""
-        parts: list[bytes] = []
-        size = 0
-        for chunk in list(self._chunks):
-            part = bytes(chunk[: most - size])
-            parts.append(part)
-            size += len(part)
-            if not keep:
-                if len(part) == len(chunk):
-                    self._chunks.popleft()
-                else:
-                    self._chunks[0] = chunk[len(part) :]
-                self._buffered -= len(part)
-            if size >= least:
-                break
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def recv_into(self, buffer: bytearray | memoryview, nbytes: int = 0, flags: int = 0) -> int:
-        """As `recv`, into a buffer; how many bytes."""
-        view = memoryview(buffer).cast("B")
-        data = self.recv(nbytes or len(view), flags)
-        view[: len(data)] = data
-        return len(data)
 
     def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, tuple[str, int]]:
         return self.recv(bufsize, flags), self.getpeername()
 
+    def recvfrom_into(
+        self, buffer: Any, nbytes: int = 0, flags: int = 0
+    ) -> tuple[int, tuple[str, int]]:
+        return self.recv_into(buffer, nbytes, flags), self.getpeername()
+
+    def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[bytes, list[Any], int, tuple[str, int]]:
+        """As `recvfrom`; there is never any ancillary data."""
+        return self.recv(bufsize, flags), [], 0, self.getpeername()
+
+    def recvmsg_into(
+        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, list[Any], int, tuple[str, int]]:
+        """As `recv_into`, into several buffers, one after the other."""
+        views = [memoryview(each).cast("B") for each in buffers]
+        data = self.recv(sum(map(len, views)), flags)
+        left = data
+        for view in views:
+            view[: len(left)] = left[: len(view)]
+            left = left[len(view) :]
+        return len(data), [], 0, self.getpeername()
+
     def send(self, data: Any, flags: int = 0) -> int:
         """Hands bytes to the stream; how many there was room for."""
-        timeout_s = self._flagged(flags, _SENT_WITH)
-        whole = bytes(data)
+        whole = data if isinstance(data, bytes) else bytes(memoryview(data))
+        return self._send_within(whole, self._flagged(flags, _SENT_WITH))
+
+    def _send_within(self, whole: bytes, timeout_s: float | None) -> int:
+        if self._finished and not self._closed:
+            raise BrokenPipeError(errno.EPIPE, "the socket was shut down for writing")
         taken = self._in_this_thread(lambda connection: self._write(connection, whole))
         if not taken:
             taken = run(self._send(whole, wait=timeout_s != 0), timeout_s or None)
@@ -395,23 +568,40 @@ class socket:  # noqa: N801 - as the standard library's
             TimeoutError: not in time; some of it may have been taken.
         """
         view = memoryview(data).cast("B")
-        before, ends_s = self._timeout_s, time.monotonic() + (self._timeout_s or 0.0)
-        try:
-            while view:
-                view = view[self.send(view[: 1 << 20], flags) :]
-                if before:
-                    self._timeout_s = max(ends_s - time.monotonic(), 1e-3)
-        finally:
-            self._timeout_s = before
+        timeout_s = self._flagged(flags, _SENT_WITH)
+        ends_s = time.monotonic() + (timeout_s or 0.0)
+        while view:
+            left_s = max(ends_s - time.monotonic(), 1e-3) if timeout_s else timeout_s
+            view = view[self._send_within(bytes(view[: 1 << 20]), left_s) :]
 
-    def sendmsg(self, buffers: Iterable[Any], ancdata: Iterable[Any] = (), flags: int = 0) -> int:
-        """As `send`, of several buffers; there is no ancillary data."""
+    def sendto(self, data: Any, *flags_and_address: Any) -> int:
+        """As `send`; the address, which comes last, is of no meaning, as on every stream."""
+        if not 1 <= len(flags_and_address) <= 2:
+            raise TypeError("sendto() takes data, flags where there are any, and an address")
+        return self.send(data, *flags_and_address[:-1])
+
+    def sendmsg(
+        self,
+        buffers: Iterable[Any],
+        ancdata: Iterable[Any] = (),
+        flags: int = 0,
+        address: Any = None,
+    ) -> int:
+        """As `send`, of several buffers; there is no ancillary data, and `address` is of no meaning."""
         if list(ancdata):
-            raise OSError(errno.EOPNOTSUPP, "a session carries no ancillary data")
-        return self.send(b"".join(bytes(each) for each in buffers), flags)
+            raise _never("a session carries no ancillary data")
+        return self.send(b"".join(memoryview(each).cast("B") for each in buffers), flags)
+
+    def sendmsg_afalg(self, *_arguments: Any, **_more: Any) -> int:
+        """OSError: EOPNOTSUPP: for the kernel's cryptography alone."""
+        raise _never("a session is no socket of the kernel's cryptography")
 
     def sendfile(self, file: IO[bytes], offset: int = 0, count: int | None = None) -> int:
         """Sends an open file from `offset` on, `count` bytes of it or all; how many they were."""
+        if "b" not in getattr(file, "mode", "b"):
+            raise ValueError("file should be opened in binary mode")
+        if count is not None and count <= 0:
+            raise ValueError(f"count must be a positive integer (got {count!r})")
         file.seek(offset)
         sent = 0
         while count is None or sent < count:
@@ -444,6 +634,9 @@ class socket:  # noqa: N801 - as the standard library's
 
     def shutdown(self, how: int) -> None:
         """SHUT_WR ends the stream towards the peer; SHUT_RD has `recv` return nothing any more."""
+        if how not in (SHUT_RD, SHUT_WR, SHUT_RDWR):
+            raise self._wrong(errno.EINVAL, f"there is no way {how} to shut down")
+        self._of()
         if how in (SHUT_RD, SHUT_RDWR):
             with self._changed:
                 self._no_more = True
@@ -454,6 +647,7 @@ class socket:  # noqa: N801 - as the standard library's
 
     async def _finish(self) -> None:
         self._of().finish()
+        self._finished = True
 
     # Messages (IROBs)
 
@@ -533,7 +727,10 @@ class socket:  # noqa: N801 - as the standard library's
         with self._changed:
             connection, self._connection = self._connection, None
             listener, self._listener = self._listener, None
+            bound, self._bound = self._bound, None
             self._end()
+        if bound is not None:
+            bound.close()
         if connection is not None:
             connection.on_change(None)
             background.loop().call_soon_threadsafe(background.spawn, _close(connection))
@@ -570,6 +767,27 @@ class socket:  # noqa: N801 - as the standard library's
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        where = f", laddr={self._address}" + (f", raddr={self._peer}" if self._peer else "")
+        return f"<{__name__}.socket{' [closed]' if self._closed else ''}{where}>"
+
+    def __del__(self) -> None:
+        """Ends a session that its program has forgotten, as the standard library does.
+
+        It may run in any thread, whatever lock that holds: so the loop is only told.
+        """
+        connection, listener = getattr(self, "_connection", None), getattr(self, "_listener", None)
+        if connection is None and listener is None:
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+        self._ready.close()
+        loop = background.loop()
+        with contextlib.suppress(RuntimeError):  # the loop has ended, as the program has
+            if connection is not None:
+                loop.call_soon_threadsafe(lambda: background.spawn(_close(connection)))
+            if listener is not None:
+                loop.call_soon_threadsafe(lambda: background.spawn(listener.close()))
 
     # Waiting
 
@@ -633,7 +851,7 @@ class socket:  # noqa: N801 - as the standard library's
 
 def create_connection(
     address: str | tuple[str, int],
-    timeout: Any = None,
+    timeout: Any = _DEFAULT_TIMEOUT,
     source_address: tuple[str, int] | None = None,
     *,
     server_key: bytes | None = None,
@@ -644,7 +862,7 @@ def create_connection(
 
     Args:
         address: host and port, or the name of a server in the user's file.
-        timeout: seconds, for this and every later call; the default one without.
+        timeout: seconds, for this and every later call; None: they block; the default one without.
         source_address: a session has none of its own: it must be None.
         server_key: the server's public key; the one in the user's file without.
         key: who we are; this user's own key without.
@@ -654,10 +872,12 @@ def create_connection(
         OSError: as `socket.connect`.
     """
     if source_address is not None:
-        raise OSError(errno.EINVAL, "a session uses every network; SO_NETWORKS says which it may")
+        raise OSError(errno.EINVAL, _EVERY_NETWORK)
     made = socket()
-    if isinstance(timeout, int | float):
-        made.settimeout(float(timeout))
+    if timeout is None or isinstance(
+        timeout, int | float
+    ):  # else the standard library's own "default"
+        made.settimeout(timeout)
     for option, value in ((SocketOption.SERVER_KEY, server_key), (SocketOption.KEY, key)):
         if value is not None:
             made.setsockopt(SOL_SESSION, option, value)
@@ -670,23 +890,42 @@ def create_connection(
 
 
 def create_server(
-    address: tuple[str, int], *, key: KeyPair | None = None, backlog: int = 128
+    address: tuple[str, int],
+    *,
+    family: int = AF_INET,
+    backlog: int | None = None,
+    reuse_port: bool = False,
+    dualstack_ipv6: bool = False,
+    key: KeyPair | None = None,
 ) -> socket:
     """A socket that listens, as the standard library's function of this name.
+
+    Args:
+        address: "" for all addresses, of both families.
+        family, dualstack_ipv6: of no meaning.
+        backlog: how many may wait in the kernel.
+        reuse_port: a session has one process; it must be False.
+        key: who the server is; this user's own key without.
 
     Raises:
         OSError: the address cannot be listened at.
     """
+    if reuse_port:
+        raise _never("all connections of a session come to one process")
     made = socket()
     if key is not None:
         made.setsockopt(SOL_SESSION, SocketOption.KEY, key)
     made.bind(address)
     try:
-        made.listen(backlog)
+        made.listen(128 if backlog is None else backlog)
     except BaseException:
         made.close()
         raise
     return made
+
+
+def _never(why: str) -> OSError:
+    return OSError(errno.EOPNOTSUPP, f"{why} ({os.strerror(errno.EOPNOTSUPP)})")
 
 
 async def _close(connection: Connection) -> None:
@@ -694,6 +933,13 @@ async def _close(connection: Connection) -> None:
         await connection.close()
     except SessionError:
         return  # nobody is left to be told
+
+
+def __getattr__(name: str) -> Any:
+    """Constants, errors and look-ups are the standard library's: `import blocking as socket` will do."""
+    if name.startswith("_") or name in _NEVER_NAMED:
+        raise AttributeError(f"sessions have no {name!r}")
+    return getattr(bsd, name)
 
 
 __all__ = [

@@ -74,6 +74,8 @@ class FlowTable:
         self._ended = False
         self._only_known = False
         if self._idle is not None:
+            if allow is not None:  # who was let in once may not be any more
+                self._idle.keep_only(allow)
             self._plan()
 
     def find(self, flow_id: bytes) -> Credentials | None:

@@ -8,8 +8,8 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -36,17 +36,48 @@ _BURST: Final = 64  # connections taken at once: the living ones have their turn
 _FULL_S: Final = 0.5
 
 
-def open_listening(address: tuple[str, int]) -> socket.socket:
-    """HostError: it cannot be listened at."""
+def open_bound(address: tuple[str, int]) -> socket.socket:
+    """A socket at an own address, "" for all of both families. HostError: it cannot be listened at."""
     host, port = address
-    try:
+    with _told(address):
         if not host and socket.has_dualstack_ipv6():
             with suppress(OSError):
-                return socket.create_server(
-                    ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
-                )
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+                return _bound("::", port, socket.AF_INET6, only_its_family=False)
+        return _bound(host, port, socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def open_listening(address: tuple[str, int]) -> socket.socket:
+    """As `open_bound`, and it listens."""
+    made = open_bound(address)
+    try:
+        with _told(address):
+            made.listen(_BACKLOG)
+    except HostError:
+        made.close()
+        raise
+    return made
+
+
+def _bound(
+    host: str, port: int, family: socket.AddressFamily, *, only_its_family: bool = True
+) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_its_family))
+        made.bind((host, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+@contextmanager
+def _told(address: tuple[str, int]) -> Iterator[None]:
+    host, port = address
+    try:
+        yield
     except OSError as error:
         raise HostError(
             f"cannot listen at {host or 'all addresses'} port {port}: {error.strerror or error}; "

@@ -45,7 +45,7 @@ _PLAIN: Final = {
         socket.SO_REUSEADDR: 1,
         socket.SO_RCVBUF: 0,
         socket.SO_SNDBUF: 0,
-        socket.SO_ERROR: 0,
+        socket.SO_PROTOCOL: socket.IPPROTO_TCP,
         socket.SO_TYPE: socket.SOCK_STREAM,
     },
     socket.IPPROTO_TCP: {

@@ -62,6 +62,22 @@ class Readiness:
                 while True:
                     hidden.recv(1 << 20)
 
+    def give_away(self) -> tuple[int, socket.socket]:
+        """The number that `fileno` told, now an end of a plain pair of sockets, and the other end.
+
+        It tells nothing any more; whoever has them closes them.
+        """
+        self.fileno()
+        assert self._ends is not None
+        self.readable(False)
+        self.writable(True)
+        self._closed = True
+        shown, hidden = self._ends
+        self._ends = None
+        most = hidden.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        shown.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, most // 2)  # the kernel doubles it
+        return shown.detach(), hidden
+
     @staticmethod
     def _fill(shown: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):

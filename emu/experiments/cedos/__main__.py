@@ -7,7 +7,16 @@ from typing import Any, Final
 
 import click
 
-from emu.experiments.cedos import days, figure6, idle_power, places, study, subway
+from emu.experiments.cedos import (
+    causal,
+    days,
+    figure6,
+    frontier,
+    idle_power,
+    places,
+    study,
+    subway,
+)
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
 from emu.lab.runs import environment
@@ -20,8 +29,11 @@ PARTS: Final = (
     "subway",
     "study",
     "idle_power",
+    "frontier",
     "places",
     "delays_at_places",
+    "frontier_at_places",
+    "causal",
 )
 PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
 """Transfers at a place begin within 200 of its 600 s."""
@@ -79,10 +91,17 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 found = study.figures(count // 5, seed)
             case "idle_power":
                 found = idle_power.figures(count // 5, seed)
+            case "frontier":
+                found = frontier.on_days(count // 5, seed)
             case _ if directory is None:
                 raise click.UsageError("--places DIR is needed for the real places")
             case "places":
                 found = at_places(directory, 20)
+            case "causal":
+                every = collections.load(directory).values()
+                found = causal.together([causal.at_place(place, 20) for place in every])
+            case "frontier_at_places":
+                found = frontier.at_places(directory, 4)
             case _:
                 found = {str(each): at_places(directory, 5, each)["all"] for each in PLACE_DELAYS_S}
         known = {"host": environment.describe(seed), "simulated": True, "days": count, **found}

@@ -19,20 +19,20 @@ _LOADS: Final = (0.1, 0.6)
 """All flows together take this share of what both networks carry in that time, at least and at most."""
 
 
+def rates(place: Place, network: str) -> list[float]:
+    """Bits of each second that both networks have, outages as none."""
+    found = rates_bps(place.networks[network].down, int(place.common_s)).tolist()
+    return [bps if bps >= OUTAGE_BPS else 0.0 for bps in found]
+
+
 def worlds(place: Place, runs: int, seed: int = 1) -> Iterator[World]:
     """Runs at one place: five transfers each, wanted within one to ten minutes."""
     random = Random(f"{seed} {place.name}")
-    seconds = int(place.common_s)
-    wifi, cellular = (
-        [
-            bps if bps >= OUTAGE_BPS else 0.0
-            for bps in rates_bps(place.networks[name].down, seconds).tolist()
-        ]
-        for name in ("wifi", "cellular")
-    )
+    wifi, cellular = rates(place, "wifi"), rates(place, "cellular")
+    seconds = len(wifi)
     for _ in range(runs):
         begin = random.randrange(seconds)
-        w, c = ([rates[(begin + k) % seconds] for k in range(LONG_S)] for rates in (wifi, cellular))
+        w, c = ([of[(begin + k) % seconds] for k in range(LONG_S)] for of in (wifi, cellular))
         load = random.uniform(*_LOADS) * (sum(w) + sum(c)) / 8.0
         shares = [random.expovariate(1.0) for _ in range(_FLOWS)]
         flows = sorted(
@@ -44,7 +44,7 @@ def worlds(place: Place, runs: int, seed: int = 1) -> Iterator[World]:
             for share in shares
         )
         known = [
-            [rates[(begin - _KNOWN_S + k) % seconds] for k in range(_KNOWN_S)]
-            for rates in (wifi, cellular)
+            [of[(begin - _KNOWN_S + k) % seconds] for k in range(_KNOWN_S)]
+            for of in (wifi, cellular)
         ]
         yield World(w, c, flows, *known)

@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.host_networks import ABSENCE, STAY_S
 from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
 from cedos.selector.deadlines.supply import ForecastSupply
@@ -21,7 +22,6 @@ from emu.experiments.cedos.world import World
 WIFI, CELLULAR = "wlan0", "lte0"
 _PRICE_S = 0.2 / 1e6
 _LONGEST_STEP_S = 20
-_TYPICAL_STAY_S, _TYPICAL_ABSENCE_S = 600.0, 600.0
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Host:
     def __init__(self) -> None:
         self.rates = {WIFI: SustainedRate(), CELLULAR: SustainedRate()}
         self.last_bps = {WIFI: 0.0, CELLULAR: 0.0}
-        self.stretches = Stretches(_TYPICAL_STAY_S, _TYPICAL_ABSENCE_S)
+        self.stretches = Stretches(STAY_S, ABSENCE)
         self.wifi_since_s = -inf
 
     def measured(self, name: str, rate_bps: float, lasted_s: float, at_s: float) -> None:

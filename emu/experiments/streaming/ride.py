@@ -83,7 +83,7 @@ def ride(
     with (folder / "server.log").open("w") as log:
         server = laptop.server.popen(
             *(cedos_serve, "-l", f"{SERVER}:7008", "--own-key", str(folder / "server.key")),
-            str(served),
+            *("--forget", str(served)),
             env=environment,
             stderr=log,
         )

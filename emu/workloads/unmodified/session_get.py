@@ -37,7 +37,7 @@ class SessionServer(Started):
         self._services.append(
             Service(
                 self._laptop.server, *self._command("cedos-serve"), "-l", f"{SERVER}:{_PORT}",
-                "--own-key", str(self._folder / "server.key"), str(served),
+                "--own-key", str(self._folder / "server.key"), "--forget", str(served),
                 output=self._folder / "log",
             )
         )  # fmt: skip

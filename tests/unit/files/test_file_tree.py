@@ -52,6 +52,13 @@ def test_nothing_else_is_and_no_descriptor_is_left(root: Path, path: str) -> Non
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+def test_a_folder_is_told(root: Path) -> None:
+    with pytest.raises(TransferError, match="there is no file 'music', but a folder: with -r"):
+        Tree(root).open("music")
+    with pytest.raises(TransferError, match=r"there is no file 'out'$"):  # a link leads out of it
+        Tree(root).open("out")
+
+
 def test_a_tree_is_a_folder(root: Path) -> None:
     with pytest.raises(TransferError, match="not a folder"):
         Tree(root / "none")

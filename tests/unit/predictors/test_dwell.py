@@ -25,6 +25,22 @@ def test_the_fit_is_that_of_scipy(shape: float, seed: int, cut_s: float) -> None
     assert mine.scale_s == pytest.approx(theirs_scale, rel=1e-3)
 
 
+@given(
+    st.lists(st.floats(0.1, 1e6), min_size=2, max_size=30),
+    st.floats(1e-3, 100.0),
+    st.integers(0, 9),
+)
+def test_the_fit_is_the_same_from_wherever_it_begins(
+    times_s: list[float], near: float, over: int
+) -> None:
+    censored = [number < over for number in range(len(times_s))]
+    one, other = fit(times_s, censored), fit(times_s, censored, near=near)
+    assert (one is None) is (other is None)
+    if one is not None and other is not None:
+        assert other.shape == pytest.approx(one.shape, rel=1e-6)
+        assert other.scale_s == pytest.approx(one.scale_s, rel=1e-6)
+
+
 @pytest.mark.parametrize(("shape", "seed"), [(0.5, 5), (0.77, 6), (2.5, 7)])
 def test_the_fit_of_sessions_each_cut_short_at_another_time_is_that_of_scipy(
     shape: float, seed: int

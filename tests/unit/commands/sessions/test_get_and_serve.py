@@ -1,5 +1,6 @@
 """`cedos-get` and `cedos-serve` as processes, with real kills of either."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -15,8 +16,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cedos import session
 from cedos.commands.sessions import get, serve
+from cedos.errors import SessionError
+from cedos.files import messages
 from cedos.session import keys
+from cedos.session.protocol.crypto import KeyPair
 
 SIZE = 40_000_000
 
@@ -35,7 +40,11 @@ class Programs:
         self.digest = hashlib.sha256(text).digest()
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
-        self.environment = dict(os.environ, XDG_CONFIG_HOME=str(folder / "config"))
+        self.environment = dict(
+            os.environ,
+            XDG_CONFIG_HOME=str(folder / "config"),
+            XDG_STATE_HOME=str(folder / "state"),
+        )
         self.key = keys.to_text(keys.own(folder / "server.key").public)
         self.running: list[subprocess.Popen[str]] = []
 
@@ -269,3 +278,71 @@ def test_help_has_examples_exit_statuses_and_files(command: object) -> None:
     assert result.exit_code == 0
     for section in ("Examples:", "Exit status:", "Files:"):
         assert section in result.output
+
+
+async def asked(connection: session.Connection) -> int:
+    """The size that the server tells of its file, in a session that is there already."""
+    await connection.write(messages.pack(messages.FileRequest("file", head=True)))
+    answer: messages.Answer = await messages.read(messages.Answer, connection.read_exactly)
+    return answer.size
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("more", [(), ("--remember", "here.sessions"), ("--forget",)])
+async def test_an_idle_session_survives_kill_9_at_once(
+    programs: Programs, more: tuple[str, ...]
+) -> None:
+    server = programs.serve(*more)
+    me = KeyPair(os.urandom(32))
+    connection = await session.connect(
+        ("127.0.0.1", programs.port), server_key=keys.from_text(programs.key), key=me
+    )
+    assert await asked(connection) == SIZE
+    await asyncio.sleep(0.5)  # 20 ms would do on a machine that nobody else uses
+    server.kill()
+    server.wait()
+    server = programs.serve(*more)
+    kept = list((programs.folder / "state").glob("cedos/*.sessions"))
+    assert len(kept) == (not more)
+    for each in kept:
+        assert each.stat().st_mode & 0o777 == 0o600
+        assert each.parent.stat().st_mode & 0o777 == 0o700
+    if "--forget" in more:
+        with pytest.raises(SessionError, match="does not know"):
+            await asked(connection)
+        return
+    assert await asked(connection) == SIZE
+    await connection.close()
+
+
+@pytest.mark.anyio
+async def test_who_is_not_let_in_any_more_does_not_come_back(programs: Programs) -> None:
+    clients = programs.folder / "clients.toml"
+    me = KeyPair(os.urandom(32))
+    clients.write_text(f'[hosts]\nlaptop = "{keys.to_text(me.public)}"\n')
+    server = programs.serve("--clients", "clients.toml")
+    connection = await session.connect(
+        ("127.0.0.1", programs.port), server_key=keys.from_text(programs.key), key=me
+    )
+    assert await asked(connection) == SIZE
+    await asyncio.sleep(0.5)
+    server.kill()
+    server.wait()
+    clients.write_text("[hosts]\n")
+    programs.serve("--clients", "clients.toml")
+    with pytest.raises(SessionError, match="does not know"):
+        await asked(connection)
+
+
+def test_a_server_whose_sessions_cannot_be_kept_serves(programs: Programs) -> None:
+    (programs.folder / "state").write_text("no folder")
+    server = programs.start(
+        "serve", "-l", f"127.0.0.1:{programs.port}", "--own-key", "server.key", "served"
+    )
+    client = programs.get()
+    _, errors = client.communicate(timeout=60)
+    assert client.returncode == 0, errors
+    server.terminate()
+    _, log = server.communicate(timeout=30)
+    assert "idle sessions end with this program" in log
+    assert server.returncode == 0

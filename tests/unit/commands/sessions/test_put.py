@@ -29,7 +29,10 @@ class TwoPrograms:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         self.environment = dict(
-            os.environ, XDG_CONFIG_HOME=str(folder / "config"), CEDOS_RUNTIME_DIR=str(folder)
+            os.environ,
+            XDG_CONFIG_HOME=str(folder / "config"),
+            XDG_STATE_HOME=str(folder / "state"),
+            CEDOS_RUNTIME_DIR=str(folder),
         )
         self.key = keys.to_text(keys.own(folder / "server.key").public)
         own = keys.own(folder / "config/cedos/session.key").public

@@ -125,6 +125,13 @@ class TestChance:
         flows = [flow("large", 60, 10), flow("b", 30, 11), flow("c", 30, 12)]
         assert planned(ChanceScheduler(), flows, steady("wlan0", 8e6)).late == {"large"}
 
+    def test_a_deadline_that_has_passed_cannot_be_met(self) -> None:
+        """Of many deadlines some are looked at, and what suffices for the others is drawn between."""
+        past = [flow(f"past {number}", 0.001, number / 50 - 1.0) for number in range(50)]
+        ahead = [flow(f"ahead {number}", 0.001, number + 1.0) for number in range(50)]
+        plan = planned(ChanceScheduler(), [*ahead, *past], steady("wlan0", 8e6))
+        assert plan.late == {each.key for each in past}
+
     def test_what_is_late_uses_a_metered_network_if_its_time_is_worth_it(self) -> None:
         late = [flow("a", 100, -5)]
         assert planned(ChanceScheduler(), late, cellular(5e6)).paid == ("lte0",)

@@ -1,6 +1,7 @@
 """The table of transfers with deadlines."""
 
 from dataclasses import replace
+from math import isinf
 
 import pytest
 
@@ -41,6 +42,19 @@ def test_it_waits_for_wifi_and_goes_over_it(table: TransferTable) -> None:
     assert turn.prospect.missed < 0.01
     assert plan(table, WIFI, LTE, now=1.0)
     assert table.turn("a", 1.0).networks == ("wlan0",)
+
+
+def test_a_wifi_that_has_just_gone_is_expected_back_and_the_last_begin_is_told(
+    table: TransferTable,
+) -> None:
+    table.report(transfer(in_s=3600.0), 0.0)
+    plan(table, WIFI, LTE)
+    assert isinf(table.turn("a", 0.0).prospect.begin_at_s)
+    plan(table, LTE, WIFI._replace(up=False), now=5.0)
+    turn = table.turn("a", 5.0)
+    assert turn.networks == ()
+    assert 3000.0 < turn.prospect.begin_at_s < 3600.0  # should it not come back
+    assert turn.prospect.metered_bytes < 0.1e6
 
 
 def test_it_uses_the_metered_network_in_time(table: TransferTable) -> None:

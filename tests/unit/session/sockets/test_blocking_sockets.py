@@ -194,9 +194,8 @@ def test_a_connect_that_fails_is_an_os_error() -> None:
         assert isinstance(refused.value.__cause__, SessionRefusedError)
         with blocking.socket() as second:
             second.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, KeyPair(os.urandom(32)))
-            second.bind(("127.0.0.1", port))
             with pytest.raises(OSError, match="cannot listen") as taken:
-                second.listen()
+                second.bind(("127.0.0.1", port))
         assert taken.value.errno == errno.EADDRINUSE
     with pytest.raises(ConnectionRefusedError, match="Connection refused"):
         dial(port, bytes(range(32)), 0.5)
