@@ -34,6 +34,7 @@ from cedos.session.sockets.handed_flow import HandedFlow
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
 _SOON_S: Final = 0.02  # between two requests a flow is quiet for so long, or it costs too much
+_LOOKS: Final = 25  # so often: what was sent last may be acknowledged only a round trip later
 _NOTE_S: Final = 1.0
 _ASLEEP_S: Final = 3.0
 # What a session was are objects that hold each other. Python looks for those only as others are made, and
@@ -63,7 +64,8 @@ class FlowTable:
         self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
         self._idle = None if idle is None else IdleSessions(idle)
-        self._active: dict[bytes, None] = {}  # the one that was quiet for the longest time first
+        # The one that was quiet for the longest time first; how often it was not idle since then.
+        self._active: dict[bytes, int] = {}
         self._not_idle: set[bytes] = (
             set()
         )  # quiet ones that could not be written down, or have no path
@@ -128,7 +130,7 @@ class FlowTable:
 
         def active() -> None:
             self._active.pop(flow_id, None)
-            self._active[flow_id] = None
+            self._active[flow_id] = 0
             if self._soon is None and not self._ended:
                 self._soon = self._driver.loop.call_later(_SOON_S, self._note_quiet)
 
@@ -225,8 +227,12 @@ class FlowTable:
             if (left_s := flow.active_s + _SOON_S - now) > 0:
                 self._soon = self._driver.loop.call_later(left_s, self._note_quiet)
                 return
-            del self._active[flow_id]
-            if not self._living[flow_id].keep(self._idle, now, unix_s) or not flow.paths:
+            looks = self._active.pop(flow_id)
+            kept = self._living[flow_id].keep(self._idle, now, unix_s)
+            if not kept and flow.paths and looks < _LOOKS:
+                flow.active_s = now
+                self._active[flow_id] = looks + 1
+            elif not kept or not flow.paths:
                 self._not_idle.add(flow_id)
 
     def _write_down(self, idle_sessions: IdleSessions) -> None:
