@@ -144,7 +144,8 @@ async def test_a_players_session_leaves_a_network_that_a_new_rule_forbids(settin
     await player.get("/1", SAID % 0)
     await setting.own_stands()
     streams = setting.own[0]._streams
-    assert streams is not None and streams.connection.paths()
+    assert streams is not None
+    assert streams.connection.paths()
     setting.may_use = False
     setting.players.check_networks()
     async with asyncio.timeout(5):
