@@ -29,6 +29,7 @@ class End:
 
     peer_key = bytes(32)
     acknowledged_bytes = 1 << 40
+    resumed = False
     ended = False
 
     def __init__(self, left: int | None = None) -> None:
