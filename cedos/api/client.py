@@ -218,7 +218,9 @@ class ControlClient:
         reason = f" ({why})" if why else ""
         if (pid := running_pid(self._path.with_name(PID_FILE))) is not None:
             if waits := _read(self._path.with_name(WAITING_FILE)):
-                return DaemonUnreachableError(f"the daemon (process {pid}) is {waits}")
+                return DaemonUnreachableError(
+                    f"the daemon (process {pid}) is {waits}. Until then it changes nothing"
+                )
             return DaemonUnreachableError(
                 f"the daemon (process {pid}) does not answer{reason}: it is starting or ending"
             )

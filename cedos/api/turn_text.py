@@ -67,7 +67,7 @@ def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
         if turn.begin_unix_s is None:
             return "waiting for Wi-Fi"
         begins = _begins(turn, deadline_unix_s, now)
-        return f"waiting for Wi-Fi, must begin over {spare} {begins}"
+        return f"waiting for Wi-Fi, without it begins over {spare} {begins}"
     over = " and ".join(turn.networks)
     if turn.metered:
         why = "Wi-Fi alone may be too late" if turn.free_up else "waiting longer may be too late"

@@ -225,7 +225,7 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
         "USED AT THE END: expected if use goes on as lately, nine times of ten within the range"
         ' ("-": too early to say).'
     )
-    yield "PRICE NOW: how much waiting a unit must save to be spent. SAVED: how much was saved so far."
+    yield "PRICE NOW: a unit is used only where it saves so much time. SAVED: time saved so far."
 
 
 def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:

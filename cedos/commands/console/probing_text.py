@@ -24,7 +24,7 @@ def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
         yield f"{one.network}, {way}: {'a probe is due' if one.send else 'no probe'} now"
         yield f"  Why: {render.sentence(one.why)}"
         cost = (
-            "more than a budget has left"
+            "a budget has none of that to spare"
             if one.cost_s is None
             else f"worth {render.worth(one.cost_s)} of waiting at the prices now"
         )

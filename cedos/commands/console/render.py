@@ -111,7 +111,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 def cost(value: float | None) -> str:
     """A strategy's cost; one that a used-up budget forbids is no figure to read."""
-    return "beyond a budget" if value is not None and value > 1e15 else number(value)
+    return "kept back by a budget" if value is not None and value > 1e15 else number(value)
 
 
 _UNITS: Final = {"dbm": "dBm", "db": "dB", "mps": "m/s"}

@@ -19,15 +19,15 @@ def at(text: str) -> float:
     [
         (
             TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:42")),
-            "waiting for Wi-Fi, must begin over lte0 at 17:42",
+            "waiting for Wi-Fi, without it begins over lte0 at 17:42",
         ),
         (
             TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:59:38")),
-            "waiting for Wi-Fi, must begin over lte0 at 17:59, 22 s before its deadline",
+            "waiting for Wi-Fi, without it begins over lte0 at 17:59, 22 s before its deadline",
         ),
         (
             TurnMessage(spare=("lte0",), begin_unix_s=at("25 08:00")),
-            "waiting for Wi-Fi, must begin over lte0 tomorrow 08:00",
+            "waiting for Wi-Fi, without it begins over lte0 tomorrow 08:00",
         ),
         (TurnMessage(spare=("lte0",)), "waiting for Wi-Fi"),
         (TurnMessage(), "waiting for a network"),

@@ -359,7 +359,7 @@ def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> N
     assert "18.8 kJ of 20 kJ" in shown(resource="energy", supply=2e4, spent=1234.0, spent_up=True)
     assert "20000" in shown(resource="money", supply=20_000.0)
     assert "e+" not in joules
-    assert (render.cost(1234.4), render.cost(2.0**200)) == ("1234", "beyond a budget")
+    assert (render.cost(1234.4), render.cost(2.0**200)) == ("1234", "kept back by a budget")
     assert "on mains power" in shown(suspended="on mains power", battery=True, resource="energy")
 
 

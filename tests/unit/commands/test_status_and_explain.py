@@ -230,7 +230,7 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         "\n"
         "lte0, upload: no probe now\n"
         "  Why: a budget forbids it.\n"
-        "  It takes 64.3 kB and 7.5 J: more than a budget has left.\n"
+        "  It takes 64.3 kB and 7.5 J: a budget has none of that to spare.\n"
         "  None was sent yet.\n"
     )
     first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
