@@ -135,6 +135,7 @@ class socket:  # noqa: N801 - as the standard library's
         self._eof = False
         self._others = False  # whether something else than the stream makes it readable
         self._accepted: deque[Connection] = deque()
+        self._acceptor: socket | None = None  # kept: the session's further paths come to its port
 
     # Options
 
@@ -311,6 +312,7 @@ class socket:  # noqa: N801 - as the standard library's
             connection = self._accepted.popleft()
             self._ready.readable(bool(self._accepted))
         made = socket()
+        made._acceptor = self
         run(made._take(connection))
         return made, connection.peer_address
 

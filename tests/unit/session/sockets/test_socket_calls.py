@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 from cedos.session.known_hosts import KnownHosts, KnownServer
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import blocking
+from cedos.session.sockets import background, blocking
 
 Ends = tuple[blocking.socket, blocking.socket]
 
@@ -232,6 +233,31 @@ def test_a_forgotten_socket_ends_its_session(listening: blocking.socket) -> None
     far.settimeout(20)
     assert read_all(far.recv) == b"last words"
     far.close()
+
+
+def test_a_forgotten_listening_socket_is_there_for_its_sessions_further_paths() -> None:
+    """`s, _ = s.accept()`: its sessions still come over other networks, and again after an outage."""
+    key = KeyPair(os.urandom(32))
+    here = blocking.socket()
+    here.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, key)
+    here.bind(("127.0.0.1", 0))
+    here.listen()
+    near = blocking.socket()
+    near.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, key.public)
+    near.connect(here.getsockname())
+    here, _ = here.accept()
+    gc.collect()
+    for path in list(here.session.flow.paths.values()):
+        background.loop().call_soon_threadsafe(partial(path.close, "cut", reset=True))
+    time.sleep(0.2)  # (it is cut by now)
+    near.sendall(b"over another one")
+    here.settimeout(20)
+    assert here.recv(100) == b"over another one"
+    near.close()
+    here.close()
+    with pytest.warns(ResourceWarning, match="unclosed"):  # noqa: PT031 - it may be a cycle
+        del here
+        gc.collect()
 
 
 def test_a_session_behind_a_descriptor(ends: Ends) -> None:
