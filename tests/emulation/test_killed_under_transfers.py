@@ -145,6 +145,7 @@ def test_the_proxys_death_resets_what_it_carried_and_the_rest_goes_direct(host: 
     found = host.transfers()
     _gateway, forward = host.gatewayed.pids
     os.kill(forward, signal.SIGKILL)
+    time.sleep(1.0)  # (what it had accepted in the kernel by then is reset, too)
     host.small_works(2.0)
     for name, process in found.items():
         assert process.wait(5) in RESET, name
