@@ -21,7 +21,7 @@ from emu.testbed.netns import Namespace
 
 SERVER, LAPTOP = "198.51.100.1", "10.9.1.2"
 PER_S = 5_000
-SHARE = 0.40  # of a core, while they come (0.25 on a slow machine)
+SHARE = 0.20  # of a core, while they come
 BACK_WITHIN_S, BACK_TO_MB = 60.0, 5.0
 LIES = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n",

@@ -168,7 +168,6 @@ class SessionPath:
         self.received_bytes = 0
         self.estimator = PathEstimator(facts)
         self.last_received_s = driver.now()
-        self.received_bytes = 0
         self._pending: list[Buffer] = []
         self._unsent_bytes = UNSENT_BYTES
         self._written_bytes = 0
