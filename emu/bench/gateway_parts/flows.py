@@ -41,7 +41,7 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
     """
     count = min(_WANTED, open_files.allow(_WANTED + _SPARE_FILES) - _SPARE_FILES)
     count -= count % (_CLIENTS * _AT_ONCE)
-    with _gateway() as pid:
+    with gateway_process("emu.bench.gateway_parts.flows") as pid:
         return asyncio.run(_measure(count, pid, progress))
 
 
@@ -104,9 +104,10 @@ class Echo(asyncio.Protocol):
 
 
 @contextmanager
-def _gateway() -> Iterator[int]:
+def gateway_process(module: str, *words: str) -> Iterator[int]:
+    """A module that serves as a gateway, and prints a line once it does; its process id."""
     with subprocess.Popen(
-        [sys.executable, "-m", "emu.bench.gateway_parts.flows"],
+        [sys.executable, "-m", module, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:

@@ -6,12 +6,10 @@ Over loopback, to a gateway in a process of its own (`python -m emu.bench.gatewa
 
 import asyncio
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +20,14 @@ from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.session.sockets.connection import Connection
-from emu.bench.gateway_parts.flows import Echo, answered_s, key, processor_s, rss_mb
+from emu.bench.gateway_parts.flows import (
+    Echo,
+    answered_s,
+    gateway_process,
+    key,
+    processor_s,
+    rss_mb,
+)
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_911, 17_912
 _KEYS: Final = 10
@@ -47,7 +52,8 @@ def measure(progress: Callable[[str], None], count: int = _COUNT) -> dict[str, f
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, file in (("_awake", None), ("", Path(folder) / "idle-sessions")):
-            with _gateway(file) as pid:
+            words = () if file is None else (str(file),)
+            with gateway_process("emu.bench.gateway_parts.idle_clients", *words) as pid:
                 kb, share, back_s = asyncio.run(_measure(count, pid))
             progress(
                 f"{_BATCHES} times {count} clients{name}: {kb:.1f} kB each, back in {1e3 * back_s:.1f} ms"
@@ -112,23 +118,6 @@ async def _measure(count: int, gateway: int) -> tuple[float, float, float]:
 def _connection(link: GatewayLink) -> Connection:
     assert link._streams is not None
     return link._streams.connection
-
-
-@contextmanager
-def _gateway(file: Path | None) -> Iterator[int]:
-    words = () if file is None else (str(file),)
-    with subprocess.Popen(
-        [sys.executable, "-m", "emu.bench.gateway_parts.idle_clients", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            if not process.stdout.readline():
-                raise EmulationError("the gateway to be measured has ended")
-            yield process.pid
-        finally:
-            process.kill()
 
 
 async def _serve(file: Path | None) -> None:
