@@ -39,6 +39,11 @@ _HEADS = (
     _head(6, 3),
 )
 _IPV4 = struct.Struct("!8s4s4s4s8sB3x4sH2x4sH2x")
+# Both directions as they lie in an event: head and content of the one, of the other.
+_BOTH_IPV4 = (slice(4, 8), slice(8, 56), slice(56, 60), slice(60, 108))
+_ORIGINAL_HEAD, _REPLY_HEAD = (
+    _head(4 + _IPV4.size, direction | NLA_F_NESTED) for direction in (_ORIGINAL, _REPLY)
+)
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
 
 
@@ -52,7 +57,7 @@ class Tuple(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """A tracked flow. Bytes are whole packets' in each direction, None where not counted."""
+    """A tracked flow. Bytes are whole packets' in each direction: of ended UDP flows, where counted."""
 
     ended: bool
     protocol: str
@@ -94,17 +99,24 @@ def parse(message: NetlinkMessage) -> Tracked | None:
     """The TCP or UDP flow of a NEW or DESTROY event, or of a dump; None for anything else."""
     if message.type not in (_NEW, DELETE) or len(message.payload) < _GENERIC.size:
         return None
-    found = attributes(message.payload, _GENERIC.size)
-    original, reply = _tuple(found.get(_ORIGINAL)), _tuple(found.get(_REPLY))
+    data = message.payload
+    if data[_BOTH_IPV4[0]] == _ORIGINAL_HEAD and data[_BOTH_IPV4[2]] == _REPLY_HEAD:
+        original, reply = _tuple(data[_BOTH_IPV4[1]]), _tuple(data[_BOTH_IPV4[3]])
+    else:
+        found = attributes(data, _GENERIC.size)
+        original, reply = _tuple(found.get(_ORIGINAL)), _tuple(found.get(_REPLY))
     if original is None or reply is None:
         return None
+    ended, counts = message.type == DELETE, {}
+    if ended and original[0] == "udp":
+        counts = attributes(data, _GENERIC.size)
     return Tracked(
-        ended=message.type == DELETE,
+        ended=ended,
         protocol=original[0],
         original=original[1],
         reply=reply[1],
-        bytes_original=_bytes(found.get(_COUNTERS_ORIGINAL)),
-        bytes_reply=_bytes(found.get(_COUNTERS_REPLY)),
+        bytes_original=_bytes(counts.get(_COUNTERS_ORIGINAL)),
+        bytes_reply=_bytes(counts.get(_COUNTERS_REPLY)),
     )
 
 
@@ -133,7 +145,9 @@ def _tuple(data: bytes | None) -> tuple[str, Tuple] | None:
 
 
 def _bytes(counters: bytes | None) -> int | None:
-    value = attributes(counters or b"").get(2, b"")
+    if counters is None:
+        return None
+    value = attributes(counters).get(2, b"")
     return None if len(value) != _COUNT.size else int(_COUNT.unpack(value)[0])
 
 

@@ -19,7 +19,12 @@ from typing import Final, NamedTuple
 
 from cedos.errors import HostError
 from cedos.kernel.batched_reader import BatchedReader
-from cedos.kernel.sockets.privileged_sockets import EventSocket, enlarge, opened
+from cedos.kernel.sockets.privileged_sockets import (
+    EventSocket,
+    attach_filter,
+    enlarge,
+    opened,
+)
 
 NETLINK_ROUTE: Final = 0
 NETLINK_SOCK_DIAG: Final = 4
@@ -264,6 +269,7 @@ class NetlinkListener:
         interval_s: what comes often is read together, so often (`BatchedReader`); 0: everything at once.
         before: called before datagrams are handed on, once for all that were read together; they wait
             for the next time where it says that it has not come to its end (with `interval_s`).
+        only: a filter (classic BPF) of what is worth waking for.
 
     Raises:
         HostError: the kernel lacks the protocol or one of the groups.
@@ -278,6 +284,7 @@ class NetlinkListener:
         receive_buffer_bytes: int = 4 << 20,
         interval_s: float = 0.0,
         before: Callable[[], bool] | None = None,
+        only: bytes = b"",
     ) -> None:
         self.overflows = 0
         self._before = before
@@ -293,6 +300,8 @@ class NetlinkListener:
                 f"netlink protocol {protocol} refuses its events ({error.strerror}); "
                 "CAP_NET_ADMIN and a kernel with them built in would be right"
             ) from error
+        if only:
+            attach_filter(self._socket, only)
         file = self._socket.fileno()
         self._stop_reading: Callable[[], object]
         if interval_s:

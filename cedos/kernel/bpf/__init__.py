@@ -1,1 +1,1 @@
-"""Small programs on a cgroup's sockets."""
+"""Small programs on a cgroup's sockets, and filters on what this process's own receive."""

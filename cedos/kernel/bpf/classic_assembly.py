@@ -7,6 +7,8 @@ from dataclasses import dataclass
 _ANCILLARY = 0xFFFFF000
 PROTOCOL = _ANCILLARY + 0
 PACKET_TYPE = _ANCILLARY + 4
+NETLINK_ATTRIBUTE = _ANCILLARY + 12
+NETLINK_NESTED = _ANCILLARY + 16
 VLAN_TAG_PRESENT = _ANCILLARY + 48
 NETWORK_HEADER = 0xFFF00000
 """Where the network header is, wherever the packet's data begins (SKF_NET_OFF)."""
@@ -49,6 +51,9 @@ class Assembler:
         """A = `size` (1, 2 or 4) bytes of the packet at `offset`, or at X + `offset`."""
         mode = _INDEXED if indexed else _ABSOLUTE
         self._lines.append(_Line(_LD | _SIZES[size] | mode, offset))
+
+    def load_immediate(self, value: int) -> None:
+        self._lines.append(_Line(_LD | _IMMEDIATE, value))
 
     def load_length(self) -> None:
         self._lines.append(_Line(_LD | _LENGTH))

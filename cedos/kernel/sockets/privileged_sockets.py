@@ -60,14 +60,7 @@ class PacketSocket:
         opened = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, 0)
         try:
             index = socket.if_nametoindex(self.interface) if self.interface else _ALL_INTERFACES
-            instructions = ctypes.create_string_buffer(self.code, len(self.code))
-            opened.setsockopt(
-                socket.SOL_SOCKET,
-                _SO_ATTACH_FILTER,
-                struct.pack(
-                    "HL", len(self.code) // _INSTRUCTION_BYTES, ctypes.addressof(instructions)
-                ),
-            )
+            attach_filter(opened, self.code)
             opened.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
             enlarge(opened, _PACKETS_BUFFER_BYTES)
             # By hand, as Python's own bind wants the name of one interface.
@@ -116,6 +109,13 @@ def delegated(opener: Open) -> Iterator[None]:
         yield
     finally:
         _opener = before
+
+
+def attach_filter(opened: socket.socket, code: bytes) -> None:
+    """Only what the filter (classic BPF) lets through is received from now on."""
+    instructions = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HL", len(code) // _INSTRUCTION_BYTES, ctypes.addressof(instructions))
+    opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def enlarge(opened: socket.socket, receive_buffer_bytes: int) -> None:

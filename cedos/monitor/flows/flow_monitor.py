@@ -127,6 +127,13 @@ class FlowMonitor:
         return not key.local.is_loopback and (key in self._living or self._is_local(key.local))
 
     def _tracked(self, tracked: conntrack.Tracked) -> None:
+        if (
+            (tracked.ended or tracked.protocol != "tcp")
+            and not self._is_local(tracked.original.source)
+            and self._is_local(tracked.reply.source)
+        ):
+            # Strangers make these at will; of theirs only a call for one of our sockets tells anything.
+            return
         found = conntrack.flow_of(tracked, self._is_local)
         if found is None and tracked.ended:
             # Its address may be gone by now; then it is known by its 4-tuple.

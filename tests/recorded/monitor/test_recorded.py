@@ -185,4 +185,5 @@ def test_the_flows_own_decoder_agrees_with_pyroute2s() -> None:
         assert str(tracked.original.destination) == addresses.get_attr(f"CTA_IP_{version}_DST")
         assert tracked.original.source_port == ports.get_attr("CTA_PROTO_SRC_PORT")
         counted = decoded.get_nested("CTA_COUNTERS_REPLY", "CTA_COUNTERS_BYTES")
-        assert tracked.bytes_reply == counted
+        # Sockets tell better what TCP carried.
+        assert tracked.bytes_reply == (counted if tracked.protocol == "udp" else None)
