@@ -137,7 +137,8 @@ def _period(world: World, keeper: Keeper) -> Outcome:
                 for each in options
             ]
             taken = costs.index(min(costs))
-        keeper.offered(now_s, options, options[taken])
+        # The daemon, too, tells of a transfer when it has ended, with its real size.
+        keeper.offered(now_s, choice.actual, choice.actual[taken])
         least = min(choice.actual, key=lambda each: (each.amount, each.cost_s))
         quickest = min(choice.actual, key=lambda each: (each.cost_s, each.amount))
         spent += choice.actual[taken].amount
