@@ -58,6 +58,10 @@ _RATION = 1.1
 """Until a day is known, no more is sold at what is known than its share of the time, and a tenth more: in
 the morning of a flood nothing tells how large it will be."""
 
+_OVERRUN = 1.5
+"""A transfer may take so many times its guess. One that would not fit then is dear: a last large one
+exceeded months that every other one had kept."""
+
 _SURE = 16.0
 """Of a day's forecast, what it leaves over is counted on in full where that is so many times what
 forecasts of this hour have lacked, and else in proportion: twice as unsure, half of it. So little is
@@ -96,7 +100,7 @@ class PacerQuote:
             return self.rate
         if amount > self.planned:
             return PROHIBITIVE
-        if amount >= self.capacity or amount > self.rationed:
+        if amount >= self.capacity or amount > self.rationed or amount * _OVERRUN > self.planned:
             return max(self.rate, self.dear)
         if self.known is None:
             return self.rate

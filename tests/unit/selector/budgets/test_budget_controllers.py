@@ -283,3 +283,15 @@ def test_what_waits_is_set_aside_once() -> None:
     assert plenty.quote(1.0).rate < 0.01
     # 400 less the insurance and the 300: 76 units are bought where they save most.
     assert 3.0 < few.quote(1.0).rate < 5.0
+
+
+def test_what_may_not_fit_if_it_takes_more_than_its_guess_is_dear() -> None:
+    """Of what is planned with, a half is sold at the price of the rest, seven tenths are not."""
+    pacer = Pacer(1000.0, 0.0, 30 * DAY_S)
+    for day in range(1, 20):
+        pacer.observe(day * DAY_S, 1000.0)
+        pacer.offered(day * DAY_S, [Option(10.0, 0.0), Option(1.0, 5.0)], Option(10.0, 0.0))
+    quote = pacer.quote(19 * DAY_S)
+    dear = 30 * DAY_S / 1000.0
+    assert quote.rate_for(0.5 * quote.planned, 10.0) < dear
+    assert quote.rate_for(0.7 * quote.planned, 10.0) == dear
