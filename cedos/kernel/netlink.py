@@ -295,13 +295,13 @@ class NetlinkListener:
         wanted = EventSocket(protocol, tuple(groups), receive_buffer_bytes)
         try:
             self._socket = opened(wanted)
+            if only:
+                attach_filter(self._socket, only)
         except OSError as error:
             raise HostError(
                 f"netlink protocol {protocol} refuses its events ({error.strerror}); "
                 "CAP_NET_ADMIN and a kernel with them built in would be right"
             ) from error
-        if only:
-            attach_filter(self._socket, only)
         file = self._socket.fileno()
         self._stop_reading: Callable[[], object]
         if interval_s:

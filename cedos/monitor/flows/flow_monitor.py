@@ -144,15 +144,15 @@ class FlowMonitor:
         if not tracked.ended:
             if not incoming:
                 self._open(key, time.time())
-            elif key.protocol == "tcp" and key not in self._living:
+            elif key not in self._living:
                 self._callers.put(key, time.time())
                 self._doubt.set()
-        elif key.protocol == "udp" and not incoming:
+        elif key.protocol == "udp":
             up, down = tracked.bytes_original, tracked.bytes_reply
             counted = up is not None and down is not None
             self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
         elif key in self._living:
-            # A flow no socket answers for (a refused visitor, a raw packet), or a deleted entry.
+            # A flow no socket answers for (a raw packet), or a deleted entry.
             self._doubt.set()
 
     def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Which of connection tracking's events reach this process: those of a stranger's segments do not."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -55,14 +56,13 @@ def test_segments_of_no_connection_wake_nobody(
                 socket.SOCK_RAW,
                 socket.IPPROTO_RAW,
             )
-        with wire:
+        with wire, contextlib.closing(listener):
             for transport in SENT:
                 packet = head(src=FAR[version], dst=NEAR[version]) / transport
                 wire.sendto(bytes(packet), (NEAR[version], 0))
-        async with asyncio.timeout(10):
-            while (7004, False) not in found or (7003, True) not in found:
-                await asyncio.sleep(0.02)
-        listener.close()
+            async with asyncio.timeout(10):
+                while (7004, False) not in found or (7003, True) not in found:
+                    await asyncio.sleep(0.02)
         return found
 
     all_of_it = {(port, False) for port in (7001, 7002, 7003, 7004)}
