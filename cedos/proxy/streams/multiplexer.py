@@ -87,6 +87,8 @@ class Multiplexer:
         self._opened_ahead: set[int] = set()
         self._waiting: deque[tuple[Numbered, bytes, Label, bool]] = deque()
         self._no_room: dict[int, ProxiedStream] = {}
+        self._in_turn: dict[int, ProxiedStream] = {}
+        self._whose_turn: ProxiedStream | None = None
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._turning = self._again = self._left = False
@@ -175,15 +177,25 @@ class Multiplexer:
                 self.connection.abort("the other end takes no answers")
 
     def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
-        done = not self._waiting and self._sent(stream, data, label, ordered=True, head=head)
-        if not done:
-            self._no_room[stream.number] = stream
-        return done
+        large = label is LARGE
+        may = not self._waiting and (not large or self._its_turn(stream))
+        if may and self._sent(stream, data, label, ordered=True, head=head):
+            return True
+        (self._in_turn if large else self._no_room)[stream.number] = stream
+        return False
+
+    def _its_turn(self, stream: ProxiedStream) -> bool:
+        """Large data waits in its stream, not in the session in front of others', and goes in turns."""
+        if stream is self._whose_turn:
+            self._whose_turn = None
+            return True
+        return not self._in_turn and not self.connection.backlogged(LARGE)
 
     def forget(self, number: int) -> None:
         self._streams.pop(number, None)
         self._associations.pop(number, None)
         self._no_room.pop(number, None)
+        self._in_turn.pop(number, None)
 
     # Inside
 
@@ -235,10 +247,23 @@ class Multiplexer:
             self._no_room.clear()
         for stream in touched.values():
             stream.changed()
+        self._take_turns()
         if connection.ended:
             self._over.set_result(str(connection.failure or "the session ended"))
         elif connection.peer_closed:
             self._over.set_result("the session ended")
+
+    def _take_turns(self) -> None:
+        """A chunk of each stream that has large data, the one that has waited longest first."""
+        turns = self._in_turn
+        while turns and not self._waiting and not self.connection.backlogged(LARGE):
+            number = next(iter(turns))
+            stream = self._whose_turn = turns.pop(number)
+            before = stream.sent_bytes
+            stream.changed()
+            self._whose_turn = None
+            if number in turns and stream.sent_bytes == before:
+                break  # the session has no room at all
 
     def _taken(self, frame: Frame) -> ProxiedStream | None:
         """The stream that took a frame; None: no stream has to be told."""

@@ -98,7 +98,7 @@ class ProxiedStream:
         self._broken: Exception | None = None
         self._answer: asyncio.Future[None] | None = None
         self._watcher: Callable[[], None] = lambda: None
-        self._burst_bytes, self._sent_at_s = 0, 0.0
+        self._burst_bytes, self._sent_at_s, self._held = 0, 0.0, False
         self._chunk_bytes, self._widened_at_s = LEAST_CHUNK_BYTES, 0.0
         if kept is not None:
             self._take_up(kept)
@@ -190,7 +190,8 @@ class ProxiedStream:
         while begin < len(data) and (room := self.room_bytes) > 0:
             chunk = view[begin : begin + min(room, self._chunk_bytes)]
             head = StreamBytes.head(self.number, self.sent_bytes)
-            if not self._session.try_put(self, head, chunk, self._label(len(chunk))):
+            self._held = not self._session.try_put(self, head, chunk, self._label(len(chunk)))
+            if self._held:
                 break
             self.sent_bytes += len(chunk)
             begin += len(chunk)
@@ -309,7 +310,7 @@ class ProxiedStream:
 
     def _label(self, count: int) -> Label:
         now_s = self._loop.time()
-        if now_s - self._sent_at_s > _PAUSE_S:
+        if now_s - self._sent_at_s > _PAUSE_S and not self._held:
             self._burst_bytes = 0
         self._sent_at_s = now_s
         self._burst_bytes += count

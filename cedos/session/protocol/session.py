@@ -30,7 +30,7 @@ from cedos.session.protocol.path_watch import PathVoice
 from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
 from cedos.session.protocol.receiving.delivery import Run
 from cedos.session.protocol.receiving.receiver import Receiver
-from cedos.session.protocol.schedulers.estimates import allowed
+from cedos.session.protocol.schedulers.estimates import ahead_bytes, allowed
 from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
 from cedos.session.protocol.sending.byte_queue import Fetch
 from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
@@ -485,6 +485,11 @@ class Session:
     def peer_forgot(self) -> None:
         if not self.control.ended_without_us():
             self.control.fail("the peer does not know this session any more", by_peer=True)
+
+    def backlogged(self, rank: int) -> bool:
+        """Whether so much of a label waits that more, handed in now, would only wait behind it."""
+        waiting_bytes = self.sender.send_queues[rank].waiting_bytes
+        return waiting_bytes > ahead_bytes(self.in_flight.states, rank)
 
     def appropriate(self, rank: int) -> bool:
         return bool(allowed(self.in_flight.states, rank))

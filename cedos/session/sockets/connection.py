@@ -601,6 +601,10 @@ class Connection:
                 self._sent(rank)
         return irob
 
+    def backlogged(self, label: Label) -> bool:
+        """Whether what waits of a label keeps its networks busy: more would only wait behind it."""
+        return self._core.backlogged(rank_of(label))
+
     async def send_many(
         self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
     ) -> None:

@@ -10,6 +10,10 @@ UNKNOWN_RATE_BPS: Final = 1e6
 CHUNK_BYTES: Final = 16_384
 """Large data is cut into pieces of this size where it is spread over paths."""
 
+_AHEAD_S: Final = 0.1  # docs/decisions/streams.md
+_UNMEASURED_BPS: Final = 8e6  # too little would keep it from being measured
+_LEAST_AHEAD_BYTES: Final = 4 * CHUNK_BYTES
+
 
 def rtt_s(path: PathState) -> float:
     """The round trip; a path that has not been measured is thought of as slow, but not hopeless."""
@@ -55,3 +59,9 @@ def quickest(paths: Sequence[PathState]) -> PathState:
 def widest(paths: Sequence[PathState]) -> PathState:
     """The path of the highest rate; the one with the shorter round trip of equals."""
     return min(paths, key=lambda path: (-rate_bps(path), rtt_s(path), path.path_id))
+
+
+def ahead_bytes(paths: Sequence[PathState], rank: int) -> int:
+    """How much of a label has to wait so that neither its paths nor plans over them run dry."""
+    rates = (each.facts.rate_bps or _UNMEASURED_BPS for each in allowed(paths, rank))
+    return max(_LEAST_AHEAD_BYTES, int(sum(rates) / 8 * _AHEAD_S))

@@ -9,8 +9,10 @@ from cedos.model import Label
 from cedos.proxy.streams.frames import StreamBytes, StreamWindow, parse
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,
+    LARGE,
     LEAST_CHUNK_BYTES,
     MOST_CHUNK_BYTES,
+    SMALL,
     WINDOW_BYTES,
     Chunk,
     Numbered,
@@ -94,3 +96,31 @@ async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window()
     stream.took(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
     with pytest.raises(ValueError, match="more than its window"):
         stream.took(StreamBytes(1, INITIAL_WINDOW_BYTES, b"x"))
+
+
+async def test_what_had_to_wait_for_long_is_as_large_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels: list[Label] = []
+
+    class Slow(Sent):
+        full = False
+
+        def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+            labels.append(label)
+            return not self.full
+
+    sent = Slow()
+    stream = ProxiedStream(1, sent)
+    stream.write(bytes(100_000))
+    sent.full = True
+    assert stream.write(bytes(100_000)) == 0
+    later_s = asyncio.get_running_loop().time() + 5.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later_s)
+    sent.full = False
+    assert stream.write(bytes(100_000)) == 100_000
+    assert set(labels[-6:]) == {LARGE}
+    much_later_s = later_s + 5.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: much_later_s)
+    stream.write(bytes(10))
+    assert labels[-1] is SMALL

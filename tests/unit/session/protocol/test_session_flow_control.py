@@ -95,3 +95,28 @@ def test_acknowledgements_wait_for_company_but_not_long(cores: Cores) -> None:
     other.tick(0.025)
     assert cores.pump(one, other) == 1
     assert one.acknowledged_bytes == 1
+
+
+def test_backlogged_is_what_the_paths_would_carry_in_a_moment(cores: Cores) -> None:
+    one, _ = cores.pair()
+    large, small = 1, 0
+    assert not one.backlogged(large)
+    while not one.backlogged(large):  # nothing is known of its rate yet
+        assert one.send(bytes(16_384), large, after=())
+    unmeasured = one.sender.send_queues[large].waiting_bytes
+    assert not one.backlogged(small)
+    (path,) = one.paths
+    path.facts.rate_bps = 100e6
+    assert not one.backlogged(large)
+    path.facts.rate_bps = 1e3
+    assert one.backlogged(large)
+    assert unmeasured < 500_000
+
+
+def test_without_a_path_little_is_taken_ahead(cores: Cores) -> None:
+    one, _ = cores.pair()
+    one.path_lost(1, 0.0)
+    sent = 0
+    while not one.backlogged(1):
+        sent += bool(one.send(bytes(16_384), 1, after=()))
+    assert sent < 10

@@ -1,0 +1,156 @@
+"""Streams of one session share it: whose bytes go next."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from cedos.model import Label
+from cedos.proxy.streams.frames import StreamBytes, parse
+from cedos.proxy.streams.multiplexer import Multiplexer
+from cedos.proxy.streams.stream import LARGE, SMALL, ProxiedStream
+from cedos.session.sockets.connection import Connection
+
+pytestmark = pytest.mark.anyio
+
+ROOM_BYTES = 100_000
+PROGRAM_BYTES = 200_000
+
+
+class SlowSession:
+    """Its networks carry nothing until `carry`; so much of large data may wait in it as it says."""
+
+    kept_state = b""
+    ended = peer_closed = False
+    failure = None
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Label, bytes]] = []
+        self.full = False
+        self._changed: Callable[[], None] | None = None
+
+    def on_change(self, call: Callable[[], None] | None) -> None:
+        self._changed = call
+
+    def on_datagrams(self, call: object) -> None:
+        pass
+
+    def on_sleep(self, call: object) -> None:
+        pass
+
+    def receive_data_now(self) -> list[bytes]:
+        return []
+
+    def send_now(
+        self, data: bytes, label: Label, *, after: object = None, head: bytes = b""
+    ) -> int:
+        if self.full:
+            return 0
+        self.waiting.append((label, head + data))
+        return len(self.waiting)
+
+    def backlogged(self, label: Label) -> bool:
+        return sum(len(data) for each, data in self.waiting if each is label) > ROOM_BYTES
+
+    def carry(self) -> list[tuple[Label, bytes]]:
+        """All that waits has gone; the other end has acknowledged it."""
+        gone, self.waiting = self.waiting, []
+        assert self._changed is not None
+        self._changed()
+        return gone
+
+
+class Program:
+    """Has so many bytes for its stream, and gives them as soon as they are taken."""
+
+    def __init__(self, stream: ProxiedStream, size: int) -> None:
+        self.left = bytes(size)
+        self._stream = stream
+        stream.watch(self.go)
+        self.go()
+
+    def go(self) -> None:
+        self.left = self.left[self._stream.write(self.left) :]
+
+
+async def multiplexed(session: SlowSession) -> Multiplexer:
+    multiplexer = Multiplexer(cast(Connection, session))
+    session.on_change(multiplexer._changed)
+    return multiplexer
+
+
+def data_of(carried: list[tuple[Label, bytes]], label: Label) -> list[StreamBytes]:
+    frames = [parse(data) for each, data in carried if each is label]
+    return [frame for frame in frames if isinstance(frame, StreamBytes)]
+
+
+async def test_large_data_waits_in_its_stream_and_not_in_the_session() -> None:
+    session = SlowSession()
+    multiplexer = await multiplexed(session)
+    programs = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(20)]
+    waits = sum(len(data) for label, data in session.waiting if label is LARGE)
+    assert waits < ROOM_BYTES + 20_000
+    assert sum(len(program.left) for program in programs) > 2_000_000
+
+
+async def test_a_chunk_of_each_goes_in_turn() -> None:
+    session = SlowSession()
+    multiplexer = await multiplexed(session)
+    programs = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(8)]
+    session.carry()
+    for _ in range(4):
+        taken = [frame.stream for frame in data_of(session.carry(), LARGE)]
+        assert all(each not in taken[i + 1 : i + 8] for i, each in enumerate(taken)), taken
+    for _ in range(100):
+        session.carry()
+    assert not any(program.left for program in programs)
+
+
+async def test_the_last_one_who_comes_waits_for_no_more_than_a_chunk_of_each_other() -> None:
+    session = SlowSession()
+    multiplexer = await multiplexed(session)
+    for _ in range(8):
+        Program(multiplexer.open("h", 80), PROGRAM_BYTES)
+    late = multiplexer.open("h", 80)
+    Program(late, PROGRAM_BYTES)
+    session.carry()
+    soon = data_of(session.carry() + session.carry(), LARGE)
+    assert late.number in {frame.stream for frame in soon}
+
+
+async def test_small_data_does_not_wait_for_turns() -> None:
+    session = SlowSession()
+    multiplexer = await multiplexed(session)
+    for _ in range(8):
+        Program(multiplexer.open("h", 80), PROGRAM_BYTES)
+    click = multiplexer.open("h", 80)
+    assert click.write(b"GET /") == 5
+    assert [frame.stream for frame in data_of(session.waiting, SMALL)][-1] == click.number
+
+
+async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
+    session = SlowSession()
+    multiplexer = await multiplexed(session)
+    small, large = multiplexer.open("h", 80), multiplexer.open("h", 80)
+    bulk = Program(large, PROGRAM_BYTES)
+    session.full = True
+    click = Program(small, 10)
+    session.carry()
+    assert click.left
+    assert bulk.left
+    session.full = False
+    for _ in range(5):
+        session.carry()
+    assert not click.left
+    assert not bulk.left
+
+
+async def test_a_stream_that_is_over_has_no_turn() -> None:
+    session = SlowSession()
+    multiplexer = await multiplexed(session)
+    programs = [multiplexer.open("h", 80) for _ in range(4)]
+    for each in programs:
+        Program(each, PROGRAM_BYTES)
+    programs[1].drop()
+    session.carry()
+    assert programs[1].number not in {frame.stream for frame in data_of(session.carry(), LARGE)}
