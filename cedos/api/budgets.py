@@ -110,7 +110,8 @@ class UsageMessage(ControlMessage, frozen=True, kw_only=True):
     """What was used since `since_unix_s`, most metered bytes first.
 
     `counted_since_unix_s`: counting began then, where that was later. `radio_j` is of all radios.
-    `servers` are those of finished connections that the history still has, from `flows_since_unix_s` on.
+    `servers` are those of finished connections that the history still has, from `flows_since_unix_s` on,
+    and of those that are open now, where a daemon knew them (`with_open`).
     """
 
     since_unix_s: float
@@ -119,6 +120,7 @@ class UsageMessage(ControlMessage, frozen=True, kw_only=True):
     networks: tuple[NetworkUsage, ...] = ()
     servers: tuple[ServerUsage, ...] = ()
     flows_since_unix_s: float | None = None
+    with_open: bool = False
 
 
 def parse_budget(body: bytes) -> Budget:

@@ -105,7 +105,7 @@ def command(context: click.Context, as_json: bool) -> None:
 @command.command("set", cls=_Set, exits=_EXITS, files=[SOCKET, STATE])
 @click.argument("what", type=click.Choice(["data", "energy", "money", "battery"]))
 @click.argument("amount", required=False)
-@click.option("--until", required=True, help='The end: "18:00", "2026-12-01", "2026-12-01 08:00".')
+@click.option("--until", required=True, help='The end: "18:00", "30d", "2026-12-01 08:00".')
 @click.option(
     "--every",
     type=click.Choice([each.value for each in Every]),

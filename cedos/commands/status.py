@@ -78,9 +78,10 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
         yield "no network"
     yield ""
     default = status.default
-    since = f", for {render.duration(default.age_s)}" if default.age_s is not None else ""
+    way = f"over {default.network}" if default.network else "as the host would send them"
+    since = f" for {render.duration(default.age_s)} now" if default.age_s is not None else ""
     number = f" (decision {default.decision})" if default.decision is not None else ""
-    yield f"New connections: {default.network or 'as the host would send them'}{since}{number}"
+    yield f"New connections have gone {way}{since}{number}"
     yield from _wrapped(render.sentence(default.reason), width)
     if status.flows:
         yield ""

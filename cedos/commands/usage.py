@@ -45,8 +45,8 @@ def command(since: str, as_json: bool) -> None:
     so nothing is left out, and what went on while the daemon was stopped counts, too; but it is
     exact to a quarter of an hour only.
 
-    Below are the servers whose connections carried most, those over metered networks first. Only
-    connections that have ended are there, the last 20,000 of them (`max_rows` in [history]).
+    Below are the servers whose connections carried most, those over metered networks first: of those
+    that are open now, and the last 20,000 that have ended (`max_rows` in [history]).
     """
     try:
         since_unix_s = amounts.since(since, datetime.now()).timestamp()
@@ -72,11 +72,14 @@ def command(since: str, as_json: bool) -> None:
 def lines(
     used: UsageMessage, standing: Sequence[BudgetMessage], now_unix_s: float
 ) -> Iterator[str]:
+    began_s = used.counted_since_unix_s
     since = f"since {render.instant(used.since_unix_s)}"
     if not used.networks:
         yield f"Nothing was counted {since}; `cedos up` counts what all programs use."
     else:
-        yield f"Used {since} ({render.duration(now_unix_s - used.since_unix_s)}), by all programs"
+        if began_s is not None:
+            since = f"since {render.instant(began_s)}, when counting began"
+        yield f"Used {since} ({render.ago(now_unix_s - (began_s or used.since_unix_s))}), by all programs"
         yield ""
         rows = [
             (
@@ -93,8 +96,6 @@ def lines(
             ("in all", render.size(metered), render.size(free), render.energy(used.radio_j))
         )
         yield from render.table(("NETWORK", "METERED", "NOT METERED", "ENERGY"), rows)
-        if used.counted_since_unix_s is not None:
-            yield f"Counting began on {render.instant(used.counted_since_unix_s)}."
     if counted := [one for one in standing if not one.battery]:
         yield ""
         yield from map(_budget, counted)
@@ -107,8 +108,10 @@ def lines(
         ]
         yield from render.table(("SERVER", "CARRIED", "OVER"), servers)
         oldest = used.flows_since_unix_s
-        kept = f"; the oldest that is kept ended on {render.instant(oldest)}" if oldest else ""
-        yield f"Only connections that have ended{kept}."
+        if not used.with_open:
+            yield "Connections that are open now are not among them."
+        if oldest:
+            yield f"Of connections that have ended, those before {render.instant(oldest)} are forgotten."
 
 
 def _budget(one: BudgetMessage) -> str:

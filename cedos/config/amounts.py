@@ -19,6 +19,7 @@ _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturda
 _EARLIEST: Final = datetime(1981, 1, 1)
 MORNING_HOUR: Final = 8
 """A day without a time of day is meant as its morning."""
+_STAYS = re.compile(r"\d{1,2}:\d{2}$|\d{4}-\d{2}-\d{2}")
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
 PLAINLY_BYTES: Final = 1e6
@@ -73,7 +74,7 @@ def by(text: str, now: datetime) -> datetime:
     """
     text = " ".join(text.split())
     try:
-        found = _by(text.lower(), now)
+        found = _meant(text, now, MORNING_HOUR)
     except (ValueError, OverflowError):
         raise ValueError(
             f'"{text}" is no time: write "18:00", "2h", "tomorrow", "friday 09:00" or'
@@ -86,8 +87,9 @@ def by(text: str, now: datetime) -> datetime:
     return found
 
 
-def _by(text: str, now: datetime) -> datetime:
-    day, _, time_of_day = text.partition(" ")
+def _meant(text: str, now: datetime, day_hour: int) -> datetime:
+    """`day_hour`: of a day without a time. ValueError, OverflowError."""
+    day, _, time_of_day = text.lower().partition(" ")
     named = ["today", "tomorrow"].index(day) if day in {"today", "tomorrow"} else None
     if named is None and len(day) >= 3:
         number = next((n for n, name in enumerate(_DAYS) if name.startswith(day)), None)
@@ -96,16 +98,20 @@ def _by(text: str, now: datetime) -> datetime:
     if named is None and re.fullmatch(r"\d{4}-\d{2}-\d{2}", day):
         named = (date.fromisoformat(day) - now.date()).days
     if named is not None and (day != "today" or time_of_day):
-        hour, minute = MORNING_HOUR, 0
+        hour, minute = day_hour, 0
         if time_of_day:
             if not re.fullmatch(r"\d{1,2}:\d{2}", time_of_day):
                 raise ValueError(time_of_day)
             hour, minute = map(int, time_of_day.split(":"))
         midnight = datetime.combine(now.date(), datetime.min.time(), now.tzinfo)
         return (midnight + timedelta(days=named)).replace(hour=hour, minute=minute)
-    if re.match(r"[\d.]+ ?(ms|min|s|h|d)", text):
-        return now + timedelta(seconds=seconds(text))
-    return _until(text, now)
+    if re.match(r"[\d.]+ ?(ms|min|s|h|d)", text.lower()):
+        return now + timedelta(seconds=seconds(text.lower()))
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        hour, minute = map(int, text.split(":"))
+        found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return found if found > now else found + timedelta(days=1)
+    return datetime.fromisoformat(text)
 
 
 def since(text: str, now: datetime) -> datetime:
@@ -134,32 +140,30 @@ def since(text: str, now: datetime) -> datetime:
     return found
 
 
-def until(text: str, now: datetime) -> datetime:
+def until(text: str, now: datetime, *, kept: bool = False) -> datetime:
     """The end that a person means, local time without a zone.
 
-    A time of day is the next one; a date is its midnight, when the day begins.
+    As `by` takes it, but a day without a time is its midnight, when it begins. `kept`: the text stays in
+    a file; what counts from the day on which it is read would never come, and is refused.
     Errors: ValueError, with what would be right.
     """
-    text = text.strip()
+    text = " ".join(text.split())
     try:
-        found = _until(text, now)
-    except ValueError:
+        if kept and not _STAYS.match(text):
+            raise ValueError(text)
+        found = _meant(text, now, 0)
+    except (ValueError, OverflowError):
+        if kept:
+            raise ValueError(
+                f'"{text}" is no time: write "18:00", "2026-12-01" or "2026-12-01 08:00" (local time)'
+            ) from None
         raise ValueError(
-            f'"{text}" is no time: write "18:00", "2026-12-01" or "2026-12-01 08:00" (local time)'
+            f'"{text}" is no time: write "18:00", "tomorrow 18:00", "30d", "2026-12-01" or'
+            ' "2026-12-01 08:00" (local time)'
         ) from None
     if why := end_wrong(found):
         raise ValueError(f'"{text}": {why}')
     return found
-
-
-def _until(text: str, now: datetime) -> datetime:
-    if re.fullmatch(r"\d{1,2}:\d{2}", text):
-        hour, minute = map(int, text.split(":"))
-        found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        return found if found > now else found + timedelta(days=1)
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        return datetime.combine(date.fromisoformat(text), datetime.min.time())
-    return datetime.fromisoformat(text)
 
 
 def _amount(text: str, units: dict[str, float] | dict[str, int], right: str) -> float:

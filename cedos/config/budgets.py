@@ -92,7 +92,7 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             name,
             resource,
             supply,
-            amounts.until(self.until, now).isoformat(),
+            amounts.until(self.until, now, kept=True).isoformat(),
             networks=tuple(self.networks),
             every=self.every,
             increment=increment,

@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import os
 import time
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -197,7 +198,12 @@ class ApiBackend:
 
     async def usage(self, since_unix_s: float) -> UsageMessage:
         counted = used.by_network(self._usage, since_unix_s)
-        return await asyncio.to_thread(used.by_server, counted, self._history_file)
+        living: dict[str, Counter[str]] = defaultdict(Counter)
+        for flow in await self._open_flows():
+            for path in flow.paths.values():
+                if path.network is not None and (carried := path.bytes_down + path.bytes_up):
+                    living[flow.server_name or str(flow.key.remote)][path.network] += carried
+        return await asyncio.to_thread(used.by_server, counted, self._history_file, living)
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._budgets.set(budget)

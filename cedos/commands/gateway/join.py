@@ -55,9 +55,9 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
         click.echo(f"{joined} answers over {networks} ({1e3 * took_s:.0f} ms).")
     joined_gateway.write(file, joined)
     click.echo(
-        "Joined. `cedos forward` is a proxy for programs (SOCKS 5 and HTTP) at 127.0.0.1 port 1080;"
-        " a program uses it with https_proxy=http://127.0.0.1:1080, say. `sudo cedos forward --redirect"
-        " USER` carries all that a user's programs connect to, without their knowing."
+        f"Joined {joined}. `cedos forward` is a proxy for programs (SOCKS 5 and HTTP) at 127.0.0.1"
+        " port 1080; a program uses it with https_proxy=http://127.0.0.1:1080, say. `sudo cedos"
+        " forward --redirect USER` carries all that a user's programs connect to, without their knowing."
     )
 
 

@@ -1,5 +1,6 @@
 """What was used since an instant: the odometers by network, the history by server."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -42,9 +43,18 @@ def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
     )
 
 
-def by_server(usage: UsageMessage, history: Path) -> UsageMessage:
-    """The same with the servers of its metered networks' bytes; reads the disk."""
+def by_server(
+    usage: UsageMessage, history: Path, living: Mapping[str, Mapping[str, int]] | None = None
+) -> UsageMessage:
+    """The same with the servers of its metered networks' bytes; reads the disk.
+
+    `living`: what open connections have carried so far, by server and network; None: nobody knows.
+    """
     first_s, servers = bytes_by_server(history, usage.since_unix_s)
+    for server, sizes in (living or {}).items():
+        known = servers.setdefault(server, {})
+        for network, size in sizes.items():
+            known[network] = known.get(network, 0) + size
     metered = {each.network for each in usage.networks if each.metered_bytes}
 
     def weight(carried: dict[str, int]) -> tuple[int, int]:
@@ -55,4 +65,5 @@ def by_server(usage: UsageMessage, history: Path) -> UsageMessage:
         usage,
         servers=tuple(ServerUsage(server=name, bytes_by_network=carried) for name, carried in most),
         flows_since_unix_s=first_s if first_s and first_s > usage.since_unix_s else None,
+        with_open=living is not None,
     )

@@ -81,7 +81,9 @@ def moved(choice: Evaluation, current: Evaluation, margin: float) -> str:
         f"{seconds(current.time_s)} on {label(current.strategy)}"
     )
     if choice.time_s < current.time_s * (1.0 - margin):
-        return f"{lead}. That saves more than {_percent(margin)}"
+        return (
+            f"{lead}. That saves {_saved(choice, current)}, and a move must save {_percent(margin)}"
+        )
     return f"{lead}, but cheaper: {_savings(choice, current)}"
 
 
@@ -101,7 +103,12 @@ def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
     )
     if rival.time_s < current.time_s * (1.0 - margin):
         return f"{lead}, but cheaper: {_savings(current, rival)}"
-    return f"{lead}. That does not save {_percent(margin)}"
+    saves = _saved(rival, current) if rival.time_s < current.time_s else "nothing"
+    return f"{lead}. That would save {saves}, and a move must save {_percent(margin)}"
+
+
+def _saved(faster: Evaluation, slower: Evaluation) -> str:
+    return _percent(1.0 - faster.time_s / slower.time_s)
 
 
 def label(strategy: Strategy) -> str:

@@ -71,10 +71,21 @@ def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text: 
         ("9:05", datetime(2026, 11, 22, 9, 5)),
         ("2026-12-01", datetime(2026, 12, 1)),
         ("2026-12-01 08:00", datetime(2026, 12, 1, 8)),
+        ("tomorrow 18:00", datetime(2026, 11, 22, 18)),
+        ("Tomorrow", datetime(2026, 11, 22)),
+        ("30d", NOW + timedelta(days=30)),
     ],
 )
 def test_ends(text: str, expected: datetime) -> None:
     assert amounts.until(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "30d", "friday 18:00", "today 18:00"])
+def test_an_end_in_a_file_does_not_move_with_the_day_it_is_read(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        amounts.until(text, NOW, kept=True)
+    assert amounts.until("18:00", NOW, kept=True) == datetime(2026, 11, 21, 18)
+    assert amounts.until("2026-12-01", NOW, kept=True) == datetime(2026, 12, 1)
 
 
 @given(st.text(max_size=12))
@@ -164,7 +175,7 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("data", "lots", "--until", "18:00"), '"4GB"'),
         (("data", "4", "--until", "18:00"), '"4GB", "4MB" or "4 B"'),
         ((*UNITS, "1", "--unit-money", "5"), '"1": a size needs a unit'),
-        (("data", "4GB", "--until", "tomorrow"), '"18:00"'),
+        (("data", "4GB", "--until", "someday"), '"18:00"'),
         (("battery", "5J", "--until", "18:00"), "leave the amount out"),
         (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
         (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "more than nothing"),

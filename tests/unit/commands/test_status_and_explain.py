@@ -72,7 +72,7 @@ def test_status(cedos: Any, control: Path) -> None:
     result = cedos("status")
     assert result.exit_code == 0
     assert "wlan0    wlan0      wifi  up     no       20 ms (2 s ago)" in result.stdout
-    assert "New connections: wlan0\n  fastest.\n" in result.stdout
+    assert "New connections have gone over wlan0\n  fastest.\n" in result.stdout
     assert "tcp 192.168.43.2:5000 > 198.51.100.1:443" in result.stdout
     assert "Problems" not in result.stdout
 
@@ -88,7 +88,8 @@ def test_status_in_full() -> None:
     text = "\n".join(status.lines(STATUS))
     assert "(process 7) has run for 3 min: 12 decisions (objective max-s). Dry run: nothing" in text
     assert (
-        "New connections: as the host would send them\n  a VPN holds the default route.\n" in text
+        "New connections have gone as the host would send them\n  a VPN holds the default route.\n"
+        in text
     )
     assert "lte0     usb0       cellular  down   yes" in text
     assert "wlan0 + lte0 (MPTCP)  3.0 s  2.35 MB  -" in text
@@ -369,7 +370,7 @@ def test_strategies_and_sizes() -> None:
 def test_top(cedos: Any, control: Path) -> None:
     result = cedos("top", "--interval", "0.05", "--count", "3")
     assert result.exit_code == 0
-    assert result.stdout.count("New connections: wlan0\n") == 3
+    assert result.stdout.count("New connections have gone over wlan0\n") == 3
     assert "\x1b" not in result.stdout
 
 
@@ -409,6 +410,6 @@ def test_top_outlives_the_daemon(
 
         monkeypatch.setattr("cedos.commands.top.time.sleep", sleep)
         result = cedos("top", "--count", "2")
-    assert "New connections: wlan0" in result.stdout
+    assert "New connections have gone over wlan0" in result.stdout
     assert "no daemon answers" in result.stdout
     assert (result.exit_code, looks) == (0, [1])

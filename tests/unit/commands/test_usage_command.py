@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +49,15 @@ def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: A
     ):
         assert line in done.stdout
     assert "1 GB     lte0 1 GB, wlan0 5 B" in done.stdout
-    assert "Counting began" in done.stdout
+    assert "Used since" in done.stdout
+    assert ", when counting began (" in done.stdout
+    assert "open now are not among them" in done.stdout
+    fake_daemon.usage_since = msgspec.structs.replace(
+        fake_daemon.usage_since, counted_since_unix_s=None, with_open=True
+    )
+    done = cedos("usage")
+    assert "counting began" not in done.stdout
+    assert "not among them" not in done.stdout
     assert "\x1b" not in done.stdout
     shown = json.loads(cedos("usage", "--since", "2026-11-01", "--json").stdout)
     assert shown["networks"][0]["metered_bytes"] == 1.2e9

@@ -2,6 +2,7 @@
 
 import socket
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cedos.model import FlowKey
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.open_sockets import OpenSockets
+from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
 
@@ -80,6 +82,31 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
     assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
     assert others == 7
     assert len(await backend.flows()) == 10
+
+
+async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path) -> None:
+    flows = LivingFlows()
+    here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
+    for port, named in ((1111, "big.example"), (2222, "big.example"), (3333, None)):
+        flow = flows.opened(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
+        assert flow is not None
+        flow.server_name = named
+        for path in flow.paths.values():
+            path.network = "wlan0"
+            path.ended(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
+    backend = backend_of(flows, OpenSockets(None, None))
+    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
+    backend._history_file = tmp_path / "none.sqlite"
+    used = await backend.usage(0.0)
+    assert used.with_open
+    assert {each.server: each.bytes_by_network for each in used.servers} == {
+        "big.example": {"wlan0": 3335},
+        "198.51.100.1": {"wlan0": 3334},
+    }
+    nothing_open = backend_of(flows, OpenSockets(frozenset(), frozenset()))
+    nothing_open._usage, nothing_open._history_file = backend._usage, backend._history_file
+    assert (await nothing_open.usage(0.0)).servers == ()
+    backend._usage.close()
 
 
 async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:

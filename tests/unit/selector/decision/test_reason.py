@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_the_prices_that_decided_are_told(host: Any) -> None:
     ("staying_s", "moving_s", "joules", "words"),
     [
         (10.0, 12.0, (9.0, 1.0), "but cheaper: 1 J instead of 9 J"),
-        (10.0, 5.0, (1.0, 1.0), "That saves more than 10 %"),
+        (10.0, 5.0, (1.0, 1.0), "That saves 50 %, and a move must save 10 %"),
     ],
 )
 def test_a_move_is_explained_by_what_decided(
@@ -109,7 +110,9 @@ def test_staying_is_explained_by_what_decided() -> None:
         for name, time_s, metered in (("wlan0", 10.0, 0.0), ("lte0", 2.0, 5e6))
     )
     assert stayed(slow, quick, 0.1).endswith("but cheaper: no metered data instead of 5 MB")
-    assert stayed(slow, slow, 0.1).endswith("That does not save 10 %")
+    little = replace(slow, time_s=9.5)
+    assert stayed(slow, little, 0.1).endswith("That would save 5 %, and a move must save 10 %")
+    assert stayed(slow, slow, 0.1).endswith("That would save nothing, and a move must save 10 %")
 
 
 def test_what_is_typically_faster_and_seldom_much_slower(host: Any) -> None:
