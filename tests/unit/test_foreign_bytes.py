@@ -567,9 +567,9 @@ def test_the_time_is_linear(name: str, tmp_path: Path) -> None:
                 data = (right + pattern * (size // max(len(pattern), 1)))[:size]
                 best_s = float("inf")
                 for _ in range(3):
-                    began_s = time.perf_counter()
+                    began_s = time.process_time()
                     _tried(call, data, Exception)
-                    best_s = min(best_s, time.perf_counter() - began_s)
+                    best_s = min(best_s, time.process_time() - began_s)
                 took_s.append(best_s)
             assert took_s[1] < max(24 * took_s[0], 0.02), (name, pattern[:40], took_s)
 
