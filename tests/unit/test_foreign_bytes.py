@@ -61,7 +61,7 @@ from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import hand_over
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.players import cmcd, playlist
+from cedos.proxy.local.players import cmcd, manifest, playlist
 from cedos.proxy.local.players.passing_answer import PassingAnswer
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.names import messages as names
@@ -172,6 +172,30 @@ def played(data: bytes) -> None:
     answer = PassingAnswer(keep_bytes=100_000)
     answer.feed(data)
     answer.body()
+
+
+MANIFEST = (
+    b'<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" mediaPresentationDuration="PT1M9.5S">'
+    b'<BaseURL>b/</BaseURL><Period><AdaptationSet contentType="video">%s'
+    b'<Representation id="v" bandwidth="9"/></AdaptationSet></Period></MPD>'
+)
+MANIFESTS = (
+    MANIFEST
+    % b'<SegmentTemplate timescale="10" duration="20" media="$RepresentationID$/$Number%03d$.m4s"/>',
+    MANIFEST
+    % b'<SegmentTemplate media="$Time$.m4s"><SegmentTimeline><S t="0" d="2" r="9"/><S d="3" r="-1"/>'
+    b"</SegmentTimeline></SegmentTemplate>",
+    MANIFEST
+    % b'<SegmentList duration="2"><SegmentURL media="a"/><SegmentURL media="b"/></SegmentList>',
+)
+
+
+def listed(data: bytes) -> None:
+    """A manifest, and what is asked for after it came."""
+    found = manifest.parse("http://a.test/c.mpd", data)
+    for target in ("/b/v/003.m4s", "/b/18.m4s", "/b/23.m4s", "/b/a", "/"):
+        if found is not None and (segment := found.get(target)) is not None:
+            assert 0 < segment.duration_s <= 600
 
 
 STREAMS = KeptStreams(0, [], [], [])
@@ -375,6 +399,7 @@ PARSERS: dict[str, Parser] = {
             ANSWER,
         ),
     ),
+    "manifests of streams": Parser(listed, MANIFESTS),
     "proxy requests": Parser(
         proxied, (b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n", HTTP), (RefusedError,)
     ),

@@ -11,7 +11,7 @@ from cedos.proxy.local.players import cmcd
 from cedos.proxy.local.players.known_player import KnownPlayer
 from cedos.proxy.local.players.passing_answer import PassingAnswer
 from cedos.proxy.local.players.player import Piece
-from cedos.proxy.local.players.players import Asked, Players
+from cedos.proxy.local.players.players import PLAYLIST_TYPES, Asked, Players
 from cedos.proxy.local.players.playlist import LONGEST as LONGEST_PLAYLIST
 from cedos.proxy.request import LONGEST_HEAD, forwarded
 
@@ -116,8 +116,10 @@ class Conversation:
 
     def _begin(self, asked: Asked) -> None:
         now = self._clock()
-        keeps = LONGEST_PLAYLIST if asked.may_be_playlist else 0
-        self._answer = PassingAnswer(bodiless=asked.bodiless, keep_bytes=keeps)
+        types = None if asked.may_be_playlist else PLAYLIST_TYPES
+        self._answer = PassingAnswer(
+            bodiless=asked.bodiless, keep_bytes=LONGEST_PLAYLIST, keep_types=types
+        )
         self._asked = asked
         word = self._players.word(asked, now)
         player = self._players.player(asked, word)

@@ -1,7 +1,7 @@
 """A player that says nothing, by the playlists that it read: what it has got and cannot have played."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.proxy.local.players.playlist import ListedSegment
@@ -15,19 +15,48 @@ _MS_PER_BYTE_BPS: Final = 8_000.0
 """The clock counts bytes: of a stream with this bit rate one is a millisecond."""
 
 
+class ListedObjects(Protocol):
+    """What a playlist or a manifest says of the objects at its own host."""
+
+    def get(self, target: str, /) -> ListedSegment | None:
+        """By path and query; None: it is no segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """Of what comes one after another: one rendition of what is listed at `url`."""
+
+    url: str
+    track: str
+    rendition: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.url}#{self.rendition}" if self.rendition else self.url
+
+
 @dataclass(slots=True)
 class _Run:
     """Segments that came one after another: played from when the first of them was there."""
 
     clock: PlaybackClock = field(default_factory=lambda: PlaybackClock(_MS_PER_BYTE_BPS))
-    last: int | None = None
+    last: ListedSegment | None = None
     got_ms: int = 0
     came_s: float | None = None
     asked_full_s: float | None = None
     is_fast: bool = False
 
-    def leads_to(self, number: int) -> bool:
-        return self.last is not None and number - self.last in (0, 1)
+    def leads_to(self, segment: ListedSegment) -> bool:
+        """Whether it is the next, or the last once more, of the same or of another rendition."""
+        return self.last is not None and -0.5 < self._ahead(segment, self.last) < 1.5
+
+    def came(self, segment: ListedSegment, now: float) -> None:
+        self.came_s = now
+        if self.last is None or self._ahead(segment, self.last) >= 0.5:
+            self.store_s(now)  # what was played until now is counted
+            self.got_ms += round(1e3 * segment.duration_s)
+            self.last = segment
+            self.store_s(now)
 
     def asked(self, duration_s: float, now: float) -> None:
         """One that is full asks for the next segment whenever one was played: so fast it plays."""
@@ -39,6 +68,11 @@ class _Run:
     def store_s(self, now: float) -> float:
         return (self.got_ms - self.clock.played_bytes(self.got_ms, now)) / 1e3
 
+    @staticmethod
+    def _ahead(segment: ListedSegment, last: ListedSegment) -> float:
+        """In segments. Renditions need not be cut at the very same places."""
+        return (segment.number - last.number) / last.places
+
 
 class ListedStreams:
     """All playlists of one server, as one player reads them.
@@ -48,18 +82,19 @@ class ListedStreams:
     """
 
     def __init__(self) -> None:
-        self._lists: dict[str, dict[str, ListedSegment]] = {}
-        self._runs: dict[str, _Run] = {}
+        self._lists: dict[str, ListedObjects] = {}
+        self._runs: dict[_Key, _Run] = {}
         self._read_s: dict[str, float] = {}
         self._begun: set[str] = set()
 
-    def read(self, url: str, segments: dict[str, ListedSegment], now: float) -> None:
+    def read(self, url: str, segments: ListedObjects, now: float) -> None:
         """A playlist came, for the first time or again."""
         self._lists.pop(url, None)
         if len(self._lists) >= _MOST_LISTS:
             oldest = next(iter(self._lists))
             del self._lists[oldest], self._read_s[oldest]
-            self._runs.pop(oldest, None)
+            for key in [key for key in self._runs if key.url == oldest]:
+                del self._runs[key]
             self._begun.discard(oldest)
         self._lists[url] = segments
         self._read_s.setdefault(url, now)
@@ -68,40 +103,41 @@ class ListedStreams:
         """What its player might have said as it asks for `target`; None: no playlist has it."""
         for url, segments in self._lists.items():
             if (segment := segments.get(target)) is not None:
-                run = self._run(url, segment.number)
+                key = _Key(url, segment.track, segment.rendition)
+                run = self._run(key, segment)
                 run.asked(segment.duration_s, now)
                 store_s = None if run.is_fast else run.store_s(now)
-                return PlayerWord(kind=url, buffer_s=store_s, duration_s=segment.duration_s)
+                return PlayerWord(kind=key.text, buffer_s=store_s, duration_s=segment.duration_s)
         return None
 
     def came(self, target: str, now: float) -> None:
         """A segment came whole."""
         for url, segments in self._lists.items():
             if (segment := segments.get(target)) is not None:
-                run = self._run(url, segment.number)
-                run.came_s = now
-                if run.last != segment.number:
-                    run.store_s(now)  # what was played until now is counted
-                    run.got_ms += round(1e3 * segment.duration_s)
-                    run.last = segment.number
-                    run.store_s(now)
+                self._run(_Key(url, segment.track, segment.rendition), segment).came(segment, now)
                 return
 
-    def _run(self, url: str, number: int) -> _Run:
+    def _run(self, key: _Key, segment: ListedSegment) -> _Run:
         """That of which the segment is the next, or the last once more; else a new one.
 
         A player that changes the rendition reads another playlist later, and goes on there. Sound and
-        pictures are read together, and each has a run of its own.
+        pictures are read together, and each has a run of its own. A manifest has all of them, and says
+        which are which.
         """
-        own = self._runs.get(url)
-        if own is not None and own.leads_to(number):
+        own = self._runs.get(key)
+        if own is not None and own.leads_to(segment):
             return own
         for name, run in self._runs.items():
-            later = self._read_s[url] - self._read_s[name] > _TOGETHER_S
-            if name != url and run.leads_to(number) and (later or url in self._begun):
-                self._runs[url] = self._runs.pop(name)
-                self._begun.add(url)
+            if name != key and run.leads_to(segment) and self._may_go_on(name, key):
+                self._runs[key] = self._runs.pop(name)
+                self._begun.add(key.url)
                 return run
-        self._begun.add(url)
-        run = self._runs[url] = _Run()
+        self._begun.add(key.url)
+        run = self._runs[key] = _Run()
         return run
+
+    def _may_go_on(self, name: _Key, key: _Key) -> bool:
+        if name.track != key.track:
+            return False
+        later = self._read_s[key.url] - self._read_s[name.url] > _TOGETHER_S
+        return name.url == key.url or later or key.url in self._begun

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from cedos.proxy.request import LONGEST_HEAD
@@ -17,12 +18,20 @@ _LAST_INFORMATIVE: Final = 199
 class PassingAnswer:
     """The answer to one request; `feed` all that comes after it was sent.
 
-    `keep_bytes`: so much of the body is kept, for `body`. `strange`: it is no answer of HTTP.
+    `keep_bytes`: so much of the body is kept, for `body`; `keep_types`: of such content alone.
+    `strange`: it is no answer of HTTP.
     """
 
-    def __init__(self, *, bodiless: bool = False, keep_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        bodiless: bool = False,
+        keep_bytes: int = 0,
+        keep_types: AbstractSet[bytes] | None = None,
+    ) -> None:
         self._bodiless = bodiless
         self._keep_bytes = keep_bytes
+        self._keep_types = keep_types
         self._head = bytearray()
         self._kept = bytearray()
         self._fields: list[bytes] | None = None
@@ -41,14 +50,18 @@ class PassingAnswer:
         """It does not say beforehand how long it is."""
         return self._fields is not None and self._left is None
 
+    @property
+    def content_type(self) -> bytes:
+        """In small letters, without parameters; empty: it does not say."""
+        return (self._field(b"content-type") or b"").partition(b";")[0].strip().lower()
+
     def body(self) -> bytes | None:
         """As the origin meant it, once all has come; None: it is not understood, or too long."""
         if self._fields is None or self.body_bytes > self._keep_bytes:
             return None
-        names = {each.partition(b":")[0].strip().lower(): each for each in self._fields}
-        if b"transfer-encoding" in names:
+        if self._field(b"transfer-encoding") is not None:
             return None
-        coding = names.get(b"content-encoding", b":").partition(b":")[2].strip().lower()
+        coding = (self._field(b"content-encoding") or b"").lower()
         if coding in (b"", b"identity"):
             return bytes(self._kept)
         if coding != b"gzip":
@@ -77,6 +90,14 @@ class PassingAnswer:
             self._head[:] = rest
         self.strange = self.strange or len(self._head) > LONGEST_HEAD
 
+    def _field(self, name: bytes) -> bytes | None:
+        """Of several the last; None: there is none."""
+        for each in reversed(self._fields or ()):
+            its_name, _, value = each.partition(b":")
+            if its_name.strip().lower() == name:
+                return value.strip()
+        return None
+
     def _read(self, head: bytes) -> bool:
         """Whether the body follows, and not another head."""
         first, *fields = head.split(b"\r\n")
@@ -88,6 +109,8 @@ class PassingAnswer:
         if status <= _LAST_INFORMATIVE:
             return False
         self.status, self._fields = status, fields
+        if self._keep_types is not None and self.content_type not in self._keep_types:
+            self._keep_bytes = 0
         if self._bodiless or status in _BODILESS:
             self._left = 0
             return True

@@ -1,19 +1,27 @@
-"""The players behind one proxy: found by their own name, or by the server whose playlists they read."""
+"""The players behind one proxy: found by their own name, or by the server whose playlists they read.
+
+What DASH calls a manifest is a playlist here.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.proxy.local.players import cmcd, playlist
+from cedos.proxy.local.players import cmcd, manifest, playlist
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.proxy.local.players.known_player import KnownPlayer, LinkMaker
+from cedos.proxy.local.players.listed_stream import ListedObjects
 from cedos.proxy.local.players.passing_answer import PassingAnswer
 
 _MOST: Final = 8
 _FORGOTTEN_S: Final = 120.0
 _OK: Final = 200
-_PLAYLIST: Final = b".m3u8"
+_Parse = Callable[[str, bytes], ListedObjects | None]
+_BY_SUFFIX: Final[dict[bytes, _Parse]] = {b".m3u8": playlist.parse, b".mpd": manifest.parse}
+_BY_TYPE: Final[dict[bytes, _Parse]] = {b"application/dash+xml": manifest.parse}
+PLAYLIST_TYPES: Final = frozenset(_BY_TYPE)
+"""Of answers that are playlists whatever their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +35,23 @@ class Asked:
 
     @property
     def may_be_playlist(self) -> bool:
-        path = self.target.partition(b"?")[0]
-        return path.lower().endswith(_PLAYLIST) and not self.bodiless
+        """By its address."""
+        return self._parse is not None and not self.bodiless
+
+    def parser(self, content_type: bytes) -> _Parse | None:
+        """Of the answer; None: it is no playlist."""
+        if self.bodiless:
+            return None
+        return self._parse or _BY_TYPE.get(content_type)
 
     @property
     def url(self) -> str:
         return f"http://{self.server}{self.target.decode('ascii')}"
+
+    @property
+    def _parse(self) -> _Parse | None:
+        path = self.target.partition(b"?")[0].lower()
+        return next((each for suffix, each in _BY_SUFFIX.items() if path.endswith(suffix)), None)
 
 
 class Players:
@@ -69,12 +88,13 @@ class Players:
         target = asked.target.decode("ascii")
         if answer.status != _OK:
             return
-        if not asked.may_be_playlist:
+        parse = asked.parser(answer.content_type)
+        if parse is None:
             if (known := self._by_server.get(asked.server)) is not None:
                 known.streams.came(target, now)
             return
         body = answer.body()
-        segments = None if body is None else playlist.parse(asked.url, body)
+        segments = None if body is None else parse(asked.url, body)
         if segments is not None:
             known = self._found(self._by_server, asked.server, asked.server)
             if known is not None:

@@ -6,6 +6,9 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 LONGEST: Final = 1 << 20
+MOST_FOLDERS: Final = 64
+"""In an address that others are relative to: each of them takes time by how deep it lies."""
+
 _MOST_SEGMENTS: Final = 20_000
 _LONGEST_URI: Final = 2_048
 _LONGEST_S: Final = 600.0
@@ -15,10 +18,17 @@ _SEQUENCE = re.compile(r"#EXT-X-MEDIA-SEQUENCE:([0-9]{1,15})")
 
 @dataclass(frozen=True, slots=True)
 class ListedSegment:
-    """One object of a playlist; `number` is its place in the stream."""
+    """One object of a playlist; `number` is its place in the stream, and `places` further on is the next.
 
-    number: int
+    Where several renditions are listed, `rendition` is which of them it is of; those of one `track` are
+    played one after another.
+    """
+
+    number: float
     duration_s: float
+    places: float = 1.0
+    rendition: str = ""
+    track: str = ""
 
 
 def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:

@@ -76,6 +76,23 @@ def test_packed_bodies_are_unpacked_to_a_bound() -> None:
     assert broken.body() is None
 
 
+def test_bodies_may_be_kept_by_their_types() -> None:
+    types = frozenset((b"application/dash+xml",))
+    head = b"HTTP/1.1 200 OK\r\n%sContent-Length: 5\r\n\r\nhello"
+    for field, kept in (
+        (b"Content-Type: application/dash+xml\r\n", b"hello"),
+        (b"content-type:Application/DASH+xml ; charset=utf-8\r\n", b"hello"),
+        (b"Content-Type: video/mp4\r\n", None),
+        (b"", None),
+    ):
+        answer = PassingAnswer(keep_bytes=10, keep_types=types)
+        answer.feed(head % field)
+        assert answer.complete
+        assert answer.body() == kept
+        assert (answer.content_type in types) is (kept is not None)
+    assert PassingAnswer().content_type == b""
+
+
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_anything_may_come(parts: list[bytes]) -> None:
     answer = PassingAnswer(keep_bytes=50)

@@ -24,6 +24,11 @@ PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n" + b"".join(
     b"#EXTINF:2,\nseg%d.ts\n" % n for n in range(20)
 )
 
+MANIFEST = b"""<?xml version="1.0"?>
+<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT40S"><Period>
+  <AdaptationSet mimeType="video/mp4"><SegmentTemplate duration="2" media="seg$Number$.m4s"/>
+    <Representation id="v" bandwidth="160000"/></AdaptationSet></Period></MPD>"""
+
 
 class Player:
     """A program on one connection, which waits for each answer."""
@@ -45,7 +50,7 @@ class Player:
 
 
 async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers with the path, many times; playlists with one."""
+    """Answers with the path, many times; playlists and manifests with one."""
     with suppress(OSError, asyncio.IncompleteReadError):
         while head := await reader.readuntil(b"\r\n\r\n"):
             path = head.split(b" ")[1]
@@ -53,7 +58,11 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if length:
                 await reader.readexactly(int(length))
             body = PLAYLIST if path.endswith(b".m3u8") else path * 4_000
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            kind = b"video/mp4"
+            if path.partition(b"?")[0].endswith((b".mpd", b"/manifest")):
+                body, kind = MANIFEST, b"text/xml" if b".mpd" in path else b"application/dash+xml"
+            fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(body))
+            writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % fields + body)
             await writer.drain()
 
 
@@ -262,4 +271,28 @@ async def test_a_listed_stream_waits_without_a_word(setting: Setting) -> None:
     began_s = time.monotonic()
     await player.get("/film/seg4.ts")
     assert 1.0 < time.monotonic() - began_s < 8.0 - 1.0
+    player.writer.close()
+
+
+@pytest.mark.usefixtures("metered")
+@pytest.mark.parametrize("address", ["/film/all.mpd?x=1", "/film/manifest"])
+async def test_a_stream_with_a_manifest_waits_without_a_word(
+    setting: Setting, address: str
+) -> None:
+    player = await setting.player()
+    assert await player.get(address) == MANIFEST
+    for n in range(1, 4):
+        await player.get(f"/film/seg{n}.m4s")
+        if n == 2:
+            await setting.own_stands()
+            await asyncio.sleep(0.3)
+    known = setting.known()
+    began_s = time.monotonic()
+    asking = asyncio.create_task(player.get("/film/seg4.m4s"))
+    await asyncio.sleep(0.3)
+    assert known.waits
+    # Three segments of 2 s, less what was played.
+    assert 4.0 < known.player.buffered_s(asyncio.get_running_loop().time()) < 6.0
+    assert await asking == b"/film/seg4.m4s" * 4_000
+    assert 1.0 < time.monotonic() - began_s < 6.0
     player.writer.close()
