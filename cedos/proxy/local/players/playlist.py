@@ -46,6 +46,8 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
     if not lines or lines[0].strip().lstrip("\ufeff") != "#EXTM3U":
         return None
     here = urlsplit(url)
+    if len(here.path) > _LONGEST_URI or here.path.count("/") > MOST_FOLDERS:
+        return None
     found: dict[str, ListedSegment] = {}
     count = number = 0
     duration_s = None

@@ -43,6 +43,9 @@ def test_what_is_none() -> None:
     assert parse(URL, MEDIA + b"\xff") is None
     assert parse(URL, b"#EXTM3U\n" + b"#EXTINF:1,\na\n" * 20_001) is None
     assert parse(URL, b"") is None
+    assert parse("http://video.example/" + "a/" * 60, MEDIA) is not None
+    assert parse("http://video.example/" + "a/" * 70, MEDIA) is None
+    assert parse("http://video.example/" + "a" * 2_100, MEDIA) is None
 
 
 @given(
