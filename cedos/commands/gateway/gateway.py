@@ -21,7 +21,8 @@ from cedos.commands.exec import Duration, Size
 from cedos.commands.gateway.relay import Net
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
-from cedos.files.objects.object_store import ObjectStore, StorePart
+from cedos.files.clients_folder import StorePart
+from cedos.files.objects.object_store import ObjectStore
 from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.answers import RefusedError

@@ -1,12 +1,10 @@
 """The objects of all clients on the disk: each client's are its own, together they have a limit."""
 
-import fcntl
 import os
 import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -15,6 +13,7 @@ import msgspec
 import structlog
 
 from cedos.errors import TransferError
+from cedos.files.clients_folder import ClientsFolder, StorePart
 from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 from cedos.files.objects.stored_object import StoredObject
 from cedos.kernel import own_file
@@ -24,24 +23,8 @@ KEPT_S: Final = 7 * 86_400.0
 
 _LONGEST_RECORD: Final = 1 << 18
 _OURS: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.json|\.new)?")
-_CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class StorePart:
-    """Of one folder that `count` processes use: the clients of which one is this process's."""
-
-    number: int
-    count: int
-
-    def has(self, client: str) -> bool:
-        """A client is named by its host's id, which says whose it is (`sibling_processes.py`)."""
-        return (
-            _CLIENT.fullmatch(client) is not None
-            and int(client[:2], 16) % self.count == self.number
-        )
 
 
 class ObjectStore:
@@ -51,9 +34,9 @@ class ObjectStore:
     """
 
     def __init__(self, folder: Path, most_bytes: int, part: StorePart | None = None) -> None:
-        self._folder, self._most, self._part = folder, most_bytes, part
+        self._folder, self._most = folder, most_bytes
+        self._clients = ClientsFolder(folder, part)
         self._objects: dict[str, dict[str, StoredObject]] = {}
-        self._lock = -1
 
     @property
     def most_per_client(self) -> int:
@@ -61,36 +44,18 @@ class ObjectStore:
 
     def open(self) -> None:
         """TransferError: the folder cannot be used."""
-        if self._lock >= 0:
+        if self._clients.is_open:
             return
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = self._file_to_lock()
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._read()
-            except BaseException:
-                os.close(lock)
-                raise
+            self._clients.open(self._read)
         except OSError as error:
             _log.warning("keeps no objects", folder=str(self._folder), why=str(error))
             raise TransferError(
                 "this gateway cannot keep anything now; its owner's log says why"
             ) from None
-        self._lock = lock
-
-    def _file_to_lock(self) -> int:
-        if self._part is None:
-            return os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        name = f".part-{self._part.number}"
-        return os.open(
-            self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
 
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._clients.close()
 
     def of(self, client: str) -> list[StoredObject]:
         """A client's objects, those under way among them."""
@@ -194,11 +159,7 @@ class ObjectStore:
         self.remove(*oldest.pop())
 
     def _read(self) -> None:
-        for folder in self._folder.iterdir():
-            if not folder.is_dir() or folder.is_symlink():
-                continue
-            if self._part is not None and not self._part.has(folder.name):
-                continue
+        for folder in self._clients.of_clients():
             for path in folder.glob("*.json"):
                 with suppress(OSError, msgspec.MsgspecError):
                     record = msgspec.json.decode(

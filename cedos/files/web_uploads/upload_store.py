@@ -1,6 +1,5 @@
 """The uploads of all clients on the disk: each client's are its own, together they have a limit."""
 
-import fcntl
 import os
 import re
 import time
@@ -14,7 +13,7 @@ import msgspec
 import structlog
 
 from cedos.errors import TransferError
-from cedos.files.objects.object_store import StorePart
+from cedos.files.clients_folder import CLIENT, ClientsFolder, StorePart
 from cedos.files.web_uploads.kept_upload import KeptUpload
 from cedos.files.web_uploads.upload_record import UploadRecord
 from cedos.kernel import own_file
@@ -22,7 +21,6 @@ from cedos.kernel import own_file
 _LONGEST_RECORD: Final = 1 << 18
 _MOST_OF_CLIENT: Final = 1_000
 _KEEP_FREE: Final = 100_000_000
-_CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 _OURS: Final = re.compile(r"[0-9a-f]{32}(\.part(\.json(\.new)?)?|\.json|\.new)?")
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -35,10 +33,10 @@ class UploadStore:
     """
 
     def __init__(self, folder: Path, most_bytes: int, part: StorePart | None = None) -> None:
-        self._folder, self._most, self._part = folder, most_bytes, part
+        self._folder, self._most = folder, most_bytes
+        self._clients = ClientsFolder(folder, part)
         self._uploads: dict[str, dict[str, KeptUpload]] = {}
         self._spooled: Counter[str] = Counter()
-        self._lock = -1
 
     @property
     def used_before(self) -> bool:
@@ -51,33 +49,18 @@ class UploadStore:
 
     def open(self) -> None:
         """Reads what there is. TransferError: the folder cannot be used."""
-        if self._lock >= 0:
+        if self._clients.is_open:
             return
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            name = "" if self._part is None else f"-{self._part.number}"
-            lock = os.open(
-                self._folder / f".lock{name}",
-                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-                0o600,
-            )
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._read()
-            except BaseException:
-                os.close(lock)
-                raise
+            self._clients.open(self._read)
         except OSError as error:
             _log.warning("takes no uploads", folder=str(self._folder), why=str(error))
             raise TransferError(
                 "this gateway cannot keep anything now; its owner's log says why"
             ) from None
-        self._lock = lock
 
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._clients.close()
 
     def find(self, client: str, name: str) -> KeptUpload | None:
         return self._uploads.get(client, {}).get(name)
@@ -187,10 +170,8 @@ class UploadStore:
         return mine + more_bytes > self.most_per_client or everybody + more_bytes > self._most
 
     def _read(self) -> None:
-        for folder in self._folder.iterdir():
-            if folder.is_symlink() or not folder.is_dir() or not _CLIENT.fullmatch(folder.name):
-                continue
-            if self._part is not None and not self._part.has(folder.name):
+        for folder in self._clients.of_clients():
+            if not CLIENT.fullmatch(folder.name):
                 continue
             found: dict[str, KeptUpload] = {}
             for path in folder.glob("*.json"):

@@ -26,7 +26,6 @@ class Prospect:
         end_low_s, end_s, end_high_s: the median of its end with its 90 % interval.
         missed: probability that it is not in time, should metered networks wait for one more epoch.
         metered_bytes: expected.
-        ahead_bytes: what others with earlier deadlines have to carry before.
     """
 
     begin_at_s: float
@@ -35,7 +34,6 @@ class Prospect:
     end_high_s: float
     missed: float
     metered_bytes: float
-    ahead_bytes: float
 
 
 def prospect(
@@ -60,7 +58,6 @@ def prospect(
             [(each, 0.0) for each in free], [(each, EPOCH_S) for each in paid], within_s, bits
         ),
         metered_bytes=own_share * sum(metered) / _SLICES if paid else 0.0,
-        ahead_bytes=bits / 8.0 - flow.left_bytes,
     )
 
 

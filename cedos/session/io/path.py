@@ -134,7 +134,6 @@ class SessionPath:
         "index",
         "interface",
         "known",
-        "last_received_s",
         "path_id",
         "peer",
         "received_bytes",
@@ -167,7 +166,6 @@ class SessionPath:
         self.closed = False
         self.received_bytes = 0
         self.estimator = PathEstimator(facts)
-        self.last_received_s = driver.now()
         self._pending: list[Buffer] = []
         self._unsent_bytes = UNSENT_BYTES
         self._written_bytes = 0
@@ -203,7 +201,6 @@ class SessionPath:
             self.close("the other end closed the connection")
             return
         now = driver.now()
-        self.last_received_s = now
         self.received_bytes += size
         self._take(driver.view[:size], now)
 

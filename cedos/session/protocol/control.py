@@ -84,7 +84,7 @@ class Control:
         if self.failure is None and self.state is not SessionState.FINISHED:
             self.state = SessionState.FAILED
             sender = self._sender
-            self.failure = Failed(why, by_peer, sender.acknowledged_bytes, sender.irobs.floor)
+            self.failure = Failed(why, by_peer, sender.acknowledged_bytes)
             self._events.append(self.failure)
             self._sender.forget()
 

@@ -58,7 +58,6 @@ class Failed(Struct, frozen=True):
     why: str
     by_peer: bool
     acknowledged_bytes: int
-    acknowledged_irob: int
 
 
 Event: TypeAlias = (
