@@ -22,12 +22,12 @@ from cedos.model import (
 from cedos.selector.decision.barred import usable
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.detour import Detour, DetourVerdict, weigh
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sent import Sent
 from cedos.selector.energy.spares import not_worth_a_spare
 from cedos.selector.objective import Objective
+from cedos.selector.sessions.detour import Detour, DetourVerdict, weigh
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})

@@ -21,9 +21,9 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
-from cedos.selector.decision.detour import Detour
 from cedos.selector.decision.sent import Sent
 from cedos.selector.objective import WeightedCost
+from cedos.selector.sessions.detour import Detour
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio

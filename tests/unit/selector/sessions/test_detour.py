@@ -7,7 +7,7 @@ import pytest
 from cedos.model import StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.detour import Detour, DetourVerdict, weigh
+from cedos.selector.sessions.detour import Detour, DetourVerdict, weigh
 
 KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 WEB, SHELL = 443, 22
