@@ -28,6 +28,7 @@ from cedos.selector.decision.sent import Sent
 from cedos.selector.energy.spares import not_worth_a_spare
 from cedos.selector.objective import Objective
 from cedos.selector.sessions.detour import Detour, DetourVerdict, weigh
+from cedos.selector.sessions.look import Looks
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
@@ -59,6 +60,7 @@ class Decider:
         self._idle_s = idle_s
         self._recorded = recorded
         self._first_number = first_number
+        self._looks = Looks()
 
     @property
     def usable(self) -> Sequence[Network]:
@@ -150,6 +152,8 @@ class Decider:
         if multipath and sent is None:
             kinds.add(StrategyKind.MPTCP)
         decision = self._decide(transfer, context, kinds, sent)
+        if StrategyKind.MPTCP in kinds and detour is None:
+            decision = self._looks.beside(decision, self.usable)
         if twice and not self.choices.redundant:
             decision = replace(decision, reason=sentences(decision.reason, _NEVER_TWICE))
         if detour is None:

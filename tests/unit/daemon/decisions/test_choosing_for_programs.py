@@ -16,6 +16,7 @@ from cedos.model import (
     Bulk,
     Context,
     Decision,
+    Indicator,
     Label,
     SizeEstimate,
     Transfer,
@@ -158,3 +159,26 @@ async def test_the_control_socket_knows_networks_by_name_and_interface(stage: St
         assert "No answer over home for 0.25 s so far" in (await backend.choose(request)).reason
     with pytest.raises(ConfigError, match=r"no network eth7. The networks are: home, lte0"):
         await backend.choose(ChoiceRequest(size_bytes=4000, sent_over="eth7"))
+
+
+@pytest.mark.parametrize("multipath", [True, False])
+async def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(
+    stage: Stage, multipath: bool
+) -> None:
+    slow_once = Distribution((2.0,) * 3 + (40.0,) * 17)
+    model = Fixed(
+        wifi=slow_once, cellular=Distribution((6.0,)), mptcp_cellular=Distribution((7.0,))
+    )
+    decisions: list[Decision] = []
+    decider = Decider(
+        Choices(WeightedCost(), model, 3000, margin=0.1, switch_cost_s=0.1),
+        stage.flows.idle_s,
+        decisions.append,
+    )
+    decider.networks_changed([stage.wlan, stage.lte])
+    transfer = Transfer(SizeEstimate(16_000_000, 16_000_000, 16_000_000, "hint"), label=LONG)
+    known = {"wlan0": {"past1_bps": Indicator(4e6, 0.0)}}
+    made = decider.choose(transfer, Context(10.0, known), redundant=False, multipath=multipath)
+    assert str(made.choice) == ("mptcp(lte0, wlan0)" if multipath else "single(lte0)")
+    assert ("to show what it does" in made.reason) is multipath
+    assert decisions == [made]
