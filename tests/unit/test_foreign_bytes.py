@@ -8,6 +8,7 @@ they reach (`fuzz_foreign_bytes.py`).
 
 import contextlib
 import gc
+import gzip
 import logging
 import os
 import random
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -174,6 +176,23 @@ def played(data: bytes) -> None:
     answer.body()
 
 
+def carried(data: bytes) -> None:
+    """An answer's body in chunks and without, packed in each way, right or not."""
+    for coding in (b"gzip", b"deflate", b"identity"):
+        for length in (b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(data)):
+            answer = PassingAnswer(keep_bytes=10_000)
+            answer.feed(b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\n%s\r\n\r\n" % (coding, length))
+            if data:
+                answer.feed(data)
+            found = answer.body() if answer.complete else None
+            assert found is None or len(found) <= 10_000
+
+
+PACKED = (
+    gzip.compress(b"hello " * 50, mtime=0),
+    zlib.compress(b"hello " * 50),
+    gzip.compress(bytes(20_000)),
+)
 MANIFEST = (
     b'<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" mediaPresentationDuration="PT1M9.5S">'
     b'<BaseURL>b/</BaseURL><Period><AdaptationSet contentType="video">%s'
@@ -400,6 +419,14 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "manifests of streams": Parser(listed, MANIFESTS),
+    "bodies in chunks, and packed": Parser(
+        carried,
+        (
+            b'5\r\nhello\r\n2 ;a="b"\r\n, \r\n0\r\nX: y\r\n\r\n',
+            *(b"%x\r\n%s\r\n0\r\n\r\n" % (len(each), each) for each in PACKED),
+            *PACKED,
+        ),
+    ),
     "proxy requests": Parser(
         proxied, (b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n", HTTP), (RefusedError,)
     ),

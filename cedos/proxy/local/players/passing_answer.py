@@ -1,10 +1,11 @@
 """Where the answers on a connection of HTTP/1.1 begin and end, as they pass by. No I/O."""
 
 import re
-import zlib
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from cedos.proxy.local.players.chunked_body import ChunkedBody
+from cedos.proxy.local.players.content_coding import unpacked
 from cedos.proxy.request import LONGEST_HEAD
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
@@ -36,6 +37,8 @@ class PassingAnswer:
         self._kept = bytearray()
         self._fields: list[bytes] | None = None
         self._left: int | None = None
+        self._chunked: ChunkedBody | None = None
+        self._carried_bytes = 0
         self.status = 0
         self.body_bytes = 0
         self.strange = False
@@ -43,34 +46,36 @@ class PassingAnswer:
     @property
     def complete(self) -> bool:
         """All of it has come, for certain."""
+        if self._chunked is not None:
+            return self._chunked.complete
         return self._fields is not None and self._left == 0
 
     @property
     def open_ended(self) -> bool:
-        """It does not say beforehand how long it is."""
+        """It does not say how long it is."""
+        if self._chunked is not None:
+            return self._chunked.wrong and not self._chunked.complete
         return self._fields is not None and self._left is None
 
     @property
     def content_type(self) -> bytes:
         """In small letters, without parameters; empty: it does not say."""
-        return (self._field(b"content-type") or b"").partition(b";")[0].strip().lower()
+        told = self._all(b"content-type")
+        return told[-1].partition(b";")[0].strip().lower() if told else b""
 
     def body(self) -> bytes | None:
         """As the origin meant it, once all has come; None: it is not understood, or too long."""
-        if self._fields is None or self.body_bytes > self._keep_bytes:
+        if self._fields is None or self._carried_bytes > self._keep_bytes:
             return None
-        if self._field(b"transfer-encoding") is not None:
+        if self._chunked is not None:
+            if not self._chunked.complete:
+                return None
+        elif self._all(b"transfer-encoding"):
             return None
-        coding = (self._field(b"content-encoding") or b"").lower()
-        if coding in (b"", b"identity"):
-            return bytes(self._kept)
-        if coding != b"gzip":
+        codings = self._all(b"content-encoding")
+        if len(codings) > 1:
             return None
-        unpacking = zlib.decompressobj(wbits=31)
-        try:
-            return unpacking.decompress(bytes(self._kept), self._keep_bytes)
-        except zlib.error:
-            return None
+        return unpacked(b"".join(codings), bytes(self._kept), self._keep_bytes)
 
     def feed(self, data: bytes | memoryview) -> None:
         if self.strange or self.complete:
@@ -90,13 +95,10 @@ class PassingAnswer:
             self._head[:] = rest
         self.strange = self.strange or len(self._head) > LONGEST_HEAD
 
-    def _field(self, name: bytes) -> bytes | None:
-        """Of several the last; None: there is none."""
-        for each in reversed(self._fields or ()):
-            its_name, _, value = each.partition(b":")
-            if its_name.strip().lower() == name:
-                return value.strip()
-        return None
+    def _all(self, name: bytes) -> list[bytes]:
+        """The values of all fields with that name."""
+        split = (each.partition(b":") for each in self._fields or ())
+        return [value.strip() for own, _, value in split if own.strip().lower() == name]
 
     def _read(self, head: bytes) -> bool:
         """Whether the body follows, and not another head."""
@@ -115,9 +117,13 @@ class PassingAnswer:
             self._left = 0
             return True
         lengths = {found[1] for each in fields if (found := _LENGTH.fullmatch(each))}
-        chunked = any(each.lower().startswith(b"transfer-encoding:") for each in fields)
-        if len(lengths) == 1 and not chunked:
+        codings = self._all(b"transfer-encoding")
+        if len(lengths) == 1 and not codings:
             self._left = int(lengths.pop())
+        # With a length beside it, or of HTTP/1.0, each reader would take it in its own way.
+        clear = first.startswith(b"HTTP/1.1") and not self._all(b"content-length")
+        if clear and [each.lower() for each in codings] == [b"chunked"]:
+            self._chunked = ChunkedBody()
         return True
 
     def _take(self, data: bytes | memoryview) -> None:
@@ -125,10 +131,21 @@ class PassingAnswer:
         self.body_bytes += count
         if self.strange:
             return
+        if self._chunked is not None:
+            for part in self._chunked.payload(data):
+                self._keep(part)
+            self.strange = self._chunked.complete and self._chunked.wrong
+            return
         if self._left is not None:
             if count > self._left:
                 self.strange = True
                 return
             self._left -= count
-        if self.body_bytes <= self._keep_bytes:
+        self._keep(data)
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        self._carried_bytes += len(data)
+        if self._carried_bytes <= self._keep_bytes:
             self._kept += data
+        else:
+            self._kept.clear()

@@ -19,7 +19,13 @@ _FORGOTTEN_S: Final = 120.0
 _OK: Final = 200
 _Parse = Callable[[str, bytes], ListedObjects | None]
 _BY_SUFFIX: Final[dict[bytes, _Parse]] = {b".m3u8": playlist.parse, b".mpd": manifest.parse}
-_BY_TYPE: Final[dict[bytes, _Parse]] = {b"application/dash+xml": manifest.parse}
+_BY_TYPE: Final[dict[bytes, _Parse]] = {
+    b"application/dash+xml": manifest.parse,
+    b"application/vnd.apple.mpegurl": playlist.parse,
+    b"application/x-mpegurl": playlist.parse,
+    b"audio/mpegurl": playlist.parse,
+    b"audio/x-mpegurl": playlist.parse,
+}
 PLAYLIST_TYPES: Final = frozenset(_BY_TYPE)
 """Of answers that are playlists whatever their addresses."""
 
@@ -42,7 +48,7 @@ class Asked:
         """Of the answer; None: it is no playlist."""
         if self.bodiless:
             return None
-        return self._parse or _BY_TYPE.get(content_type)
+        return _BY_TYPE.get(content_type, self._parse)
 
     @property
     def url(self) -> str:

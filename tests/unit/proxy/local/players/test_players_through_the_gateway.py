@@ -1,6 +1,7 @@
 """Players' requests go over a session of their own, others do not; what is carried stays what it is."""
 
 import asyncio
+import gzip
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,16 @@ MANIFEST = b"""<?xml version="1.0"?>
     <Representation id="v" bandwidth="160000"/></AdaptationSet></Period></MPD>"""
 
 
+def _packed() -> bytes:
+    """A playlist as many servers send it, packed and in chunks."""
+    packed = gzip.compress(PLAYLIST, mtime=0)
+    parts = [packed[at : at + 30] for at in range(0, len(packed), 30)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in parts) + b"0;last\r\n\r\n"
+
+
+PACKED = _packed()
+
+
 class Player:
     """A program on one connection, which waits for each answer."""
 
@@ -45,6 +56,8 @@ class Player:
 
     async def answer(self) -> bytes:
         head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 15)
+        if b"chunked" in head:
+            return await asyncio.wait_for(self.reader.readuntil(b"0;last\r\n\r\n"), 15)
         length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
         return await asyncio.wait_for(self.reader.readexactly(length), 15)
 
@@ -62,6 +75,9 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if path.partition(b"?")[0].endswith((b".mpd", b"/manifest")):
                 body, kind = MANIFEST, b"text/xml" if b".mpd" in path else b"application/dash+xml"
             fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(body))
+            if path == b"/film/packed":
+                fields = b"Content-Type: Audio/MPEGURL; charset=utf-8\r\nContent-Encoding: gzip\r\n"
+                fields, body = fields + b"Transfer-Encoding: chunked", PACKED
             writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % fields + body)
             await writer.drain()
 
@@ -260,9 +276,14 @@ async def test_who_gives_up_what_is_under_way_leaves_nothing_behind(setting: Set
 
 
 @pytest.mark.usefixtures("metered")
-async def test_a_listed_stream_waits_without_a_word(setting: Setting) -> None:
+@pytest.mark.parametrize(
+    ("address", "playlist"), [("/film/list.m3u8", PLAYLIST), ("/film/packed", PACKED)]
+)
+async def test_a_listed_stream_waits_without_a_word(
+    setting: Setting, address: str, playlist: bytes
+) -> None:
     player = await setting.player()
-    assert await player.get("/film/list.m3u8") == PLAYLIST
+    assert await player.get(address) == playlist
     for n in range(4):
         await player.get(f"/film/seg{n}.ts")
         if n == 1:
