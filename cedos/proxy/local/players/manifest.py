@@ -4,9 +4,10 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from cedos.proxy.local.players import manifest_tree, url_template
+from cedos.proxy.local.players.addresses import Addresses, TooMuchWorkError
 from cedos.proxy.local.players.manifest_periods import ManifestPeriod, periods
 from cedos.proxy.local.players.manifest_tree import ManifestElement
 from cedos.proxy.local.players.playlist import MOST_FOLDERS, ListedSegment
@@ -86,18 +87,19 @@ def parse(url: str, body: bytes) -> Manifest | None:
         return None
     try:
         found = tuple(_Reader(url, root).representations())
-    except ValueError:
+    except (ValueError, TooMuchWorkError):
         return None
     return Manifest(found) if found else None
 
 
 class _Reader:
-    """ValueError: it is no manifest, or too much of one."""
+    """ValueError, TooMuchWorkError: it is no manifest, or too much of one."""
 
     def __init__(self, url: str, root: ManifestElement) -> None:
-        self._here = urlsplit(url)
+        self._netloc = urlsplit(url).netloc.replace("$", "$$")
+        self._addresses = Addresses()
         self._root = root
-        self._base = _joined(url.replace("$", "$$"), root)
+        self._base = self._joined(url.replace("$", "$$"), root)
         self._is_live = root.attributes.get("type") == "dynamic"
         self._timelines: dict[int, SegmentRuns | None] = {}
         self._written = 0
@@ -105,9 +107,9 @@ class _Reader:
     def representations(self) -> Iterator[_Representation]:
         count = 0
         for outer, period in periods(self._root):
-            base = _joined(self._base, outer)
+            base = self._joined(self._base, outer)
             for place, group in enumerate(outer.all("AdaptationSet")):
-                group_base = _joined(base, group)
+                group_base = self._joined(base, group)
                 track = _track(place, group)
                 for element in group.all("Representation"):
                     count += 1
@@ -160,7 +162,7 @@ class _Reader:
         runs = self._runs(timeline, attributes)
         if not 0 < runs.longest <= _LONGEST_S * timescale:
             raise ValueError("segments that are too long")
-        base = _joined(base, element)
+        base = self._joined(base, element)
         template: UrlTemplate | None = None
         listed: dict[str, int] = {}
         if told[-1].name == "SegmentTemplate":
@@ -210,17 +212,16 @@ class _Reader:
 
     def _target(self, base: str, address: str) -> str:
         """Path and query; `$` is doubled."""
-        there: SplitResult = urlsplit(urljoin(base, _short(address)))
-        if there.netloc != self._here.netloc.replace("$", "$$"):
+        netloc, target = self._addresses.target(base, _short(address))
+        if netloc != self._netloc:
             raise ValueError("another host")
-        return _short(f"{there.path}?{there.query}" if there.query else there.path)
+        return _short(target)
 
-
-def _joined(base: str, element: ManifestElement) -> str:
-    """What is below that element is relative to it; `$` is doubled, as it means more in a template."""
-    own = element.first("BaseURL")
-    relative = "" if own is None else own.text.strip().replace("$", "$$")
-    return _short(urljoin(base, relative))
+    def _joined(self, base: str, element: ManifestElement) -> str:
+        """What is below it is relative to it; `$` is doubled, as it means more in a template."""
+        own = element.first("BaseURL")
+        relative = "" if own is None else own.text.strip().replace("$", "$$")
+        return _short(self._addresses.joined(base, relative))
 
 
 def _short(address: str) -> str:

@@ -3,7 +3,9 @@
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
+
+from cedos.proxy.local.players.addresses import Addresses, TooMuchWorkError
 
 LONGEST: Final = 1 << 20
 MOST_FOLDERS: Final = 64
@@ -48,29 +50,36 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
     here = urlsplit(url)
     if len(here.path) > _LONGEST_URI or here.path.count("/") > MOST_FOLDERS:
         return None
+    try:
+        return _read(url, here.netloc, lines) or None
+    except (ValueError, TooMuchWorkError):
+        return None
+
+
+def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
+    """ValueError, TooMuchWorkError: it is no playlist."""
+    addresses = Addresses()
     found: dict[str, ListedSegment] = {}
     count = number = 0
     duration_s = None
-    for line in map(str.strip, lines):
-        if match := _SEQUENCE.fullmatch(line):
-            number = int(match[1])
-        elif line.startswith("#EXT-X-BYTERANGE"):
-            return None
+    for line in filter(None, map(str.strip, lines)):
+        if not line.startswith("#"):
+            if duration_s is None:
+                continue
+            count += 1
+            if count > _MOST_SEGMENTS or len(line) > _LONGEST_URI:
+                raise ValueError("too many segments, or a long address")
+            there, target = addresses.target(url, line)
+            if there == netloc:
+                found[target] = ListedSegment(number, duration_s)
+            number, duration_s = number + 1, None
         elif line.startswith("#EXTINF:"):
             match = _DURATION.fullmatch(line)
             if match is None or not 0 < float(match[1]) <= _LONGEST_S:
-                return None
+                raise ValueError("a duration that is none")
             duration_s = float(match[1])
-        elif line and not line.startswith("#") and duration_s is not None:
-            count += 1
-            if count > _MOST_SEGMENTS or len(line) > _LONGEST_URI:
-                return None
-            try:
-                there = urlsplit(urljoin(url, line))
-            except ValueError:
-                return None
-            if there.netloc == here.netloc:
-                target = f"{there.path}?{there.query}" if there.query else there.path
-                found[target] = ListedSegment(number, duration_s)
-            number, duration_s = number + 1, None
-    return found or None
+        elif line.startswith("#EXT-X-BYTERANGE"):
+            raise ValueError("a range of bytes")
+        elif match := _SEQUENCE.fullmatch(line):
+            number = int(match[1])
+    return found
