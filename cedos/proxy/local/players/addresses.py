@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-MOST_WORK: Final = 6 << 20
+MOST_WORK: Final = 4 << 20
 _WORK: Final = 1 << 10
 """What asking the library costs, beside the characters that it is given: some thousands may be asked."""
 

@@ -105,10 +105,15 @@ class _Reader:
         self._written = 0
 
     def representations(self) -> Iterator[_Representation]:
-        count = 0
+        if len(self._root.all("Period")) > _MOST_LISTS:
+            raise ValueError("too many periods")
+        count = groups = 0
         for outer, period in periods(self._root):
             base = self._joined(self._base, outer)
             for place, group in enumerate(outer.all("AdaptationSet")):
+                groups += 1
+                if groups > _MOST_LISTS:
+                    raise ValueError("too many sets")
                 group_base = self._joined(base, group)
                 track = _track(place, group)
                 for element in group.all("Representation"):
@@ -208,7 +213,8 @@ class _Reader:
         media = element.attributes.get("media")
         if media is None or "mediaRange" in element.attributes:
             raise ValueError("a range of bytes")
-        return self._target(base, _short(media).replace("$", "$$")).replace("$$", "$")
+        target = self._target(base, _short(media).replace("$", "$$"))
+        return target.replace("$$", "$") if "$" in target else target
 
     def _target(self, base: str, address: str) -> str:
         """Path and query; `$` is doubled."""

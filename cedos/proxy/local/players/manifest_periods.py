@@ -59,6 +59,5 @@ def _duration_s(element: ManifestElement, name: str) -> float | None:
     match = _DURATION.fullmatch(text)
     if match is None or text.endswith(("P", "T")):
         raise ValueError(name)
-    return sum(
-        float(digits) * unit_s for digits, unit_s in zip(match.groups("0"), _UNITS_S, strict=True)
-    )
+    told = zip(match.groups(), _UNITS_S, strict=True)
+    return sum([float(digits) * unit_s for digits, unit_s in told if digits], 0.0)

@@ -14,6 +14,7 @@ from cedos.proxy.local.players.playlist import LONGEST
 _NAMESPACE: Final = "urn:mpeg:dash:schema:mpd:2011"
 _DEEPEST: Final = 32
 _MOST_ELEMENTS: Final = 30_000
+_MOST_SKIPPED: Final = 30_000
 _LONGEST_TEXT: Final = 2_048
 _WANTED: Final = frozenset(
     {
@@ -66,6 +67,7 @@ class _Reader:
         self.root: ManifestElement | None = None
         self._open: list[ManifestElement] = []
         self._skipped = 0
+        self._skipped_count = 0
         self._count = 0
 
     def doctype(self, *_arguments: object) -> None:
@@ -74,19 +76,19 @@ class _Reader:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self._open) + self._skipped >= _DEEPEST:
             raise ValueError("too deep")
-        if self.root is None and name != "MPD":
-            raise ValueError("another root")
-        namespace = attributes.get("xmlns", _NAMESPACE if self._open else "")
-        foreign = namespace.lower() != _NAMESPACE
-        if foreign and self.root is None:
-            raise ValueError("another namespace")
-        if self._skipped or foreign or name not in _WANTED or self._open_is_linked():
+        if self.root is None:
+            if name != "MPD" or attributes.get("xmlns", "").lower() != _NAMESPACE:
+                raise ValueError("another root")
+        elif self._skipped or name not in _WANTED or self._is_foreign(attributes):
             self._skipped += 1
+            self._skipped_count += 1
+            if self._skipped_count > _MOST_SKIPPED:
+                raise ValueError("too many elements that say nothing")
             return
         self._count += 1
         if self._count > _MOST_ELEMENTS:
             raise ValueError("too many elements")
-        linked = any(each.endswith(":href") for each in attributes)
+        linked = ":href " in " ".join((*attributes, ""))  # no name has a space in it
         element = ManifestElement(name, attributes, linked)
         if self._open:
             self._open[-1].children.setdefault(name, []).append(element)
@@ -108,5 +110,7 @@ class _Reader:
             raise ValueError("a long address")
         element.text += data
 
-    def _open_is_linked(self) -> bool:
-        return bool(self._open) and self._open[-1].linked
+    def _is_foreign(self, attributes: dict[str, str]) -> bool:
+        """Of another namespace than what it is in, or in what is at another place."""
+        namespace = attributes.get("xmlns")
+        return self._open[-1].linked or not (namespace is None or namespace.lower() == _NAMESPACE)

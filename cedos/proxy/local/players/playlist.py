@@ -12,6 +12,7 @@ MOST_FOLDERS: Final = 64
 """In an address that others are relative to: each of them takes time by how deep it lies."""
 
 _MOST_SEGMENTS: Final = 20_000
+_MOST_LINES: Final = 150_000
 _LONGEST_URI: Final = 2_048
 _LONGEST_S: Final = 600.0
 _DURATION = re.compile(r"#EXTINF:([0-9]{1,5}(?:\.[0-9]{1,6})?)(?:,.*)?")
@@ -45,7 +46,7 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
         lines = body.decode("utf-8").splitlines()
     except UnicodeDecodeError:
         return None
-    if not lines or lines[0].strip().lstrip("\ufeff") != "#EXTM3U":
+    if not 0 < len(lines) <= _MOST_LINES or lines[0].strip().lstrip("\ufeff") != "#EXTM3U":
         return None
     here = urlsplit(url)
     if len(here.path) > _LONGEST_URI or here.path.count("/") > MOST_FOLDERS:
@@ -60,6 +61,7 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
     """ValueError, TooMuchWorkError: it is no playlist."""
     addresses = Addresses()
     found: dict[str, ListedSegment] = {}
+    durations_s: dict[str, float] = {}  # most are the same
     count = number = 0
     duration_s = None
     for line in filter(None, map(str.strip, lines)):
@@ -74,12 +76,21 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
                 found[target] = ListedSegment(number, duration_s)
             number, duration_s = number + 1, None
         elif line.startswith("#EXTINF:"):
-            match = _DURATION.fullmatch(line)
-            if match is None or not 0 < float(match[1]) <= _LONGEST_S:
-                raise ValueError("a duration that is none")
-            duration_s = float(match[1])
+            duration_s = durations_s.get(line)
+            if duration_s is None:
+                duration_s = durations_s[line] = _duration_s(line)
+        elif not line.startswith("#EXT-X-"):
+            continue
         elif line.startswith("#EXT-X-BYTERANGE"):
             raise ValueError("a range of bytes")
         elif match := _SEQUENCE.fullmatch(line):
             number = int(match[1])
     return found
+
+
+def _duration_s(line: str) -> float:
+    match = _DURATION.fullmatch(line)
+    duration_s = 0.0 if match is None else float(match[1])
+    if not 0 < duration_s <= _LONGEST_S:
+        raise ValueError("a duration that is none")
+    return duration_s

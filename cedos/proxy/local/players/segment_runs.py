@@ -1,11 +1,10 @@
 """The segments of a DASH list in ticks: runs of equal ones, however many, are never written out. Pure."""
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-_WHOLE = re.compile(r"[0-9]{1,20}")
+_MOST_DIGITS: Final = 20
 _KNOWN = frozenset({"t", "d", "r"})
 
 
@@ -14,22 +13,21 @@ def whole(attributes: Mapping[str, str], name: str, default: int | None = None) 
     text = attributes.get(name)
     if text is None and default is not None:
         return default
-    if text is None or not _WHOLE.fullmatch(text):
+    if text is None or len(text) > _MOST_DIGITS or not (text.isascii() and text.isdigit()):
         raise ValueError(name)
     return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """`count` segments of `length` ticks, which are the `first`th and so on; None: as many as come."""
+class _Run(NamedTuple):
+    """`segments` of `length` ticks, which are the `first`th and so on; None: as many as come."""
 
     start: int
     length: int
     first: int
-    count: int | None
+    segments: int | None
 
     def segment(self, place: int) -> tuple[int, int] | None:
-        if self.count is not None and place >= self.count:
+        if self.segments is not None and place >= self.segments:
             return None
         return self.start + place * self.length, self.length
 
@@ -46,7 +44,7 @@ class SegmentRuns:
         for run in runs:
             if run.length <= 0 or run.start <= last:
                 raise ValueError("segments that cannot be")
-            last = run.start + ((run.count or 1) - 1) * run.length
+            last = run.start + ((run.segments or 1) - 1) * run.length
         self._runs = runs
         self._starts = [run.start for run in runs]
         self._firsts = [run.first for run in runs]
@@ -67,7 +65,7 @@ class SegmentRuns:
         runs: list[_Run] = []
         start = first = 0
         for entry, following in zip(entries, [*entries[1:], None], strict=True):
-            if entry.keys() - _KNOWN:
+            if not _KNOWN.issuperset(entry):
                 raise ValueError("an attribute that nobody knows")
             start, length = whole(entry, "t", start), whole(entry, "d")
             count = None

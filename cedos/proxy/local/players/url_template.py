@@ -9,6 +9,9 @@ from typing import Final
 _IDENTIFIER = re.compile(r"\$(?:(RepresentationID)|(Bandwidth|Number|Time)(?:%0([0-9]{1,2})d)?)?\$")
 _VARIABLES: Final = ("Number", "Time")
 _WIDEST: Final = 20
+_MOST_SIGNS: Final = 32
+"""Of `$`, in an address with all that is before it: each representation's own has to be read."""
+
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 
 
@@ -25,7 +28,7 @@ def filled(media: str, representation_id: str, bandwidth: str) -> str:
             return f"{_whole(bandwidth):0{_width(match[3])}d}"
         return match[0]
 
-    if "$" in _IDENTIFIER.sub("", media):
+    if media.count("$") > _MOST_SIGNS or "$" in _IDENTIFIER.sub("", media):
         raise ValueError("an identifier that is none")
     return _IDENTIFIER.sub(value, media)
 
@@ -40,6 +43,8 @@ class UrlTemplate:
     """
 
     def __init__(self, text: str) -> None:
+        if text.count("$") > _MOST_SIGNS:
+            raise ValueError("too many variables")
         self._texts = [""]
         self._widths: list[int] = []
         names = set()

@@ -1,5 +1,6 @@
 """Manifests of DASH, as far as they say what plays when."""
 
+import time
 from dataclasses import dataclass
 from xml.sax.saxutils import quoteattr
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.proxy.local.players.manifest import Manifest, parse
-from cedos.proxy.local.players.playlist import ListedSegment
+from cedos.proxy.local.players.playlist import LONGEST, ListedSegment
 
 URL = "http://video.example/films/a/all.mpd?t=1"
 NAMESPACE = "urn:mpeg:dash:schema:mpd:2011"
@@ -291,6 +292,55 @@ def test_there_are_bounds() -> None:
     written = '<SegmentList duration="2">' + '<SegmentURL media="a"/>' * 100 + "</SegmentList>"
     assert parse(URL, one(written)) is not None
     assert parse(URL, one(written + many[: 201 * 24])) is None
+    for empty in ("<Period start='PT0S'/>", "<Period start='PT0S'><AdaptationSet/></Period>"):
+        full = [
+            right.replace(b"<Period>", empty.encode() * each + b"<Period start='PT0S'>")
+            for each in (999, 1_000)
+        ]
+        assert [parse(URL, each) is None for each in full] == [False, True]
+    sets = [
+        right.replace(b"<Period>", b"<Period>" + b"<AdaptationSet/>" * each)
+        for each in (999, 1_000)
+    ]
+    assert [parse(URL, each) is None for each in sets] == [False, True]
+    signs = [one(TEMPLATE % ("$$" * each + "$Number$")) for each in (15, 16)]
+    assert [parse(URL, each) is None for each in signs] == [False, True]
+
+
+DEEP = "http://a.test/" + f"{'d' * 24}/" * 57 + "l.mpd"
+TIMES = "".join(f'<S t="{3 * each}" d="1" r="-1"/>' for each in range(26_000))
+TIMELINE = (
+    f"<SegmentTemplate media='{{}}'><SegmentTimeline>{TIMES}</SegmentTimeline></SegmentTemplate>"
+)
+MANY = '<Representation id="%d"/>' * 999 % tuple(range(999))
+ADDRESSES = "".join(f'<SegmentURL media="{{}}{each}"/>' for each in range(20_000))
+LIST = f'<SegmentList duration="2">{ADDRESSES}</SegmentList>'
+FEW = '<SegmentList duration="2">' + '<SegmentURL media="../a"/>' * 20 + "</SegmentList>"
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        LIST.replace("{}", "s") + "<a/>" * 29_000,
+        LIST.replace("{}", "../s") + "<a/>" * 29_000,
+        LIST.replace("{}", ".s") + "<a/>" * 29_000,
+        TIMELINE.format("$Time$/" * 12 + "x" * 300) + MANY + "<a/>" * 29_000,
+        FEW + MANY + "<a/>" * 29_000,
+        (TEMPLATE % "$Number$") + MANY.replace("/>", "><BaseURL>.a/</BaseURL></Representation>"),
+        (TEMPLATE % ("$$" * 1_000 + "$Number$")) + MANY,
+        "<a/>" * 240_000,
+        "<a><b/></a>" * 90_000,
+    ],
+)
+def test_what_is_made_to_take_time_takes_little(inside: str) -> None:
+    body = one(inside)
+    assert len(body) <= LONGEST
+    took_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        parse(DEEP, body)
+        took_s.append(time.process_time() - began_s)
+    assert min(took_s) < 0.25
 
 
 def test_dollars_in_addresses_are_no_templates() -> None:

@@ -33,6 +33,8 @@ OUTSIDE = (
         HEAD + "<x>" * 32 + "</x>" * 32 + "</MPD>",
         HEAD + "<x>" * 200_000,
         HEAD + "<S/>" * 30_000 + "</MPD>",
+        HEAD + "<x/>" * 30_001 + "</MPD>",
+        HEAD + "<x>" + "<S/>" * 30_000 + "</x></MPD>",
         f"{HEAD}<BaseURL>{'&amp;' * 2_049}</BaseURL></MPD>",
         f"{HEAD}{' ' * (1 << 20)}</MPD>",
         "<m:MPD xmlns:m='urn:mpeg:dash:schema:mpd:2011'></m:MPD>",

@@ -1,9 +1,12 @@
 """Media playlists of HLS, as far as they say how long what plays."""
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.local.players.playlist import ListedSegment, parse
+from cedos.proxy.local.players.playlist import LONGEST, ListedSegment, parse
 
 URL = "http://video.example/films/a/list.m3u8?t=1"
 MEDIA = b"""#EXTM3U
@@ -43,9 +46,44 @@ def test_what_is_none() -> None:
     assert parse(URL, MEDIA + b"\xff") is None
     assert parse(URL, b"#EXTM3U\n" + b"#EXTINF:1,\na\n" * 20_001) is None
     assert parse(URL, b"") is None
+    assert parse(URL, MEDIA + b"#\n" * 149_000) == parse(URL, MEDIA)
+    assert parse(URL, MEDIA + b"#\n" * 150_000) is None
     assert parse("http://video.example/" + "a/" * 60, MEDIA) is not None
     assert parse("http://video.example/" + "a/" * 70, MEDIA) is None
     assert parse("http://video.example/" + "a" * 2_100, MEDIA) is None
+
+
+DEEP = "http://a.test/" + f"{'d' * 24}/" * 57 + "l.m3u8"
+
+
+@pytest.mark.parametrize(
+    ("url", "listed", "then"),
+    [
+        (DEEP, "s%d", "a/"),
+        (DEEP, "s%d/a/b/c/d/e/f/g/h", ""),
+        ("http://a.test/" + "d" * 1_600, "s%d", "#\n"),
+        (DEEP, "../s%d", "#EXTINF:1\n"),
+        (DEEP, ".s%d", "#\n"),
+        (DEEP, "s%d#", "a/"),
+        (URL, ".s%d", "#\n"),
+        (URL, "%d", "\n"),
+        (URL + "q" * 60_000, ";", ""),
+    ],
+)
+def test_what_is_made_to_take_time_takes_little(url: str, listed: str, then: str) -> None:
+    """Many addresses, and the rest of it what else takes time."""
+    segments = [
+        f"#EXTINF:1,\n{listed % each if '%' in listed else listed}" for each in range(20_000)
+    ]
+    text = "#EXTM3U\n" + "\n".join(segments) + "\n"
+    body = (text + then * ((LONGEST - len(text)) // len(then) if then else 0)).encode()
+    assert len(body) <= LONGEST
+    took_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        parse(url, body)
+        took_s.append(time.process_time() - began_s)
+    assert min(took_s) < 0.25
 
 
 @given(
