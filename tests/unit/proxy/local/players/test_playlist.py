@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.proxy.local.players import manifest
+from cedos.proxy.local.players.players import PLAYLIST_TYPES, Asked
 from cedos.proxy.local.players.playlist import LONGEST, ListedSegment, parse
 
 URL = "http://video.example/films/a/list.m3u8?t=1"
@@ -34,6 +36,29 @@ def test_segments_have_their_places_and_durations() -> None:
         "/s10.ts": ListedSegment(10, 3.0),
     }
     assert parse(URL, MEDIA.replace(b"\n", b"\r\n")) == parse(URL, MEDIA)
+
+
+@pytest.mark.parametrize("target", [b"/play?id=1", b"/list.m3u8", b"/all.mpd"])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        b"application/vnd.apple.mpegurl",
+        b"application/x-mpegurl",
+        b"audio/mpegurl",
+        b"audio/x-mpegurl",
+    ],
+)
+def test_its_content_types_tell_it_whatever_its_address(target: bytes, content_type: bytes) -> None:
+    assert content_type in PLAYLIST_TYPES
+    assert Asked("a.test", target, ()).parser(content_type) is parse
+    assert Asked("a.test", target, (), bodiless=True).parser(content_type) is None
+
+
+def test_without_its_content_types_its_address_tells_it() -> None:
+    for content_type in (b"", b"text/plain", b"video/mp4"):
+        assert Asked("a.test", b"/A.M3U8?x", ()).parser(content_type) is parse
+        assert Asked("a.test", b"/a.mpd", ()).parser(content_type) is manifest.parse
+        assert Asked("a.test", b"/a.ts?b.m3u8", ()).parser(content_type) is None
 
 
 def test_what_is_none() -> None:
