@@ -10,7 +10,7 @@ from cedos.proxy.local.players import manifest_tree, url_template
 from cedos.proxy.local.players.addresses import Addresses, TooMuchWorkError
 from cedos.proxy.local.players.manifest_periods import ManifestPeriod, periods
 from cedos.proxy.local.players.manifest_tree import ManifestElement
-from cedos.proxy.local.players.playlist import MOST_FOLDERS, ListedSegment
+from cedos.proxy.local.players.playlist import MOST_CHARACTERS, MOST_FOLDERS, ListedSegment
 from cedos.proxy.local.players.segment_runs import SegmentRuns, whole
 from cedos.proxy.local.players.url_template import UrlTemplate
 
@@ -102,7 +102,7 @@ class _Reader:
         self._base = self._joined(url.replace("$", "$$"), root)
         self._is_live = root.attributes.get("type") == "dynamic"
         self._timelines: dict[int, SegmentRuns | None] = {}
-        self._written = 0
+        self._written = self._characters = 0
 
     def representations(self) -> Iterator[_Representation]:
         if len(self._root.all("Period")) > _MOST_LISTS:
@@ -221,6 +221,9 @@ class _Reader:
         netloc, target = self._addresses.target(base, _short(address))
         if netloc != self._netloc:
             raise ValueError("another host")
+        self._characters += len(target)
+        if self._characters > MOST_CHARACTERS:
+            raise TooMuchWorkError
         return _short(target)
 
     def _joined(self, base: str, element: ManifestElement) -> str:

@@ -11,6 +11,9 @@ LONGEST: Final = 1 << 20
 MOST_FOLDERS: Final = 64
 """In an address that others are relative to: each of them takes time by how deep it lies."""
 
+MOST_CHARACTERS: Final = 4 << 20
+"""Of all its addresses, as they are kept: each may repeat a long base."""
+
 _MOST_SEGMENTS: Final = 20_000
 _MOST_LINES: Final = 150_000
 _LONGEST_URI: Final = 2_048
@@ -62,7 +65,7 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
     addresses = Addresses()
     found: dict[str, ListedSegment] = {}
     durations_s: dict[str, float] = {}  # most are the same
-    count = number = 0
+    count = number = characters = 0
     duration_s = None
     for line in filter(None, map(str.strip, lines)):
         if not line.startswith("#"):
@@ -72,6 +75,9 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
             if count > _MOST_SEGMENTS or len(line) > _LONGEST_URI:
                 raise ValueError("too many segments, or a long address")
             there, target = addresses.target(url, line)
+            characters += len(target)
+            if characters > MOST_CHARACTERS:
+                raise ValueError("long addresses")
             if there == netloc:
                 found[target] = ListedSegment(number, duration_s)
             number, duration_s = number + 1, None
