@@ -16,7 +16,7 @@ from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus, media, pages
 from emu.workloads.web.browser import Browser, Tab
 from emu.workloads.web.pages import PlannedPage, Visit, Visits
-from emu.workloads.web.video import PLAYER, PlannedVideo, Watched, watch
+from emu.workloads.web.video import PLAYER, PlannedVideo, Watched, visit, watch
 
 Rows = list[dict[str, Any]]
 
@@ -139,6 +139,11 @@ class Person(Started):
 
     def close(self) -> None:
         self._browser.close()
+
+    def visit(self, *, timeout_s: float) -> None:
+        """Opens the videos' pages without playing. EmulationError: one did not come."""
+        for planned, tab in zip(self._wanted.videos, self._tabs, strict=True):
+            visit(tab, planned, timeout_s=timeout_s)
 
     def browse(self, *, zero_at_s: float, limit_s: float) -> Browsed:
         """Carries the plan out. EmulationError: the browser or one of its tabs crashed."""

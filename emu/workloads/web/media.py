@@ -30,7 +30,8 @@ class Media:
     """One video: `segments` of `segment_s` in each of `bitrates_bps`, in a folder of its own.
 
     `init-R.mp4` begins representation R (its number in `bitrates_bps`, which ascend), `R-N.m4s` is
-    its segment N, from 1 on; `media_R.m3u8` lists them all (HLS).
+    its segment N, from 1 on; `media_R.m3u8` lists them all (HLS; `master.m3u8` lists those), and
+    `all.mpd` (DASH).
     """
 
     folder: Path
@@ -43,14 +44,19 @@ class Media:
         return sum((self.folder / f"{representation}-{n}.m4s").stat().st_size for n in wanted)
 
 
+def cache_directory() -> Path:
+    """`CEDOS_EMU_CACHE_DIR`, else /var/cache/cedos-emu."""
+    return Path(os.environ.get("CEDOS_EMU_CACHE_DIR", "/var/cache/cedos-emu"))
+
+
 def make(bitrates_bps: tuple[int, ...], *, duration_s: float, segment_s: float) -> Media:
-    """Encodes the video, or finds it in the cache (`CEDOS_EMU_CACHE_DIR`, /var/cache/cedos-emu).
+    """Encodes the video, or finds it in the cache.
 
     EmulationError: ffmpeg is missing or failed.
     """
     segments = max(1, round(duration_s / segment_s))
     key = repr((_VERSION, bitrates_bps, segments, segment_s))
-    cache = Path(os.environ.get("CEDOS_EMU_CACHE_DIR", "/var/cache/cedos-emu"))
+    cache = cache_directory()
     folder = cache / f"video-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -80,9 +86,10 @@ def nginx_servers(media: Sequence[Media], player: Path, *, tls: bool, http2: boo
     {listen}
     server_name {HOST};
     types {{ text/html html; text/javascript js; video/mp4 mp4 m4s;
-            application/vnd.apple.mpegurl m3u8; }}
+            application/vnd.apple.mpegurl m3u8; application/dash+xml mpd; }}
     add_header Cache-Control no-store;
     root {player};
+    location /libraries/ {{ add_header Cache-Control max-age=3600; }}
 {locations}
   }}
 """

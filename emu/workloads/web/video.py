@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cedos.errors import EmulationError
 from emu.workloads.web.browser import Tab
 from emu.workloads.web.media import HOST, MIME, Media
 
@@ -20,7 +21,7 @@ class PlannedVideo:
     """One video; `at_s` counts from the start of the measured part of the run.
 
     `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most;
-    `cmcd`: it says what it has in store; `hls`: it reads playlists.
+    `cmcd`: it says what it has in store; `hls`: it reads playlists; `page` has the player.
     """
 
     number: int
@@ -33,6 +34,7 @@ class PlannedVideo:
     tls: bool
     cmcd: bool = False
     hls: bool = False
+    page: str = "player.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Watched:
 
     `start_s` is from there to the first picture (the limit where none came), `watched_s` to its end
     or the limit; it stood still `stalls` times, for `stall_s` in all; `segments` are those that
-    were begun.
+    were begun; `remarks` are what the player had to put up with.
     """
 
     planned: PlannedVideo
@@ -64,6 +66,7 @@ class Watched:
     segments: tuple[SegmentTiming, ...]
     censored: bool
     problem: str | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def transfer_s(self) -> float:
@@ -116,6 +119,23 @@ def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) 
     return _watched(planned, started_at_s, time.monotonic() - started_at_s, state)
 
 
+def visit(tab: Tab, planned: PlannedVideo, *, timeout_s: float) -> None:
+    """Opens the video's page with nothing to play: the browser has its player then, as of a visit before.
+
+    EmulationError: it did not come, or the browser or the tab crashed.
+    """
+    deadline_at_s = time.monotonic() + timeout_s
+    tab.go(_page(planned))
+    while _player_state(tab) is None:
+        if time.monotonic() > deadline_at_s:
+            raise EmulationError(f"{_page(planned)} did not come within {timeout_s:g} s")
+        tab.event(_LOOK_S)
+    # Another fragment alone would load nothing.
+    tab.go("about:blank")
+    while _player_state(tab) is not None:
+        tab.event(_LOOK_S)
+
+
 def _url(planned: PlannedVideo) -> str:
     media = planned.media
     wanted = {
@@ -129,8 +149,11 @@ def _url(planned: PlannedVideo) -> str:
         "cmcd": media.bitrates_bps if planned.cmcd else None,
         "hls": planned.hls,
     }
-    scheme = "https" if planned.tls else "http"
-    return f"{scheme}://{HOST}/player.html#{urllib.parse.quote(json.dumps(wanted))}"
+    return f"{_page(planned)}#{urllib.parse.quote(json.dumps(wanted))}"
+
+
+def _page(planned: PlannedVideo) -> str:
+    return f"{'https' if planned.tls else 'http'}://{HOST}/{planned.page}"
 
 
 def _player_state(tab: Tab) -> dict[str, Any] | None:
@@ -175,4 +198,5 @@ def _watched(
         ),
         censored=state["ended_s"] is None,
         problem=state["problem"],
+        remarks=tuple(state.get("remarks", ())),
     )

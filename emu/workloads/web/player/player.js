@@ -1,30 +1,8 @@
 // A small player for media that emu/web/media.py made: segments one after another, as many ahead as the
-// buffer may hold, played as soon as the first one is there. What happened is in `told`. With `wanted.cmcd`
-// it says with each request what it has in store (CTA-5004), as dash.js and hls.js do where they are told to;
-// with `wanted.hls` it reads the playlist of what it plays first.
+// buffer may hold, played as soon as the first one is there. With `wanted.cmcd` it says with each request what
+// it has in store (CTA-5004), as dash.js and hls.js do where they are told to; with `wanted.hls` it reads the
+// playlist of what it plays first.
 "use strict";
-
-const wanted = JSON.parse(decodeURIComponent(location.hash.slice(1)));
-const video = document.querySelector("video");
-const now = () => performance.now() / 1000;
-const told = {begun_s: now(), started_s: null, ended_s: null, segments: [], stalls: [], problem: null};
-
-const pause = (seconds) => new Promise((then) => setTimeout(then, 1000 * seconds));
-const ahead_s = () =>
-  video.buffered.length ? video.buffered.end(video.buffered.length - 1) - video.currentTime : 0;
-
-video.addEventListener("playing", () => {
-  told.started_s ??= now();
-  const last = told.stalls.at(-1);
-  if (last && last.ended_s === null) last.ended_s = now();
-});
-video.addEventListener("waiting", () => {
-  if (told.started_s === null || video.ended) return;
-  const last = told.stalls.at(-1);
-  if (!last || last.ended_s !== null) told.stalls.push({started_s: now(), ended_s: null});
-});
-video.addEventListener("ended", () => { told.ended_s = now(); });
-video.addEventListener("error", () => { told.problem ??= video.error.message; });
 
 // Buffer-based rate adaptation (Huang et al., SIGCOMM 2014): the lowest rate while the buffer holds less
 // than the reservoir, the highest where it is as full as it gets, in between in proportion.
