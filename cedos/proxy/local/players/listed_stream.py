@@ -1,5 +1,6 @@
 """A player that says nothing, by the playlists that it read: what it has got and cannot have played."""
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -11,6 +12,11 @@ _MOST_LISTS: Final = 16
 _TOGETHER_S: Final = 5.0
 _FULL_S: Final = 0.2
 _FAST: Final = 1.15
+_LOOKS_S: Final = 0.5
+"""A player that is full may look whether a segment was played no more often: dash.js does so every half
+second, and asks for one of 2 s now and then after 1.5 s, for the next after 2.5 s."""
+
+_MOST_ASKED: Final = 9
 _MS_PER_BYTE_BPS: Final = 8_000.0
 """The clock counts bytes: of a stream with this bit rate one is a millisecond."""
 
@@ -35,6 +41,12 @@ class _Key:
         return f"{self.url}#{self.rendition}" if self.rendition else self.url
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    at_s: float
+    segment: ListedSegment
+
+
 @dataclass(slots=True)
 class _Run:
     """Segments that came one after another: played from when the first of them was there."""
@@ -43,7 +55,7 @@ class _Run:
     last: ListedSegment | None = None
     got_ms: int = 0
     came_s: float | None = None
-    asked_full_s: float | None = None
+    asked_full: deque[_Asked] = field(default_factory=lambda: deque(maxlen=_MOST_ASKED))
     is_fast: bool = False
 
     def leads_to(self, segment: ListedSegment) -> bool:
@@ -58,12 +70,25 @@ class _Run:
             self.last = segment
             self.store_s(now)
 
-    def asked(self, duration_s: float, now: float) -> None:
+    def asked(self, segment: ListedSegment, now: float) -> None:
         """One that is full asks for the next segment whenever one was played: so fast it plays."""
-        full = self.came_s is not None and now - self.came_s > _FULL_S
-        if full and self.asked_full_s is not None:
-            self.is_fast = duration_s > _FAST * (now - self.asked_full_s)
-        self.asked_full_s = now if full else None
+        if self.came_s is None or now - self.came_s <= _FULL_S:
+            self.asked_full.clear()
+            return
+        if self.asked_full:
+            if self.asked_full[-1].segment.number == segment.number:
+                return  # once more, as after an error
+            self.is_fast = self._is_fast(segment, now)
+        self.asked_full.append(_Asked(now, segment))
+
+    def _is_fast(self, segment: ListedSegment, now: float) -> bool:
+        """Whether, since one of the last times, more was played than time went by."""
+        played_s = segment.duration_s
+        for earlier in reversed(self.asked_full):
+            if played_s > _FAST * (now - earlier.at_s) + _LOOKS_S:
+                return True
+            played_s += earlier.segment.duration_s
+        return False
 
     def store_s(self, now: float) -> float:
         return (self.got_ms - self.clock.played_bytes(self.got_ms, now)) / 1e3
@@ -105,7 +130,7 @@ class ListedStreams:
             if (segment := segments.get(target)) is not None:
                 key = _Key(url, segment.track, segment.rendition)
                 run = self._run(key, segment)
-                run.asked(segment.duration_s, now)
+                run.asked(segment, now)
                 store_s = None if run.is_fast else run.store_s(now)
                 return PlayerWord(kind=key.text, buffer_s=store_s, duration_s=segment.duration_s)
         return None

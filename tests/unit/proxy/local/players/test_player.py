@@ -205,3 +205,38 @@ def test_of_a_listed_stream_that_is_played_faster_nothing_is_known() -> None:
             streams.came(f"/v{n}", every_s * n + 0.1)
         assert found is not None
         assert (found.buffer_s is not None) is known
+
+
+def asked_when_full(*every_s: float) -> ListedStreams:
+    """Segments of 4 s, asked for after such pauses; the last has not come."""
+    streams = ListedStreams()
+    streams.read("v", PICTURES, 0.0)
+    for n in range(3):
+        streams.came(f"/v{n}", 0.0)
+    now = 0.0
+    for n, pause_s in enumerate(every_s, 3):
+        streams.came(f"/v{n - 1}", now + 0.1)
+        now += pause_s
+        streams.word(f"/v{n}", now)
+    return streams
+
+
+def test_who_looks_twice_a_second_asks_early_now_and_then() -> None:
+    streams = asked_when_full(4.0, 4.02, 3.4)
+    assert store_s(streams, "/v5", 11.5) > 0.0
+    found = asked_when_full(4.0, 3.4, 4.5, 4.0, 3.5).word("/v7", 19.5)
+    assert found is not None
+    assert found.buffer_s is not None
+
+
+def test_who_plays_a_fourth_faster_is_found_soon() -> None:
+    streams = asked_when_full(4.0, 3.2, 3.2, 3.2)
+    found = streams.word("/v6", 13.7)
+    assert found is not None
+    assert found.buffer_s is None
+
+
+def test_who_asks_once_more_does_not_play_faster() -> None:
+    streams = asked_when_full(4.0, 4.0)
+    assert store_s(streams, "/v4", 9.0) > 0.0
+    assert store_s(streams, "/v4", 9.1) > 0.0
