@@ -16,7 +16,7 @@ _LOOKS_S: Final = 0.5
 """A player that is full may look whether a segment was played no more often: dash.js does so every half
 second, and asks for one of 2 s now and then after 1.5 s, for the next after 2.5 s."""
 
-_MOST_ASKED: Final = 9
+_MOST_ASKED: Final = 8
 _MS_PER_BYTE_BPS: Final = 8_000.0
 """The clock counts bytes: of a stream with this bit rate one is a millisecond."""
 
