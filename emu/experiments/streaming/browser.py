@@ -72,10 +72,25 @@ _VIDEO: Final = VideoLoad(
 )  # fmt: skip
 
 
-def watched(accesses: tuple[Access, Access], name: str, keep: Path | None = None) -> dict[str, Any]:
-    """One ride, one of `_WAYS`. EmulationError: among others, a library cannot be fetched."""
+def watched(
+    accesses: tuple[Access, Access],
+    name: str,
+    keep: Path | None = None,
+    bitrates_bps: tuple[int, ...] = (_RATE_BPS,),
+) -> dict[str, Any]:
+    """One ride, one of `_WAYS`; of several rates the player chooses.
+
+    EmulationError: among others, a library cannot be fetched.
+    """
     way = _WAYS[name]
-    video = msgspec.structs.replace(_VIDEO, tls=way.tls, cmcd=way.cmcd, hls=way.hls)
+    video = msgspec.structs.replace(
+        _VIDEO,
+        tls=way.tls,
+        cmcd=way.cmcd,
+        hls=way.hls,
+        bitrates_bps=bitrates_bps,
+        bitrate_bps=bitrates_bps[0] if len(bitrates_bps) == 1 else None,
+    )
     scenario = Scenario(video=(video,), duration_s=_PLAY_S, limit_s=_LIMIT_S, seed=1)
     wanted = browsing.plan(scenario, 1)
     fetched = None
@@ -114,6 +129,8 @@ def watched(accesses: tuple[Access, Access], name: str, keep: Path | None = None
             keep.mkdir(parents=True, exist_ok=True)
             for each in laptop.directory.glob("**/*.log"):
                 shutil.copy(each, keep / f"{name}-{each.name}")
+    chooses = planned.fixed is None
+    size_bytes = seen.received_bytes if chooses else planned.media.size_bytes(planned.fixed or 0)
     return {
         "way": name,
         "start_s": seen.start_s,
@@ -124,7 +141,8 @@ def watched(accesses: tuple[Access, Access], name: str, keep: Path | None = None
         "remarks": seen.remarks,
         "wifi_mb": (after[WLAN] - before[WLAN]) / 1e6,
         "lte_mb": (after[LTE] - before[LTE]) / 1e6,
-        "bitrate_bps": 8 * planned.media.size_bytes(0) / _PLAY_S,
+        "bitrate_bps": 8 * size_bytes / _PLAY_S,
+        "chosen_kbps": [each.bitrate_bps // 1000 for each in seen.segments],
     }
 
 
@@ -145,9 +163,23 @@ def _least_mb(
 @click.command()
 @click.option("--places", "directory", required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--way", "ways", type=click.Choice(tuple(_WAYS)), multiple=True, default=tuple(_OURS))
+@click.option(
+    "--rate",
+    "rates_bps",
+    type=click.IntRange(min=50_000),
+    multiple=True,
+    default=(_RATE_BPS,),
+    help="Bits per second; the player chooses among several.",
+)
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for the programs' logs.")
 @click.argument("place")
-def main(directory: Path, ways: tuple[str, ...], keep: Path | None, place: str) -> None:
+def main(
+    directory: Path,
+    ways: tuple[str, ...],
+    rates_bps: tuple[int, ...],
+    keep: Path | None,
+    place: str,
+) -> None:
     """Prints a line of JSON for each way."""
     networks = load(directory)[place].networks
     wifi, lte = (
@@ -155,7 +187,7 @@ def main(directory: Path, ways: tuple[str, ...], keep: Path | None, place: str) 
         for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
     )
     for way in ways:
-        found = watched((wifi, lte), way, keep)
+        found = watched((wifi, lte), way, keep, tuple(sorted(set(rates_bps))))
         rate_bps, start_s = found["bitrate_bps"], found["start_s"]
         least = {
             "least_lte_mb": _least_mb((wifi, lte), rate_bps, _DELAY_S),

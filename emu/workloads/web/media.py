@@ -21,7 +21,7 @@ HOST = "video.example"
 _FRAMES_PER_S = 10
 _SIZE = "320x180"
 _TIMEOUT_S = 300.0
-_VERSION = 2
+_VERSION = 3
 """Part of the cache's key: a change of what is made below needs a new one."""
 
 
@@ -108,7 +108,7 @@ def _encode(folder: Path, bitrates_bps: tuple[int, ...], segments: int, segment_
     command += ["-level", "3.1", "-x264-params", "nal-hrd=cbr:force-cfr=1"]
     command += ["-g", group, "-keyint_min", group, "-sc_threshold", "0", "-bf", "0"]
     command += ["-f", "dash", "-seg_duration", f"{segment_s:g}", "-use_template", "1"]
-    command += ["-hls_playlist", "1"]
+    command += ["-hls_playlist", "1", "-adaptation_sets", "id=0,streams=v"]
     command += ["-init_seg_name", "init-$RepresentationID$.mp4"]
     command += ["-media_seg_name", "$RepresentationID$-$Number$.m4s", str(folder / "all.mpd")]
     try:

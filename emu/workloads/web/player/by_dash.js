@@ -16,7 +16,7 @@ function play() {
   const events = dashjs.MediaPlayer.events;
   const is_segment = ({request}) => request?.type === "MediaSegment";
   player.on(events.FRAGMENT_LOADING_STARTED, (event) => {
-    if (is_segment(event)) asked(event.request.index + 1, 0);
+    if (is_segment(event)) asked(event.request.index + 1, Number(event.request.representationId));
   });
   player.on(events.FRAGMENT_LOADING_COMPLETED, (event) => {
     if (!is_segment(event)) return;
