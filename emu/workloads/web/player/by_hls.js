@@ -11,8 +11,9 @@ function play() {
   player.on(Hls.Events.FRAG_LOADING, (_, {frag}) => {
     if (frag.sn !== "initSegment") asked(frag.sn, representation_of(frag));
   });
-  player.on(Hls.Events.FRAG_LOADED, (_, {frag, payload}) => {
-    if (frag.sn !== "initSegment") came(frag.sn, payload.byteLength);
+  player.on(Hls.Events.FRAG_LOADED, (_, {frag}) => {
+    // Its bytes are another thread's by now.
+    if (frag.sn !== "initSegment") came(frag.sn, frag.stats.loaded);
   });
   player.on(Hls.Events.ERROR, (_, {details, fatal, frag}) => {
     remark(`${details}${frag ? ` ${frag.sn}` : ""}`);
