@@ -14,9 +14,9 @@ _WORK: Final = 1 << 10
 """What asking the library costs, beside the characters that it is given: some thousands may be asked."""
 
 _FIRST: Final = r"[^\0- ./?#;]"
-_OTHERS: Final = r"[^\0-\x1f/?#;]*+"
-_NAME: Final = rf"{_FIRST}{_OTHERS}(?:;[^\0-\x1f/?#]++)?(?:\?[^\0-\x1f#]++)?(?<! )"
-_BELOW: Final = re.compile(rf"(?![A-Za-z0-9+.-]*+:)(?:{_FIRST}{_OTHERS}/)*+(?:{_NAME})?")
+_OTHERS: Final = r"[^\0-\x1f/?#;]*"
+_NAME: Final = rf"{_FIRST}{_OTHERS}(?:;[^\0-\x1f/?#]+)?(?:\?[^\0-\x1f#]+)?(?<! )"
+_BELOW: Final = re.compile(rf"(?![A-Za-z0-9+.-]*:)(?:{_FIRST}{_OTHERS}/)*(?:{_NAME})?")
 """In the folder, or in folders of it; no scheme, and nothing that goes up."""
 
 _SOMEWHERE: Final = re.compile(rf"([^\0-\x1f?#]*/)((?:{_NAME})?)")
