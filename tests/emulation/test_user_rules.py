@@ -21,8 +21,13 @@ SCRIPT = f"""
     }}
     paths() {{
         mptcpize run curl -sm 8 --limit-rate 300k -o /dev/null http://$2/bytes/1500000 &
-        sleep 2
-        echo "$1 $(ss -Htan dst $2 | awk '{{ print $4 }}' | cut -d: -f1 | sort -u | wc -l)"
+        most=0
+        for _ in $(seq 20); do
+            sleep 0.2
+            now=$(ss -Htan dst $2 | awk '{{ print $4 }}' | cut -d: -f1 | sort -u | wc -l)
+            [ $now -gt $most ] && most=$now
+        done
+        echo "$1 $most"
         wait $!
     }}
     begin
