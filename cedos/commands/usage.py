@@ -46,7 +46,8 @@ def command(since: str, as_json: bool) -> None:
     exact to a quarter of an hour only.
 
     Below are the servers whose connections carried most, those over metered networks first: of those
-    that are open now, and the last 20,000 that have ended (`max_rows` in [history]).
+    that are open now, and the last 20,000 that have ended (`max_rows` in [history]), each with all that
+    it carried.
     """
     try:
         since_unix_s = amounts.since(since, datetime.now()).timestamp()

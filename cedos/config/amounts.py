@@ -19,7 +19,8 @@ _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturda
 _EARLIEST: Final = datetime(1981, 1, 1)
 MORNING_HOUR: Final = 8
 """A day without a time of day is meant as its morning."""
-_STAYS = re.compile(r"\d{1,2}:\d{2}$|\d{4}-\d{2}-\d{2}")
+_LASTING = re.compile(r"\d{1,2}:\d{2}$|\d{4}-\d{2}-\d{2}")
+"""What means no other day tomorrow, or is meant anew each day."""
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
 PLAINLY_BYTES: Final = 1e6
@@ -89,7 +90,8 @@ def by(text: str, now: datetime) -> datetime:
 
 def _meant(text: str, now: datetime, day_hour: int) -> datetime:
     """`day_hour`: of a day without a time. ValueError, OverflowError."""
-    day, _, time_of_day = text.lower().partition(" ")
+    lower = text.lower()
+    day, _, time_of_day = lower.partition(" ")
     named = ["today", "tomorrow"].index(day) if day in {"today", "tomorrow"} else None
     if named is None and len(day) >= 3:
         number = next((n for n, name in enumerate(_DAYS) if name.startswith(day)), None)
@@ -105,8 +107,8 @@ def _meant(text: str, now: datetime, day_hour: int) -> datetime:
             hour, minute = map(int, time_of_day.split(":"))
         midnight = datetime.combine(now.date(), datetime.min.time(), now.tzinfo)
         return (midnight + timedelta(days=named)).replace(hour=hour, minute=minute)
-    if re.match(r"[\d.]+ ?(ms|min|s|h|d)", text.lower()):
-        return now + timedelta(seconds=seconds(text.lower()))
+    if re.match(r"[\d.]+ ?(ms|min|s|h|d)", lower):
+        return now + timedelta(seconds=seconds(lower))
     if re.fullmatch(r"\d{1,2}:\d{2}", text):
         hour, minute = map(int, text.split(":"))
         found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
@@ -149,17 +151,14 @@ def until(text: str, now: datetime, *, kept: bool = False) -> datetime:
     """
     text = " ".join(text.split())
     try:
-        if kept and not _STAYS.match(text):
+        if kept and not _LASTING.match(text):
             raise ValueError(text)
         found = _meant(text, now, 0)
     except (ValueError, OverflowError):
-        if kept:
-            raise ValueError(
-                f'"{text}" is no time: write "18:00", "2026-12-01" or "2026-12-01 08:00" (local time)'
-            ) from None
+        others = "" if kept else '"tomorrow 18:00", "30d", '
         raise ValueError(
-            f'"{text}" is no time: write "18:00", "tomorrow 18:00", "30d", "2026-12-01" or'
-            ' "2026-12-01 08:00" (local time)'
+            f'"{text}" is no time: write "18:00", {others}"2026-12-01" or "2026-12-01 08:00"'
+            " (local time)"
         ) from None
     if why := end_wrong(found):
         raise ValueError(f'"{text}": {why}')

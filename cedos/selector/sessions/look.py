@@ -69,8 +69,8 @@ class Looks:
         if silence is not None and silence.value > 0.0:
             return False
         # Spread over both, it goes at the sum of their rates.
-        best_s = 1.0 / (1.0 / chosen.time_s + 1.0 / alone.time_low_s)
-        if chosen.time_s - best_s < _WORTH_S:
+        saves_s = chosen.time_s**2 / (chosen.time_s + alone.time_low_s)
+        if saves_s < _WORTH_S:
             return False
         looked_s = context.at_s - self._at_s.get(name, -inf)
         if looked_s >= AGAIN_S:

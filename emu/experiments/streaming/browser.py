@@ -21,6 +21,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.experiments.streaming.optimum import Playback, least_metered_bytes
 from emu.experiments.streaming.ride import carried
@@ -187,7 +188,10 @@ def main(
         for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
     )
     for way in ways:
-        found = watched((wifi, lte), way, keep, tuple(sorted(set(rates_bps))))
+        try:
+            found = watched((wifi, lte), way, keep, tuple(sorted(set(rates_bps))))
+        except EmulationError as error:
+            raise click.ClickException(str(error)) from error
         rate_bps, start_s = found["bitrate_bps"], found["start_s"]
         least = {
             "least_lte_mb": _least_mb((wifi, lte), rate_bps, _DELAY_S),

@@ -73,10 +73,13 @@ class Program:
         self.left = self.left[self._stream.write(self.left) :]
 
 
-async def multiplexed(session: SlowSession) -> Multiplexer:
+async def shared(programs: int) -> tuple[SlowSession, Multiplexer, list[Program]]:
+    """A slow session that so many programs want to fill."""
+    session = SlowSession()
     multiplexer = Multiplexer(cast(Connection, session))
     session.on_change(multiplexer._changed)
-    return multiplexer
+    made = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(programs)]
+    return session, multiplexer, made
 
 
 def data_of(carried: list[tuple[Label, bytes]], label: Label) -> list[StreamBytes]:
@@ -85,18 +88,14 @@ def data_of(carried: list[tuple[Label, bytes]], label: Label) -> list[StreamByte
 
 
 async def test_large_data_waits_in_its_stream_and_not_in_the_session() -> None:
-    session = SlowSession()
-    multiplexer = await multiplexed(session)
-    programs = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(20)]
+    session, _, programs = await shared(20)
     waits = sum(len(data) for label, data in session.waiting if label is LARGE)
     assert waits < ROOM_BYTES + 20_000
     assert sum(len(program.left) for program in programs) > 2_000_000
 
 
 async def test_a_chunk_of_each_goes_in_turn() -> None:
-    session = SlowSession()
-    multiplexer = await multiplexed(session)
-    programs = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(8)]
+    session, _, programs = await shared(8)
     session.carry()
     for _ in range(4):
         taken = [frame.stream for frame in data_of(session.carry(), LARGE)]
@@ -107,10 +106,7 @@ async def test_a_chunk_of_each_goes_in_turn() -> None:
 
 
 async def test_the_last_one_who_comes_waits_for_no_more_than_a_chunk_of_each_other() -> None:
-    session = SlowSession()
-    multiplexer = await multiplexed(session)
-    for _ in range(8):
-        Program(multiplexer.open("h", 80), PROGRAM_BYTES)
+    session, multiplexer, _ = await shared(8)
     late = multiplexer.open("h", 80)
     Program(late, PROGRAM_BYTES)
     session.carry()
@@ -119,18 +115,14 @@ async def test_the_last_one_who_comes_waits_for_no_more_than_a_chunk_of_each_oth
 
 
 async def test_small_data_does_not_wait_for_turns() -> None:
-    session = SlowSession()
-    multiplexer = await multiplexed(session)
-    for _ in range(8):
-        Program(multiplexer.open("h", 80), PROGRAM_BYTES)
+    session, multiplexer, _ = await shared(8)
     click = multiplexer.open("h", 80)
     assert click.write(b"GET /") == 5
     assert [frame.stream for frame in data_of(session.waiting, SMALL)][-1] == click.number
 
 
 async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
-    session = SlowSession()
-    multiplexer = await multiplexed(session)
+    session, multiplexer, _ = await shared(0)
     small, large = multiplexer.open("h", 80), multiplexer.open("h", 80)
     bulk = Program(large, PROGRAM_BYTES)
     session.full = True
@@ -146,8 +138,7 @@ async def test_who_found_the_session_full_goes_on_when_it_has_room() -> None:
 
 
 async def test_a_stream_that_is_over_has_no_turn() -> None:
-    session = SlowSession()
-    multiplexer = await multiplexed(session)
+    session, multiplexer, _ = await shared(0)
     programs = [multiplexer.open("h", 80) for _ in range(4)]
     for each in programs:
         Program(each, PROGRAM_BYTES)
