@@ -45,7 +45,8 @@ def configure(
 ) -> None:
     """Sets up all logging of this process; a second call replaces the first.
 
-    `form`: `console` for people; `json`: one object a line with `event`, `level`, `time` (UTC).
+    `form`: `console` for people, with the date unless it is a terminal; `json`: one object a line with
+    `event`, `level`, `time` (UTC).
     """
     stream = stream or sys.stderr
     journal = ends_in_journal(stream)
@@ -56,7 +57,9 @@ def configure(
     if form == "json":
         shared.append(structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"))
     elif not journal:
-        shared.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
+        # A file is read days later.
+        fmt = "%H:%M:%S" if stream.isatty() else "%Y-%m-%d %H:%M:%S"
+        shared.append(structlog.processors.TimeStamper(fmt=fmt, utc=False))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -1,5 +1,6 @@
 """What the tests of whole emulations share."""
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,3 +20,13 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("CEDOS_EMU_RUNTIME_DIR", str(directory))
     yield directory
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def host_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One test of `cedos-emu shell` at a time, of all that run side by side: each shell makes the same
+    folders of the host, and some tests watch them."""
+    file = tmp_path_factory.getbasetemp().parent / "host-folders.lock"
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,12 +1,10 @@
 """`cedos-emu shell`: any command inside the emulated laptop, as it would run on one."""
 
-import fcntl
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from emu.places.traces import Trace
 from emu.testbed.netns import RUN
 
 HOST = (Path("/var/lib/cedos"), Path("/run/cedos"))
+pytestmark = pytest.mark.usefixtures("host_folders")
+
 SHELL = [sys.executable, "-c", "from emu.commands.cedos_emu import main; main()", "shell"]
 
 
@@ -25,16 +25,6 @@ def places(tmp_path: Path) -> Path:
         Trace.constant(rate_bps, 5).write(tmp_path / kind / f"even-{kind}.trace.gz")
     (tmp_path / "places.csv").write_text("place,wifi,cellular\neven,even-wifi,even-cellular\n")
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def host_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One test at a time, of all that run side by side: each shell makes the same folders, and some
-    tests watch them."""
-    file = tmp_path_factory.getbasetemp().parent / "host-folders.lock"
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def shell(places: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

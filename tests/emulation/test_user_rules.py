@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from emu.places.traces import Trace
 
 SHELL = [sys.executable, "-c", "from emu.commands.cedos_emu import main; main()", "shell"]
@@ -50,6 +52,7 @@ SCRIPT = f"""
 """
 
 
+@pytest.mark.usefixtures("host_folders")
 def test_hosts_keep_to_their_networks(tmp_path: Path) -> None:
     for kind, rate_bps in (("wifi", 24e6), ("cellular", 12e6)):
         (tmp_path / kind).mkdir()

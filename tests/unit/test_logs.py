@@ -4,8 +4,10 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -90,6 +92,18 @@ def test_console() -> None:
     assert "reason='disk full'" in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
     assert "unseen" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("terminal", "form"), [(True, "%H:%M:%S"), (False, "%Y-%m-%d %H:%M:%S")])
+def test_a_file_tells_the_day_and_a_terminal_does_not(
+    terminal: bool, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    logs.configure(stream=stream)
+    structlog.get_logger().info("said")
+    line = re.sub(r"\x1b\[[0-9]*m", "", stream.getvalue())
+    time.strptime(line.split(" [")[0].strip(), form)
 
 
 def test_what_others_gave_moves_no_cursor() -> None:
