@@ -128,7 +128,11 @@ def test_what_programs_keep_for_a_user_stays_in_the_laptop(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(other))
     python = f"{sys.executable} -c"
     script = f"""
-        timeout -s INT 3 {sys.executable} -m cedos gateway --name 192.0.2.1 --no-cache
+        {sys.executable} -m cedos gateway --name 192.0.2.1 --no-cache & gateway=$!
+        for _ in $(seq 100); do
+            [ -n "$(find $CEDOS_USER_DIR -name gateway-clients.toml)" ] && break; sleep 0.2
+        done
+        kill $gateway; wait $gateway
         {python} 'from cedos.commands.sessions.pod import main; main()' \\
             --add http://198.51.100.1/feed.xml --name news
         ls -R $CEDOS_USER_DIR; cat $HOME/.local/state/cedos/podcasts.json
