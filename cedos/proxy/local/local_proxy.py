@@ -236,14 +236,20 @@ class LocalProxy:
         """Over the player's own session, and where that cannot be had, over that of all."""
         begun = words.begin if words else None
         if talk is not None and talk.link is not None:
-            talk.current = talk.link
+            talk.goes_over(talk.link)
+
+            def own(stream: ProxiedStream) -> None:
+                talk.opened(stream)
+                if begun is not None:
+                    begun(stream)
+
             try:
-                return await self._opened_patiently(talk.link.open(host, port, begun, use), words)
+                return await self._opened_patiently(talk.link.open(host, port, own, use), words)
             except GatewayUnreachableError:
                 if words is not None:
                     words.end(again=True)
         if talk is not None:
-            talk.current = None
+            talk.goes_over(None)
         return await self._link.open(host, port, begun, use)
 
     async def _opened_patiently(

@@ -34,6 +34,9 @@ class CarryObserver(Protocol):
     def said(self, data: bytes) -> bool:
         """Of the program; False: it is to go over another stream, and none of it over this one."""
 
+    def allowed(self, parts: list[Chunk]) -> list[Chunk]:
+        """Of what has come that of which the program is to have now."""
+
     def answered(self, data: Chunk) -> None:
         """What the program has taken."""
 
@@ -211,6 +214,8 @@ class Carry:
         waiting = stream.waiting
         while waiting:
             parts = list(islice(waiting, _MOST_CHUNKS))
+            if self._observer is not None and not (parts := self._observer.allowed(parts)):
+                break
             try:
                 sent = self.program.sendmsg(parts)
             except (BlockingIOError, InterruptedError):
@@ -227,7 +232,7 @@ class Carry:
                 self._write(on=True)
                 return
         self._write(on=False)
-        if stream.peer_ended and not self._down_done:
+        if stream.peer_ended and not waiting and not self._down_done:
             self._down_done = True
             with suppress(OSError):
                 self.program.shutdown(socket.SHUT_WR)

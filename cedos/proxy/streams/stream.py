@@ -178,6 +178,15 @@ class ProxiedStream:
             self._granted = limit
             self._say(StreamWindow(self.number, limit), ordered=False)
 
+    def narrow(self, limit: int) -> None:
+        """The other end may send so little until `widen`; before anything else is said on the stream."""
+        self._say(StreamWindow(self.number, limit))
+
+    def widen(self) -> None:
+        """As if it had never been narrow."""
+        if self._broken is None and not self._peer_ended:
+            self._say(StreamWindow(self.number, self._granted))
+
     @property
     def room_bytes(self) -> int:
         """What the other end's window has room for."""
@@ -294,6 +303,8 @@ class ProxiedStream:
         """The other end's program has read, and so fast: what was only handed in says nothing of that."""
         now_s, more = self._loop.time(), limit - self._limit
         if more <= 0:
+            if not self.sent_bytes and self._limit == INITIAL_WINDOW_BYTES:
+                self._limit = limit  # it is to be narrow; else one that came late
             return
         if self._widened_at_s:
             wanted = int(more / max(now_s - self._widened_at_s, 1e-6) * _CHUNK_S)

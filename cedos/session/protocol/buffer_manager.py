@@ -27,12 +27,13 @@ class AwaitedPiece(NamedTuple):
     """So much of it has still to come; `begun`: some is here or on its way, and would be lost.
 
     `metered_bps`: how fast such came over the metered network, from their first byte to their last, the
-    slowest of late; None: none did.
+    slowest of late; None: none did. `head`: the least of an answer is wanted at once, whatever brings it.
     """
 
     left_bytes: int = 0
     begun: bool = False
     metered_bps: float | None = None
+    head: bool = False
 
 
 NOTHING_AWAITED: Final = AwaitedPiece()

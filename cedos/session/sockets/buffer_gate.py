@@ -65,7 +65,8 @@ class BufferGate:
             now - self._came_s,
             awaited,
         )
-        before, self.open = self.open, self.buffer.metered_wanted(situation)
+        wanted = self.buffer.metered_wanted(situation) or (awaited.head and not up)
+        before, self.open = self.open, wanted
         if self.open and not before:
             self._opened_s = now
         return self.open is not before

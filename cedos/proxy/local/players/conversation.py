@@ -8,25 +8,30 @@ from typing import Final
 
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.players import cmcd
-from cedos.proxy.local.players.known_player import KnownPlayer
+from cedos.proxy.local.players.known_player import HEAD_BYTES, KnownPlayer
 from cedos.proxy.local.players.passing_answer import PassingAnswer
 from cedos.proxy.local.players.player import Piece
 from cedos.proxy.local.players.players import PLAYLIST_TYPES, Asked, Players
 from cedos.proxy.local.players.playlist import LONGEST as LONGEST_PLAYLIST
 from cedos.proxy.request import LONGEST_HEAD, forwarded
+from cedos.proxy.streams.stream import Chunk, ProxiedStream
 
 _HEAD_END: Final = b"\r\n\r\n"
 _METHODS: Final = (b"GET ", b"HEAD ")
+_BELIEVED: Final = (b"audio/", b"video/")
 _HTTP_PORT: Final = 80
 _LONGEST_HOST: Final = 260
 
 
 class Conversation:
-    """`said` and `answered` get all that goes by, `close` when it is over.
+    """`goes_over` a session and `opened` by a stream of it; `said` and `answered` get what goes by.
+
+    `close` when it is over.
 
     `link`: over which session it had better go on; None: over that of all programs. Players' requests
     go over their own once that stands, and what is none of theirs over the common one: a connection
-    changes between two requests.
+    changes between two requests. What waits for a network is not said before there is one, and by a
+    stream of its own: then its answer's head can be let through alone (`allowed`).
     """
 
     def __init__(self, players: Players, host: str, port: int, clock: Callable[[], float]) -> None:
@@ -40,11 +45,23 @@ class Conversation:
         self._piece: Piece | None = None
         self._off = False
         self._link: GatewayLink | None = None
-        self.current: GatewayLink | None = None
+        self._current: GatewayLink | None = None
+        self._headed: ProxiedStream | None = None
 
     @property
     def link(self) -> GatewayLink | None:
         return self._link
+
+    def goes_over(self, link: GatewayLink | None) -> None:
+        self._current = link
+        if link is None and self._piece is not None:
+            self._piece.held = False
+
+    def opened(self, stream: ProxiedStream) -> None:
+        """It goes on by this stream, on which nothing was said yet."""
+        self._headed = None
+        if self._piece is not None and self._player is not None and self._current is not None:
+            self._headed = stream if self._player.opened(self._piece, stream) else None
 
     def said(self, data: bytes | memoryview) -> bool:
         """Takes what the program says; False: it had better be said over `link`."""
@@ -66,7 +83,31 @@ class Conversation:
         if asked is None:
             return self._leave_off(may_move=whole and clear)
         self._begin(asked)
-        return not (whole and clear) or self._link is self.current
+        if not (whole and clear):
+            return True
+        held = self._holds
+        return self._link is self._current and not held
+
+    def allowed(self, parts: list[Chunk]) -> list[Chunk]:
+        """The head and one byte, as long as no more is let come than that needs.
+
+        Chromium tells nobody of a head before the body begins; where it does not believe the content
+        type it wants more of it. Of some bytes, and nothing then, players conclude how slow it is.
+        """
+        stream, answer = self._headed, self._answer
+        if stream is None or answer is None or self._off:
+            return parts
+        data = b"".join(parts)
+        if not answer.begun:
+            return [data[: answer.head_bytes(data)]]
+        more_comes = stream.received_bytes <= HEAD_BYTES and answer.left_bytes > len(data)
+        if more_comes and not stream.peer_ended and stream.broken is None:
+            if answer.body_bytes:
+                return []
+            if answer.content_type.startswith(_BELIEVED):
+                return [data[:1]]
+        self._headed = None
+        return parts
 
     def answered(self, data: bytes | memoryview) -> None:
         """Takes what the program was given."""
@@ -74,8 +115,10 @@ class Conversation:
         if self._off or answer is None:
             return
         answer.feed(data)
-        if self._piece is not None:
+        if self._piece is not None and self._player is not None:
             self._piece.came(answer.body_bytes, self._clock())
+            if not self._piece.answered and (answer.begun or self._has_long_head):
+                self._player.answered(self._piece)
         if answer.strange:
             self._leave_off(may_move=False)
         elif answer.complete:
@@ -84,13 +127,25 @@ class Conversation:
     @property
     def gave_up(self) -> bool:
         """Whether a program that says no more has given up what it asked for; players wait."""
-        return self._piece is not None and not self._piece.received_bytes
+        if self._piece is None:
+            return False
+        return not self._piece.received_bytes or self._headed is not None
 
     def close(self) -> None:
         """The connection is over."""
         answer = self._answer
         self._end(whole=answer is not None and (answer.complete or answer.open_ended))
         self._off = True
+
+    @property
+    def _holds(self) -> bool:
+        if self._link is None or self._piece is None or self._player is None:
+            return False
+        return self._player.holds(self._piece)
+
+    @property
+    def _has_long_head(self) -> bool:
+        return self._headed is not None and self._headed.received_bytes >= HEAD_BYTES
 
     def _between(self) -> bool:
         """Whether the answer before has come, as players wait for it; one without a length ends so."""
@@ -125,7 +180,7 @@ class Conversation:
         player = self._players.player(asked, word)
         if player is not None:
             self._player = player
-        if self._player is None or (word is None and self.current is None):
+        if self._player is None or (word is None and self._current is None):
             self._link = None
             return
         self._piece = self._player.asked(word, cmcd.without(asked.target))
@@ -149,7 +204,7 @@ class Conversation:
         if self._piece is not None:
             self._end(whole=False)
         self._answer, self._off, self._link = None, True, None
-        stays = not may_move or self.current is None
-        if stays and self.current is not None and self._player is not None:
+        stays = not may_move or self._current is None
+        if stays and self._current is not None and self._player is not None:
             self._piece = self._player.asked(None)
         return stays

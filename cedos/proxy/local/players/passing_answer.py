@@ -51,6 +51,22 @@ class PassingAnswer:
         return self._fields is not None and self._left == 0
 
     @property
+    def begun(self) -> bool:
+        """Its head has come."""
+        return self._fields is not None
+
+    @property
+    def left_bytes(self) -> int:
+        """How much of its body has still to come, where it says so."""
+        return self._left or 0
+
+    def head_bytes(self, data: bytes) -> int:
+        """How much of what comes next belongs to the head that it has not got to the end of."""
+        before = len(self._head)
+        end = (bytes(self._head) + data).find(_HEAD_END)
+        return len(data) if end < 0 else end + len(_HEAD_END) - before
+
+    @property
     def open_ended(self) -> bool:
         """It does not say how long it is."""
         if self._chunked is not None:

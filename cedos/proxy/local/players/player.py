@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager
@@ -20,6 +20,14 @@ _PATIENT: Final = 0.7
 """A player that gave a request up, and makes it again, is not let wait for as long again: it may give
 up for good the second time."""
 
+_HEAD_DUE_S: Final = 6.0
+"""Players that wait for an answer's head alone (hls.js, and Shaka for the connection) give up after 10 s:
+before that it is let through, while the body waits."""
+
+HEAD_S: Final = 4.0
+"""So long a head may take to come, and the metered network is there for nothing else."""
+
+_HEAD_BEFORE_S: Final = 1.0
 _RATES: Final = 3
 _WORTH_BYTES: Final = 50_000
 _SHORTEST_S: Final = 0.05
@@ -32,7 +40,11 @@ _NOT_PLAYED: Final = frozenset(("m", "i", "k", "o"))
 
 @dataclass(slots=True)
 class Piece:
-    """A request that was made and is not answered in full; `word`: None, nothing is known of it."""
+    """A request that was made and is not answered in full; `word`: None, nothing is known of it.
+
+    `held`: it has not left this host, so that its answer's head can be had alone; `headed`: that was
+    let come so. `answered`: the head is here.
+    """
 
     word: PlayerWord | None
     asked_s: float
@@ -40,6 +52,14 @@ class Piece:
     patience_s: float = float("inf")
     received_bytes: int = 0
     came_s: float | None = None
+    held: bool = False
+    headed: bool = False
+    answered: bool = False
+
+    def head_is_due(self, now: float) -> bool:
+        """Whether its player may give it up soon, for want of a head."""
+        due_s = self.asked_s + min(_HEAD_DUE_S, self.patience_s - _HEAD_BEFORE_S)
+        return self.held and not self.answered and due_s <= now < due_s + HEAD_S
 
     def came(self, received_bytes: int, now: float) -> None:
         """So much of the answer's body is here."""
@@ -52,6 +72,13 @@ class Piece:
         if self.word is None or self.word.buffer_s is None:
             return 0.0
         return max(self.word.buffer_s - (now - self.asked_s) * self.word.rate, 0.0)
+
+
+class _GivenUp(NamedTuple):
+    """`headed`: though the head had come."""
+
+    patience_s: float
+    headed: bool
 
 
 @dataclass(slots=True)
@@ -77,7 +104,8 @@ class Player:
 
     name: str
     manager: BufferManager = field(default_factory=BufferManager)
-    _patience_s: dict[bytes, float] = field(default_factory=dict)
+    _given_up: dict[bytes, _GivenUp] = field(default_factory=dict)
+    _heads_help: bool = True
     _tracks: dict[str | None, _Track] = field(default_factory=dict)
     _pieces: list[Piece] = field(default_factory=list)
     _ended_s: float = float("-inf")
@@ -98,7 +126,10 @@ class Player:
         return word.buffer_s is not None and self._bitrate_bps(word) is not None
 
     def asked(self, word: PlayerWord | None, now: float, target: bytes = b"") -> Piece:
-        piece = Piece(word, now, target, self._patience_s.get(target, float("inf")))
+        given_up = self._given_up.get(target)
+        piece = Piece(word, now, target, float("inf") if given_up is None else given_up.patience_s)
+        if given_up is not None and given_up.headed:
+            self._heads_help = False  # all of the answer has to be there in time
         self._pieces.append(piece)
         if word is None or word.buffer_s is None or word.kind in _NOT_PLAYED:
             return piece
@@ -114,20 +145,23 @@ class Player:
     def ended(self, piece: Piece, now: float, *, whole: bool, metered: bool = False) -> None:
         """It is answered, or given up; `metered`: over such a network, perhaps among others."""
         self._pieces.remove(piece)
-        if whole and metered and piece.received_bytes >= _WORTH_BYTES and piece.came_s is not None:
+        at_once = metered and not piece.headed
+        if whole and at_once and piece.received_bytes >= _WORTH_BYTES and piece.came_s is not None:
             lasted_s = max(now - piece.came_s, _SHORTEST_S)
             self._metered_bps.append(8 * piece.received_bytes / lasted_s)
         self._ended_s = now
         word = piece.word
         if not whole:
             waited_s = now - piece.asked_s
-            waited = word is not None and not piece.received_bytes
+            headed = piece.headed and piece.answered
+            waited = word is not None and (headed or not piece.received_bytes)
             if waited and waited_s >= _LEAST_PATIENCE_S:
-                self._patience_s[piece.target] = min(piece.patience_s, _PATIENT * waited_s)
-                if len(self._patience_s) > _MOST_GIVEN_UP:
-                    del self._patience_s[next(iter(self._patience_s))]
+                patience_s = min(piece.patience_s, _PATIENT * waited_s)
+                self._given_up[piece.target] = _GivenUp(patience_s, headed)
+                if len(self._given_up) > _MOST_GIVEN_UP:
+                    del self._given_up[next(iter(self._given_up))]
             return
-        self._patience_s.pop(piece.target, None)
+        self._given_up.pop(piece.target, None)
         if word is None or word.buffer_s is None or word.kind not in self._tracks:
             return
         track = self._tracks[word.kind]
@@ -156,19 +190,36 @@ class Player:
             return ENDLESS
         return int(max(buffered_s - _READ_IN_S, 0.0) * (self._total_bps(now) / 8))
 
-    def awaited(self) -> AwaitedPiece:
+    def heads_due(self, now: float) -> bool:
+        """Whether answers' heads are wanted now, from whatever network, and no more than those.
+
+        All that it has asked for must have been held: the rest would come as well.
+        """
+        return (
+            self._heads_help
+            and all(piece.held and not self._needs(piece, now) for piece in self._pieces)
+            and any(piece.head_is_due(now) for piece in self._pieces)
+        )
+
+    def let_go(self) -> None:
+        """What had its head, or was to have it, goes on like all else."""
+        for piece in self._pieces:
+            piece.held = piece.held and not piece.headed
+
+    def awaited(self, now: float) -> AwaitedPiece:
         """The segments that it waits for, as if they were one."""
         return AwaitedPiece(
             sum(map(self._left_bytes, self._pieces)),
             any(piece.received_bytes > 0 for piece in self._pieces),
             min(self._metered_bps, default=None),
+            self.heads_due(now),
         )
 
     def _needs(self, piece: Piece, now: float) -> bool:
         word = piece.word
         if word is None or word.urgent or not self.is_known(word):
             return True
-        return not piece.received_bytes and now - piece.asked_s >= piece.patience_s
+        return not piece.answered and now - piece.asked_s >= piece.patience_s
 
     def _left_bytes(self, piece: Piece) -> int:
         if piece.word is None or piece.word.duration_s is None:

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from cedos.model import Label
-from cedos.proxy.streams.frames import StreamBytes, StreamWindow, parse
+from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,
     LARGE,
@@ -89,6 +89,37 @@ async def test_what_is_not_read_widens_nothing() -> None:
     stream.took(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
     stream.taken(INITIAL_WINDOW_BYTES // 4)
     assert sent.windows() == []
+
+
+async def test_a_stream_may_be_narrow_until_it_is_widened() -> None:
+    here, there = Sent(), Sent()
+    asking, answering = ProxiedStream(1, here), ProxiedStream(1, there)
+    asking.narrow(2_048)
+    assert here.windows() == [2_048]
+    answering.took(StreamWindow(1, 2_048))
+    assert answering.write(bytes(50_000)) == 2_048
+    asking.widen()
+    answering.took(StreamWindow(1, here.windows()[-1]))
+    assert answering.write(bytes(1 << 19)) == INITIAL_WINDOW_BYTES - 2_048
+
+
+async def test_a_window_that_came_late_takes_nothing_back() -> None:
+    stream = ProxiedStream(1, Sent())
+    stream.took(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
+    stream.took(StreamWindow(1, INITIAL_WINDOW_BYTES // 2))
+    assert stream.room_bytes == 2 * INITIAL_WINDOW_BYTES
+    speaking = ProxiedStream(1, Sent())
+    speaking.write(b"x")
+    speaking.took(StreamWindow(1, 10))
+    assert speaking.room_bytes == INITIAL_WINDOW_BYTES - 1
+
+
+async def test_what_is_over_is_not_widened() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent)
+    stream.took(StreamEnd(1, 0))
+    stream.widen()
+    assert not sent.frames
 
 
 async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:

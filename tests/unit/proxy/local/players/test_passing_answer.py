@@ -32,6 +32,28 @@ def test_it_ends_with_its_last_byte(cuts: list[int]) -> None:
     assert (answer.status, answer.body_bytes, answer.body()) == (200, 5, b"hello")
 
 
+@given(st.lists(st.integers(0, len(PLAIN) + 40), max_size=6))
+def test_its_head_ends_where_it_ends(cuts: list[int]) -> None:
+    hint = b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n"
+    said = hint + PLAIN
+    answer, heads = PassingAnswer(), b""
+    edges = sorted({0, *(min(cut, len(said)) for cut in cuts), len(said)})
+    for begin, end in itertools.pairwise(edges):
+        data = said[begin:end]
+        while data and not answer.begun:
+            count = answer.head_bytes(data)
+            assert count > 0
+            heads += data[:count]
+            answer.feed(data[:count])
+            data = data[count:]
+        if data:
+            answer.feed(data)
+    assert heads == hint + PLAIN.removesuffix(b"hello")
+    assert answer.begun
+    assert answer.left_bytes == 0
+    assert answer.complete
+
+
 def test_what_has_no_length_is_open_ended() -> None:
     old = PassingAnswer(keep_bytes=10)
     old.feed(b"HTTP/1.0 200 OK\r\n\r\nhello")

@@ -4,7 +4,7 @@ import pytest
 
 from cedos.proxy.local.players.cmcd import PlayerWord
 from cedos.proxy.local.players.listed_stream import ListedStreams
-from cedos.proxy.local.players.player import ENDLESS, Player
+from cedos.proxy.local.players.player import ENDLESS, Piece, Player
 from cedos.proxy.local.players.playlist import ListedSegment
 from cedos.session.protocol.buffer_manager import BufferSituation
 
@@ -19,7 +19,7 @@ def word(buffer_s: float | None, kind: str = "v", **more: object) -> PlayerWord:
 def wants(player: Player, now: float, metered_bps: float | None = 8e6) -> bool:
     """No unmetered network is there."""
     situation = BufferSituation(
-        player.buffered_bytes(now), metered_bps=metered_bps, awaited=player.awaited()
+        player.buffered_bytes(now), metered_bps=metered_bps, awaited=player.awaited(now)
     )
     return player.manager.metered_wanted(situation)
 
@@ -49,11 +49,11 @@ def test_a_slow_metered_network_is_begun_earlier_and_an_unknown_one_in_the_time_
 def test_what_came_of_a_segment_need_not_be_fetched() -> None:
     player = Player("p")
     piece = player.asked(word(24.0), 0.0)
-    assert player.awaited() == (200_000, False, None)
+    assert player.awaited(0.0)[:3] == (200_000, False, None)
     piece.received_bytes = 150_000
-    assert player.awaited() == (50_000, True, None)
+    assert player.awaited(0.0)[:3] == (50_000, True, None)
     player.ended(piece, 1.0, whole=True)
-    assert player.awaited() == (0, False, None)
+    assert player.awaited(0.0)[:3] == (0, False, None)
     assert player.buffered_s(1.5) == 24.0 + 2.0 - 1.5
 
 
@@ -64,7 +64,7 @@ def test_the_slowest_segment_of_late_says_how_long_the_next_one_takes() -> None:
         piece.came(1_000, 10.0)
         piece.came(200_000, 10.0 + lasted_s)
         player.ended(piece, 10.0 + lasted_s, whole=True, metered=metered)
-    assert player.awaited().metered_bps == pytest.approx(8 * 200_000 / 0.4)
+    assert player.awaited(20.0).metered_bps == pytest.approx(8 * 200_000 / 0.4)
     player.asked(word(24.0), 100.0)
     due_s = 124.0 - READ_IN_S - player.manager.thresholds()[0] / (RATE / 8) - 0.4
     assert not wants(player, due_s - 0.1, 100e3)
@@ -132,6 +132,78 @@ def test_who_gave_up_is_not_let_wait_as_long_for_the_same_again() -> None:
     seeking.ended(seeking.asked(word(60.0), 0.0, b"/1"), 1.0, whole=False)
     seeking.asked(word(60.0), 1.0, b"/1")
     assert seeking.buffered_s(21.0) == 40.0
+
+
+def held(player: Player, now: float, target: bytes = b"/1", buffer_s: float = 60.0) -> Piece:
+    piece = player.asked(word(buffer_s), now, target)
+    piece.held = True
+    return piece
+
+
+def test_a_head_is_due_before_its_player_gives_up_and_not_for_ever() -> None:
+    player = Player("p")
+    piece = held(player, 0.0)
+    assert [player.awaited(now).head for now in (0.0, 5.9, 6.1, 9.9, 10.1)] == [
+        False, False, True, True, False,
+    ]  # fmt: skip
+    piece.answered = True
+    assert not player.heads_due(6.1)
+
+
+def test_heads_are_no_more_than_what_was_held() -> None:
+    player = Player("p")
+    held(player, 0.0)
+    other = player.asked(word(60.0, "a"), 0.0)
+    assert not player.heads_due(6.1)
+    other.held = True
+    assert player.heads_due(6.1)
+    other.headed = other.answered = True
+    assert player.heads_due(6.1)
+    player.let_go()
+    assert not player.heads_due(6.1)
+
+
+def test_what_is_low_is_wanted_whole() -> None:
+    player = Player("p")
+    held(player, 0.0)
+    urgent = player.asked(word(0.0, "a", urgent=True), 6.0)
+    urgent.held = True
+    assert not player.heads_due(6.1)
+
+
+def test_who_gave_up_has_the_head_in_time() -> None:
+    player = Player("p")
+    player.ended(player.asked(word(60.0), 0.0, b"/1"), 5.0, whole=False)
+    piece = held(player, 5.0)
+    assert not player.heads_due(5.0 + 2.4)
+    assert player.heads_due(5.0 + 2.6)  # of 3.5
+    piece.headed = piece.answered = True
+    assert player.buffered_s(25.0) == 40.0
+
+
+def test_who_gave_up_although_the_head_was_there_is_brought_no_heads() -> None:
+    player = Player("p")
+    piece = held(player, 0.0)
+    piece.headed = piece.answered = True
+    piece.came(1_500, 7.0)
+    player.ended(piece, 20.0, whole=False)
+    seeking = held(player, 20.5, b"/9")
+    assert player.heads_due(27.0)  # it may have gone elsewhere
+    player.ended(seeking, 28.0, whole=True)
+    held(player, 28.0)
+    assert not player.heads_due(35.0)
+    assert player.buffered_s(41.9) > 0.0
+    assert player.buffered_s(42.1) == 0.0
+
+
+def test_what_waited_behind_its_head_says_nothing_of_the_rate() -> None:
+    player = Player("p")
+    piece = held(player, 0.0)
+    piece.headed = True
+    piece.came(1_500, 7.0)
+    piece.came(160_000, 27.0)
+    player.ended(piece, 27.0, whole=True, metered=True)
+    assert player.awaited(27.0).metered_bps is None
 
 
 PICTURES = {f"/v{n}": ListedSegment(n, 4.0) for n in range(10)}

@@ -13,7 +13,7 @@ import pytest
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, LocalProxy
-from cedos.proxy.local.players.known_player import KnownPlayer
+from cedos.proxy.local.players.known_player import HEAD_BYTES, KnownPlayer
 from cedos.proxy.local.players.players import Players
 from cedos.session.io import links
 from cedos.session.sockets.connection import Connection
@@ -39,6 +39,19 @@ def _packed() -> bytes:
 
 
 PACKED = _packed()
+CHUNKS = b"7d0\r\n%s\r\n" % (b"c" * 2_000) * 4 + b"0;last\r\n\r\n"
+_FULL = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nX: %s\r\n\r\n"
+ODD = {
+    b"/chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
+    b"/never": b"",
+    b"/plain": b"HTTP/1.1 200 OK\r\nContent-Length: 8000\r\n\r\n" + b"p" * 8_000,
+    b"/none": b"HTTP/1.1 204 No Content\r\n\r\n",
+    b"/same": b"HTTP/1.1 304 Not Modified\r\nContent-Length: 8000\r\n\r\n",
+    b"/lost": b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nlost",
+    # To the last byte that may come.
+    b"/full": _FULL % (b"y" * (HEAD_BYTES - 1_000 - len(_FULL % b""))) + b"x" * 1_000,
+    b"/wide": b"HTTP/1.1 200 OK\r\nX: %s\r\nContent-Length: 10\r\n\r\n0123456789" % (b"y" * 5_000),
+}
 
 
 class Player:
@@ -70,6 +83,9 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             length = head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]
             if length:
                 await reader.readexactly(int(length))
+            if path in ODD:
+                writer.write(ODD[path])
+                continue
             body = PLAYLIST if path.endswith(b".m3u8") else path * 4_000
             kind = b"video/mp4"
             if path.partition(b"?")[0].endswith((b".mpd", b"/manifest")):
@@ -78,6 +94,7 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             if path == b"/film/packed":
                 fields = b"Content-Type: Audio/MPEGURL; charset=utf-8\r\nContent-Encoding: gzip\r\n"
                 fields, body = fields + b"Transfer-Encoding: chunked", PACKED
+            body = b"" if head.startswith(b"HEAD ") else body
             writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % fields + body)
             await writer.drain()
 
@@ -237,6 +254,127 @@ async def test_what_has_enough_waits_and_what_has_not_goes_at_once(setting: Sett
     player.writer.close()
 
 
+class Waiting:
+    """A player with enough in store; what it asked for waits, but for the head."""
+
+    def __init__(self, player: Player, setting: Setting) -> None:
+        self.player, self.setting = player, setting
+        self.asked_s = time.monotonic()
+
+    async def head(self) -> bytes:
+        head = await asyncio.wait_for(self.player.reader.readuntil(b"\r\n\r\n"), 5)
+        assert 0.4 < time.monotonic() - self.asked_s < 1.5
+        return head
+
+    async def nothing_but(self, count: int) -> None:
+        """No more comes, nor is there a network for it."""
+        await asyncio.wait_for(self.player.reader.readexactly(count), 0.5)
+        await asyncio.sleep(0.3)
+        streams = self.setting.own[0]._streams
+        assert streams is not None
+        assert not streams.connection.paths()
+        assert streams.connection.waits
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(self.player.reader.read(1), 0.1)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads are due after half a second."""
+    monkeypatch.setattr("cedos.proxy.local.players.player._HEAD_DUE_S", 0.5)
+
+
+async def waiting(setting: Setting, path: str, method: str = "GET") -> Waiting:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    await asyncio.sleep(0.3)
+    await player.get("/2", SAID % 0)
+    await asyncio.sleep(0.1)
+    head = f"{method} {path} HTTP/1.1\r\nHost: v\r\nCMCD-Request: {SAID % 8_000}\r\n\r\n"
+    player.writer.write(head.encode())
+    return Waiting(player, setting)
+
+
+@pytest.mark.usefixtures("metered", "soon")
+async def test_the_head_comes_while_the_body_waits(setting: Setting) -> None:
+    found = await waiting(setting, "/3")
+    assert b"Content-Length: 8000" in await found.head()
+    assert await asyncio.wait_for(found.player.reader.read(10), 0.5) == b"/"  # for Chromium
+    (stream,) = setting.own[0]._streams.streams.values()  # type: ignore[union-attr]
+    assert stream.received_bytes == HEAD_BYTES
+    await found.nothing_but(0)
+    assert setting.known().waits
+    body = await asyncio.wait_for(found.player.reader.readexactly(7_999), 8)
+    assert b"/" + body == b"/3" * 4_000
+    assert 1.5 < time.monotonic() - found.asked_s < 8.0
+    assert await found.player.get("/4", SAID % 0) == b"/4" * 4_000
+    found.player.writer.close()
+
+
+@pytest.mark.usefixtures("metered", "soon")
+async def test_what_is_of_no_type_comes_as_far_as_it_may(setting: Setting) -> None:
+    found = await waiting(setting, "/plain")
+    head = await found.head()
+    await found.nothing_but(HEAD_BYTES - len(head))
+    assert await asyncio.wait_for(
+        found.player.reader.readexactly(8_000 - HEAD_BYTES + len(head)), 8
+    )
+    found.player.writer.close()
+
+
+@pytest.mark.usefixtures("metered", "soon")
+async def test_chunks_wait_behind_the_head_too(setting: Setting) -> None:
+    found = await waiting(setting, "/chunks")
+    assert b"chunked" in await found.head()
+    chunks = await asyncio.wait_for(found.player.reader.readuntil(b"0;last\r\n\r\n"), 8)
+    assert chunks == CHUNKS
+    assert 1.5 < time.monotonic() - found.asked_s < 8.0
+    found.player.writer.close()
+
+
+@pytest.mark.usefixtures("metered", "soon")
+@pytest.mark.parametrize(
+    ("path", "method", "status", "rest"),
+    [
+        ("/none", "GET", b"204", b""),
+        ("/same", "GET", b"304", b""),
+        ("/lost", "GET", b"404", b"lost"),
+        ("/full", "GET", b"200", b"x" * 1_000),
+        ("/3", "HEAD", b"200", b""),
+    ],
+)
+async def test_what_is_short_comes_whole(
+    setting: Setting, path: str, method: str, status: bytes, rest: bytes
+) -> None:
+    found = await waiting(setting, path, method)
+    assert (await found.head()).split(b" ")[1] == status
+    assert await asyncio.wait_for(found.player.reader.readexactly(len(rest)), 0.5) == rest
+    assert await found.player.get("/4", SAID % 0) == b"/4" * 4_000
+    found.player.writer.close()
+
+
+@pytest.mark.usefixtures("metered", "soon")
+async def test_a_head_longer_than_what_may_come_comes_once_the_network_is_there(
+    setting: Setting,
+) -> None:
+    found = await waiting(setting, "/wide")
+    head = await asyncio.wait_for(found.player.reader.readuntil(b"\r\n\r\n"), 8)
+    assert len(head) > HEAD_BYTES
+    assert await asyncio.wait_for(found.player.reader.readexactly(10), 1) == b"0123456789"
+    found.player.writer.close()
+
+
+@pytest.mark.usefixtures("metered", "soon")
+async def test_who_gives_up_after_the_head_leaves_nothing_behind(setting: Setting) -> None:
+    found = await waiting(setting, "/3")
+    await found.head()
+    found.player.writer.close()
+    await asyncio.sleep(0.3)
+    assert setting.streams() == (0, 0)
+    assert not setting.known().player.asks
+
+
 @pytest.mark.usefixtures("metered")
 async def test_who_gives_up_leaves_nothing_behind(setting: Setting) -> None:
     player = await setting.player()
@@ -263,10 +401,10 @@ async def test_who_gives_up_what_is_under_way_leaves_nothing_behind(setting: Set
     await setting.own_stands()
     await asyncio.sleep(0.3)
     await player.get("/2", SAID % 0)  # on its own session from here on
-    asking = asyncio.create_task(player.get("/3", SAID % 60_000))
+    asking = asyncio.create_task(player.get("/never", SAID % 0))
     await asyncio.sleep(0.3)
     known = setting.known()
-    assert known.waits
+    assert known.player.asks
     assert setting.streams() == (0, 1)
     asking.cancel()
     player.writer.close()
