@@ -414,7 +414,8 @@ PARSERS: dict[str, Parser] = {
         played,
         (
             b'br=640,d=2000,ot=v,bl=24100,sid="a",su',
-            b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:7\n#EXTINF:6.006,\ns7.ts\n#EXTINF:4,\n../s8.ts\n",
+            b"#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXT-X-MEDIA-SEQUENCE:7\n"
+            b"#EXTINF:6.006,\ns7.ts\n#EXTINF:4,\n../s8.ts\n",
             ANSWER,
         ),
     ),

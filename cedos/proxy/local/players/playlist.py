@@ -41,7 +41,8 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
     """Its segments by their targets (path and query) at the playlist's own host; None: it is none.
 
     A list of variants has none of its own, and neither has one with byte ranges: an object is then no
-    segment. What is at other hosts is left out.
+    segment. One without `EXT-X-TARGETDURATION` (which has to be there, 4.3.3.1) lists songs, say. What
+    is at other hosts is left out.
     """
     if len(body) > LONGEST:
         return None
@@ -67,6 +68,7 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
     durations_s: dict[str, float] = {}  # most are the same
     count = number = characters = 0
     duration_s = None
+    is_stream = False
     for line in filter(None, map(str.strip, lines)):
         if not line.startswith("#"):
             if duration_s is None:
@@ -89,9 +91,11 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
             continue
         elif line.startswith("#EXT-X-BYTERANGE"):
             raise ValueError("a range of bytes")
+        elif line.startswith("#EXT-X-TARGETDURATION:"):
+            is_stream = True
         elif match := _SEQUENCE.fullmatch(line):
             number = int(match[1])
-    return found
+    return found if is_stream else {}
 
 
 def _duration_s(line: str) -> float:

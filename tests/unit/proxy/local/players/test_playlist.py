@@ -69,7 +69,9 @@ def test_what_is_none() -> None:
     assert parse(URL, MEDIA.replace(b"5.5", b"0")) is None
     assert parse(URL, MEDIA + b"#EXT-X-BYTERANGE:5@0\n") is None
     assert parse(URL, MEDIA + b"\xff") is None
-    assert parse(URL, b"#EXTM3U\n" + b"#EXTINF:1,\na\n" * 20_001) is None
+    assert parse(URL, MEDIA + b"#EXTINF:1,\na\n" * 20_001) is None
+    assert parse(URL, b"#EXTM3U\n#EXTINF:215,A song\nsongs/a.mp3\n") is None
+    assert parse(URL, MEDIA.replace(b"#EXT-X-TARGETDURATION:6\n", b"")) is None
     assert parse(URL, b"") is None
     assert parse(URL, MEDIA + b"#\n" * 149_000) == parse(URL, MEDIA)
     assert parse(URL, MEDIA + b"#\n" * 150_000) is None
@@ -78,6 +80,7 @@ def test_what_is_none() -> None:
     assert parse("http://video.example/" + "a" * 2_100, MEDIA) is None
 
 
+HEAD = "#EXTM3U\n#EXT-X-TARGETDURATION:6\n"
 DEEP = "http://a.test/" + f"{'d' * 24}/" * 57 + "l.m3u8"
 
 
@@ -102,7 +105,7 @@ def test_what_is_made_to_take_time_takes_little(
     segments = [
         f"#EXTINF:1,\n{listed % each if '%' in listed else listed}" for each in range(20_000)
     ]
-    text = "#EXTM3U\n" + "\n".join(segments) + "\n"
+    text = HEAD + "\n".join(segments) + "\n"
     body = (text + then * ((LONGEST - len(text)) // len(then) if then else 0)).encode()
     assert len(body) <= LONGEST
     assert over_library(lambda: parse(url, body)) < 1.2
@@ -112,12 +115,12 @@ def test_what_is_made_to_take_time_takes_little(
     st.lists(st.sampled_from([*MEDIA.split(b"\n"), b"http://[x/", b"\xef\xbb\xbf", b"a" * 3000]))
 )
 def test_any_lines_may_come(lines: list[bytes]) -> None:
-    found = parse(URL, b"#EXTM3U\n" + b"\n".join(lines))
+    found = parse(URL, HEAD.encode() + b"\n".join(lines))
     assert found is None or all(each.duration_s > 0 for each in found.values())
 
 
 def test_what_is_kept_of_long_addresses_is_bounded() -> None:
     base = "http://a.test/" + "d" * 1_000 + "/"
     for count, known in ((4_000, True), (5_000, False)):
-        text = "#EXTM3U\n" + "".join(f"#EXTINF:1,\n{each}\n" for each in range(count))
+        text = HEAD + "".join(f"#EXTINF:1,\n{each}\n" for each in range(count))
         assert (parse(base + "l.m3u8", text.encode()) is not None) is known
