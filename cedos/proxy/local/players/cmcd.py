@@ -14,6 +14,9 @@ _LONGEST: Final = 4_096
 _MOST_KEYS: Final = 64
 _LONGEST_ID: Final = 64
 _FIELDS: Final = frozenset((b"cmcd-request", b"cmcd-object", b"cmcd-status", b"cmcd-session"))
+PRECEDING: Final = "i"
+"""Of `PlayerWord.kind`: what precedes segments, and plays nothing itself."""
+
 _PAIR = re.compile(
     rb"[ \t]*([A-Za-z0-9.-]{1,64})"
     rb'(?:=(?:"((?:[^"\\\x00-\x1f\x7f]|\\["\\])*)"|([^\x00-\x20\x7f",;=]+)))?[ \t]*(?:,|\Z)'

@@ -180,7 +180,9 @@ class Conversation:
         player = self._players.player(asked, word)
         if player is not None:
             self._player = player
-        if self._player is None or (word is None and self._current is None):
+        precedes = word is not None and word.kind == cmcd.PRECEDING
+        if self._player is None or precedes or (word is None and self._current is None):
+            # (What precedes segments is small, and would open their session to metered networks.)
             self._link = None
             return
         self._piece = self._player.asked(word, cmcd.without(asked.target))

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from cedos.proxy.local.players.cmcd import PlayerWord
+from cedos.proxy.local.players.cmcd import PRECEDING, PlayerWord
 from cedos.proxy.local.players.playlist import ListedSegment
 from cedos.session.protocol.playback_clock import PlaybackClock
 
@@ -128,6 +128,8 @@ class ListedStreams:
         """What its player might have said as it asks for `target`; None: no playlist has it."""
         for url, segments in self._lists.items():
             if (segment := segments.get(target)) is not None:
+                if not segment.duration_s:
+                    return PlayerWord(kind=PRECEDING)
                 key = _Key(url, segment.track, segment.rendition)
                 run = self._run(key, segment)
                 run.asked(segment, now)
@@ -138,7 +140,7 @@ class ListedStreams:
     def came(self, target: str, now: float) -> None:
         """A segment came whole."""
         for url, segments in self._lists.items():
-            if (segment := segments.get(target)) is not None:
+            if (segment := segments.get(target)) is not None and segment.duration_s:
                 self._run(_Key(url, segment.track, segment.rendition), segment).came(segment, now)
                 return
 

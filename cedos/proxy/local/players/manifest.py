@@ -24,7 +24,10 @@ _WAYS: Final = ("SegmentTemplate", "SegmentList", "SegmentBase")
 
 @dataclass(frozen=True, slots=True)
 class _Representation:
-    """What one of them has in one period; `listed`: the places of those that are written out."""
+    """What one of them has in one period; `listed`: the places of those that are written out.
+
+    `initialization` precedes them; empty: nothing does, or it is elsewhere.
+    """
 
     rendition: str
     track: str
@@ -35,6 +38,7 @@ class _Representation:
     template: UrlTemplate | None
     first_number: int
     listed: Mapping[str, int]
+    initialization: str
 
     def get(self, target: str) -> ListedSegment | None:
         found = self._ticks(target)
@@ -68,12 +72,17 @@ class Manifest:
 
     def __init__(self, representations: tuple[_Representation, ...]) -> None:
         self._representations = representations
+        self._preceding = {
+            each.initialization: ListedSegment(0.0, 0.0, 0.0, each.rendition, each.track)
+            for each in reversed(representations)
+            if each.initialization
+        }
 
     def get(self, target: str, /) -> ListedSegment | None:
         for each in self._representations:
             if (segment := each.get(target)) is not None:
                 return segment
-        return None
+        return self._preceding.get(target)
 
 
 def parse(url: str, body: bytes) -> Manifest | None:
@@ -191,7 +200,28 @@ class _Reader:
             template,
             whole(attributes, "startNumber", 1),
             listed,
+            self._initialization(base, element, told),
         )
+
+    def _initialization(
+        self, base: str, element: ManifestElement, told: list[ManifestElement]
+    ) -> str:
+        for each in reversed(told):
+            media = each.attributes.get("initialization")
+            try:
+                if media is not None:
+                    name = element.attributes.get("id", "")
+                    bandwidth = element.attributes.get("bandwidth", "")
+                    target = self._target(base, url_template.filled(_short(media), name, bandwidth))
+                    plain = target.replace("$$", "")
+                    return "" if "$" in plain else target.replace("$$", "$")
+                if (own := each.first("Initialization")) is not None:
+                    source = own.attributes.get("sourceURL")
+                    is_part = source is None or "range" in own.attributes
+                    return "" if source is None or is_part else self._plain(base, source)
+            except ValueError:
+                return ""
+        return ""
 
     def _runs(self, timeline: ManifestElement | None, attributes: Mapping[str, str]) -> SegmentRuns:
         """A timeline that many representations have is read once."""
@@ -213,7 +243,10 @@ class _Reader:
         media = element.attributes.get("media")
         if media is None or "mediaRange" in element.attributes:
             raise ValueError("a range of bytes")
-        target = self._target(base, _short(media).replace("$", "$$"))
+        return self._plain(base, media)
+
+    def _plain(self, base: str, address: str) -> str:
+        target = self._target(base, _short(address).replace("$", "$$"))
         return target.replace("$$", "$") if "$" in target else target
 
     def _target(self, base: str, address: str) -> str:

@@ -19,7 +19,7 @@ _LONGEST_TEXT: Final = 2_048
 _WANTED: Final = frozenset(
     {
         *("MPD", "Period", "AdaptationSet", "Representation", "BaseURL", "SegmentBase"),
-        *("SegmentList", "SegmentURL", "SegmentTemplate", "SegmentTimeline", "S"),
+        *("SegmentList", "SegmentURL", "SegmentTemplate", "SegmentTimeline", "S", "Initialization"),
     }
 )
 

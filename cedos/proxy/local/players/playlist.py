@@ -19,6 +19,7 @@ _MOST_LINES: Final = 150_000
 _LONGEST_URI: Final = 2_048
 _LONGEST_S: Final = 600.0
 _DURATION = re.compile(r"#EXTINF:([0-9]{1,5}(?:\.[0-9]{1,6})?)(?:,.*)?")
+_MAP = re.compile(r'#EXT-X-MAP:(?:.*,)?URI="([^"]+)".*')
 _SEQUENCE = re.compile(r"#EXT-X-MEDIA-SEQUENCE:([0-9]{1,15})")
 
 
@@ -26,6 +27,7 @@ _SEQUENCE = re.compile(r"#EXT-X-MEDIA-SEQUENCE:([0-9]{1,15})")
 class ListedSegment:
     """One object of a playlist; `number` is its place in the stream, and `places` further on is the next.
 
+    One that plays for 0 s precedes segments (`EXT-X-MAP`, `initialization`), and is none.
     Where several renditions are listed, `rendition` is which of them it is of; those of one `track` are
     played one after another.
     """
@@ -56,9 +58,10 @@ def parse(url: str, body: bytes) -> dict[str, ListedSegment] | None:
     if len(here.path) > _LONGEST_URI or here.path.count("/") > MOST_FOLDERS:
         return None
     try:
-        return _read(url, here.netloc, lines) or None
+        found = _read(url, here.netloc, lines)
     except (ValueError, TooMuchWorkError):
         return None
+    return found if any(each.duration_s for each in found.values()) else None
 
 
 def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
@@ -70,16 +73,23 @@ def _read(url: str, netloc: str, lines: list[str]) -> dict[str, ListedSegment]:
     duration_s = None
     is_stream = False
     for line in filter(None, map(str.strip, lines)):
-        if not line.startswith("#"):
-            if duration_s is None:
+        preceding = _MAP.fullmatch(line) if line.startswith("#EXT-X-MAP:") else None
+        if preceding is not None or not line.startswith("#"):
+            address = line if preceding is None else preceding[1]
+            if preceding is None and duration_s is None:
                 continue
             count += 1
-            if count > _MOST_SEGMENTS or len(line) > _LONGEST_URI:
+            if count > _MOST_SEGMENTS or len(address) > _LONGEST_URI:
                 raise ValueError("too many segments, or a long address")
-            there, target = addresses.target(url, line)
+            there, target = addresses.target(url, address)
             characters += len(target)
             if characters > MOST_CHARACTERS:
                 raise ValueError("long addresses")
+            if preceding is not None:
+                if there == netloc:
+                    found.setdefault(target, ListedSegment(number, 0.0))
+                continue
+            assert duration_s is not None
             if there == netloc:
                 found[target] = ListedSegment(number, duration_s)
             number, duration_s = number + 1, None

@@ -75,7 +75,10 @@ def test_segments_by_numbers_and_by_times() -> None:
         *((0.0, 2.0), (2.0, 2.0), (4.0, 2.0), (6.0, 1.0), (7.0, 1.0), (8.0, 1.0), None)
     ]
     assert found.get(sound % 480_000) == ListedSegment(0.0, 2.0, 2.0, "audio/en", "audio")
-    others = ("/films/a/media/low/init.mp4", low % 6 + "1", "/films/a/media/en/480001.m4s", "", "/")
+    first = ListedSegment(0.0, 0.0, 0.0, "video/low", "video")
+    assert found.get("/films/a/media/low/init.mp4") == first
+    assert found.get("/films/a/big/high/init.mp4") is not None
+    others = ("/films/a/media/en/init.mp4", low % 6 + "1", "/films/a/media/en/480001.m4s", "", "/")
     assert placed(found, *others, low.replace("%03d", "6")) == [None] * 6
 
 
@@ -111,7 +114,7 @@ def test_segments_that_are_written_out() -> None:
         )
     )
     assert placed(found, "/films/a/x$1.m4s", "/y.m4s?z=1", "/films/z", "/films/a/i.mp4") == [
-        *((0.0, 4.0), (4.0, 4.0), (8.0, 1.0), None)
+        *((0.0, 4.0), (4.0, 4.0), (8.0, 1.0), (0.0, 0.0))
     ]
     timed = read(
         one(

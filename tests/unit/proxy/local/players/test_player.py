@@ -232,6 +232,17 @@ def test_what_came_and_cannot_have_been_played_is_in_store() -> None:
     assert store_s(streams, "/v4", 21.1) == 3.9
 
 
+def test_what_precedes_segments_is_none_of_them() -> None:
+    streams = ListedStreams()
+    streams.read("v", PICTURES | {"/init": ListedSegment(0, 0.0)}, 0.0)
+    found = streams.word("/init", 0.0)
+    assert found is not None
+    assert (found.kind, found.buffer_s) == ("i", None)
+    streams.came("/v0", 0.0)
+    streams.came("/init", 0.0)
+    assert store_s(streams, "/v1", 0.0) == 4.0
+
+
 def test_who_jumps_has_nothing() -> None:
     streams = ListedStreams()
     streams.read("v", PICTURES, 0.0)

@@ -196,6 +196,25 @@ async def test_a_players_session_leaves_a_network_that_a_new_rule_forbids(settin
     player.writer.close()
 
 
+@pytest.mark.usefixtures("metered")
+async def test_what_precedes_segments_does_not_bring_them(setting: Setting) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    await asyncio.sleep(0.3)
+    await player.get("/2", SAID % 0)
+    await asyncio.sleep(1.3)  # it has enough by now
+    assert await player.get("/init", 'ot=i,sid="a"') == b"/init" * 4_000
+    assert setting.streams() == (1, 0)
+    own = setting.own[0]._streams
+    assert own is not None
+    assert own.connection.waits
+    began_s = time.monotonic()
+    await player.get("/3", SAID % 6_000)
+    assert time.monotonic() - began_s > 1.0
+    player.writer.close()
+
+
 async def test_a_new_connection_of_a_known_player_goes_there_at_once(setting: Setting) -> None:
     first = await setting.player()
     await first.get("/1", SAID % 0)

@@ -54,6 +54,25 @@ def test_its_content_types_tell_it_whatever_its_address(target: bytes, content_t
     assert Asked("a.test", target, (), bodiless=True).parser(content_type) is None
 
 
+def test_what_precedes_segments_plays_nothing() -> None:
+    first = b'#EXT-X-MAP:URI="init.mp4"\n'
+    found = parse(URL, MEDIA.replace(b"#EXTINF:6.006", first + b"#EXTINF:6.006"))
+    assert found is not None
+    assert found == (parse(URL, MEDIA) or {}) | {"/films/a/init.mp4": ListedSegment(7, 0.0)}
+    for line in (
+        b'#EXT-X-MAP:BYTERANGE="720@0",URI="init.mp4",X-A=1',
+        b'#EXT-X-MAP:URI="http://video.example/films/a/init.mp4"',
+    ):
+        assert parse(URL, MEDIA + line + b"\n") is not None
+        assert "/films/a/init.mp4" in (parse(URL, MEDIA + line + b"\n") or {})
+    for line in (b"#EXT-X-MAP:", b'#EXT-X-MAP:URI="http://other.example/i"', b'#EXT-X-MAP:URI=""'):
+        assert parse(URL, MEDIA + line + b"\n") == parse(URL, MEDIA)
+    same = parse(URL, MEDIA + b'#EXT-X-MAP:URI="s7.ts"\n')
+    assert same == parse(URL, MEDIA)  # a segment, too
+    assert parse(URL, b"#EXTM3U\n#EXT-X-TARGETDURATION:6\n" + first) is None
+    assert parse(URL, MEDIA + first * 20_001) is None
+
+
 def test_without_its_content_types_its_address_tells_it() -> None:
     for content_type in (b"", b"text/plain", b"video/mp4"):
         assert Asked("a.test", b"/A.M3U8?x", ()).parser(content_type) is parse
@@ -96,6 +115,8 @@ DEEP = "http://a.test/" + f"{'d' * 24}/" * 57 + "l.m3u8"
         (URL, ".s%d", "#\n"),
         (URL, "%d", "\n"),
         (URL + "q" * 60_000, ";", ""),
+        (URL, "s%d", '#EXT-X-MAP:URI="\n'),
+        (URL, "s%d", '#EXT-X-MAP:,URI=",\n'),
     ],
 )
 def test_what_is_made_to_take_time_takes_little(
@@ -112,11 +133,21 @@ def test_what_is_made_to_take_time_takes_little(
 
 
 @given(
-    st.lists(st.sampled_from([*MEDIA.split(b"\n"), b"http://[x/", b"\xef\xbb\xbf", b"a" * 3000]))
+    st.lists(
+        st.sampled_from(
+            [
+                *MEDIA.split(b"\n"),
+                b'#EXT-X-MAP:URI="a"',
+                b"http://[x/",
+                b"\xef\xbb\xbf",
+                b"a" * 3000,
+            ]
+        )
+    )
 )
 def test_any_lines_may_come(lines: list[bytes]) -> None:
     found = parse(URL, HEAD.encode() + b"\n".join(lines))
-    assert found is None or all(each.duration_s > 0 for each in found.values())
+    assert found is None or all(each.duration_s >= 0 for each in found.values())
 
 
 def test_what_is_kept_of_long_addresses_is_bounded() -> None:
