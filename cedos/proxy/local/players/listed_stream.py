@@ -1,7 +1,8 @@
 """A player that says nothing, by the playlists that it read: what it has got and cannot have played."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, Protocol
 
 from cedos.proxy.local.players.cmcd import PRECEDING, PlayerWord
@@ -61,6 +62,20 @@ class _Run:
     def leads_to(self, segment: ListedSegment) -> bool:
         """Whether it is the next, or the last once more, of the same or of another rendition."""
         return self.last is not None and -0.5 < self._ahead(segment, self.last) < 1.5
+
+    def takes_back(self, segment: ListedSegment, now: float) -> bool:
+        """Whether it is in store, and not being played: it is to be replaced, with all that follows it.
+
+        What is before it stays; who begins with what is played now may have thrown away all.
+        """
+        if self.last is None:
+            return False
+        replaced_s = (1 - self._ahead(segment, self.last)) * self.last.duration_s
+        if not 0 < replaced_s < self.store_s(now):
+            return False
+        self.got_ms -= round(1e3 * replaced_s)
+        self.last = replace(self.last, number=segment.number - self.last.places)
+        return True
 
     def came(self, segment: ListedSegment, now: float) -> None:
         self.came_s = now
@@ -131,7 +146,7 @@ class ListedStreams:
                 if not segment.duration_s:
                     return PlayerWord(kind=PRECEDING)
                 key = _Key(url, segment.track, segment.rendition)
-                run = self._run(key, segment)
+                run = self._run(key, segment, now)
                 run.asked(segment, now)
                 store_s = None if run.is_fast else run.store_s(now)
                 return PlayerWord(kind=key.text, buffer_s=store_s, duration_s=segment.duration_s)
@@ -141,25 +156,28 @@ class ListedStreams:
         """A segment came whole."""
         for url, segments in self._lists.items():
             if (segment := segments.get(target)) is not None and segment.duration_s:
-                self._run(_Key(url, segment.track, segment.rendition), segment).came(segment, now)
+                key = _Key(url, segment.track, segment.rendition)
+                self._run(key, segment, now).came(segment, now)
                 return
 
-    def _run(self, key: _Key, segment: ListedSegment) -> _Run:
+    def _run(self, key: _Key, segment: ListedSegment, now: float) -> _Run:
         """That of which the segment is the next, or the last once more; else a new one.
 
-        A player that changes the rendition reads another playlist later, and goes on there. Sound and
+        A player that changes the rendition reads another playlist later, and goes on there, or begins
+        with what it has in store. Sound and
         pictures are read together, and each has a run of its own. A manifest has all of them, and says
         which are which.
         """
         own = self._runs.get(key)
         if own is not None and own.leads_to(segment):
             return own
-        for name, run in self._runs.items():
-            if name != key and run.leads_to(segment) and self._may_go_on(name, key):
-                self._runs[key] = self._runs.pop(name)
-                self._begun.add(key.url)
-                return run
+        others = [name for name in self._runs if name != key and self._may_go_on(name, key)]
+        goes_on = (name for name in others if self._runs[name].leads_to(segment))
+        back = (name for name in others if self._runs[name].takes_back(segment, now))
         self._begun.add(key.url)
+        if (name := next(chain(goes_on, back), None)) is not None:
+            run = self._runs[key] = self._runs.pop(name)
+            return run
         run = self._runs[key] = _Run()
         return run
 

@@ -33,6 +33,9 @@ _WORTH_BYTES: Final = 50_000
 _SHORTEST_S: Final = 0.05
 _MOST_GIVEN_UP: Final = 16
 
+_STEP: Final = 2.0
+"""A rendition that is new may have so much more than those that are known."""
+
 _MOST_TRACKS: Final = 8
 _NOT_PLAYED: Final = frozenset(("m", "i", "k", "o"))
 """Manifests, what precedes segments, keys, others (CTA-5004, `ot`): they take nothing of the bit rate."""
@@ -229,7 +232,13 @@ class Player:
 
     def _bitrate_bps(self, word: PlayerWord) -> float | None:
         track = self._tracks.get(word.kind)
-        return word.bitrate_bps or (track.bitrate_bps if track is not None else None)
+        told_bps = word.bitrate_bps or (track.bitrate_bps if track is not None else None)
+        if told_bps:
+            return told_bps
+        return (
+            _STEP * max((each.bitrate_bps or 0.0 for each in self._tracks.values()), default=0)
+            or None
+        )
 
     def _plays(self, now: float) -> None:
         pieces = [each.word.duration_s for each in self._pieces if each.word is not None]

@@ -113,6 +113,16 @@ def test_what_precedes_the_segments_takes_nothing_of_the_bit_rate() -> None:
     assert player.buffered_bytes(0.2) == (24.0 - READ_IN_S) * RATE / 8
 
 
+def test_the_first_of_another_rendition_waits_as_if_it_were_larger() -> None:
+    player = Player("p")
+    player.ended(player.asked(word(24.0), 0.0), 0.0, whole=True)
+    other = PlayerWord("s", "w", 24.0, None, 2.0)
+    assert player.is_known(other)
+    player.asked(other, 0.0)
+    assert player.awaited(0.0).left_bytes == 2 * 2.0 * RATE / 8
+    assert not wants(player, 0.0)
+
+
 def test_a_faster_player_has_less() -> None:
     player = Player("p")
     player.asked(word(24.0, rate=2.0), 0.0)
@@ -275,6 +285,30 @@ def test_another_rendition_goes_on_with_the_store() -> None:
     assert store_s(streams, "/w3", 2.0) == 10.0
     streams.came("/w3", 2.0)
     assert store_s(streams, "/v4", 2.0) == 14.0
+
+
+def test_what_is_fetched_again_at_another_rate_replaces_what_follows() -> None:
+    streams = ListedStreams()
+    streams.read("v", PICTURES, 0.0)
+    streams.read("w", SMALLER, 10.0)
+    for n in range(5):
+        streams.came(f"/v{n}", 0.0)
+    assert store_s(streams, "/w2", 2.0) == 6.0  # /v0, which plays, and /v1
+    streams.came("/w2", 2.0)
+    assert store_s(streams, "/w3", 2.0) == 10.0
+    for n in range(3, 6):
+        streams.came(f"/w{n}", 2.0)
+    assert store_s(streams, "/w6", 2.0) == 22.0
+
+
+def test_who_begins_again_with_what_plays_may_have_nothing() -> None:
+    for target, now in (("/w0", 2.0), ("/w1", 5.0), ("/v1", 2.0)):
+        streams = ListedStreams()
+        streams.read("v", PICTURES, 0.0)
+        streams.read("w", SMALLER, 10.0)
+        for n in range(5):
+            streams.came(f"/v{n}", 0.0)
+        assert store_s(streams, target, now) == 0.0
 
 
 def test_of_a_listed_stream_that_is_played_faster_nothing_is_known() -> None:
