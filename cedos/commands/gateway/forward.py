@@ -31,6 +31,7 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.players.known_player import PATIENCE_S
 from cedos.proxy.local.players.player_news import PlayerNews
 from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
@@ -332,7 +333,7 @@ async def _run(
 
     def own_link(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
         chooser = DaemonChooser(directories().socket)
-        return GatewayLink(joined, chooser, usable, ready=ready, unused_s=unused_s)
+        return GatewayLink(joined, chooser, usable, PATIENCE_S, ready=ready, unused_s=unused_s)
 
     clock = asyncio.get_running_loop().time
     players = Players(own_link, clock)

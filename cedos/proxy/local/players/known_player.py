@@ -18,6 +18,8 @@ _log = structlog.get_logger(__name__)
 UNUSED_S: Final = 60.0
 """Its session ends after so long without connections."""
 
+PATIENCE_S: Final = 4.0
+"""What it asks for waits so long for a metered network that it may use: a phone's radio may sleep."""
 
 HEAD_BYTES: Final = 2_048
 """So much of an answer may come while its head alone is wanted."""

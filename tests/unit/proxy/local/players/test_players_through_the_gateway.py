@@ -13,9 +13,10 @@ import pytest
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, LocalProxy
-from cedos.proxy.local.players.known_player import HEAD_BYTES, KnownPlayer
+from cedos.proxy.local.players.known_player import HEAD_BYTES, PATIENCE_S, KnownPlayer
 from cedos.proxy.local.players.players import Players
 from cedos.session.io import links
+from cedos.session.io.path import SessionPath
 from cedos.session.sockets.connection import Connection
 from tests.unit.proxy.conftest import Ends
 
@@ -112,7 +113,7 @@ class Setting:
 
         def make(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
             link = GatewayLink(
-                joined, networks=lambda _: self.may_use, ready=ready, unused_s=unused_s
+                joined, None, lambda _: self.may_use, PATIENCE_S, ready=ready, unused_s=unused_s
             )
             self.own.append(link)
             return self.own[-1]
@@ -193,6 +194,24 @@ async def test_a_players_session_leaves_a_network_that_a_new_rule_forbids(settin
     async with asyncio.timeout(5):
         while streams.connection.paths():
             await asyncio.sleep(0.02)
+    player.writer.close()
+
+
+@pytest.mark.usefixtures("metered")
+async def test_a_phone_may_take_its_time(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    player = await setting.player()
+    await player.get("/1", SAID % 0)
+    await setting.own_stands()
+    await asyncio.sleep(1.5)
+    start = SessionPath.start
+
+    def later(path: SessionPath, first: bytes = b"") -> None:
+        after_s = 1.5 if path.facts.metered else 0.0  # at the end that dials
+        asyncio.get_running_loop().call_later(after_s, start, path, first)
+
+    monkeypatch.setattr(SessionPath, "start", later)
+    assert await player.get("/2", SAID % 0) == b"/2" * 4_000
+    assert setting.streams() == (0, 1)
     player.writer.close()
 
 
