@@ -21,7 +21,7 @@ _SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
-_TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII8xII4xI8xI4xI16xQQIIII4xIQQ16xI4xQQ12xI")
+_TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII8xIIII8xI4xI16xQQIIII4xIQQ16xI4xQQ12xI")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
@@ -42,6 +42,7 @@ class TcpInfoFields(NamedTuple):
     last_ack_recv: int
     rtt: int
     rttvar: int
+    snd_ssthresh: int
     snd_cwnd: int
     rcv_rtt: int
     total_retrans: int
@@ -80,6 +81,7 @@ class TcpInfo:
     more to send: then it is only a lower bound.
     `acknowledged_bytes`, `busy_s` (with something on the way) and `delivered_segments` (out of order,
     too) count since the connection began; `waiting_segments` are on the way, or lost there.
+    In `slow_start` the window doubles with each round trip that fills it.
     `retries` have gone without an answer since the last one; `repeated_segments` were sent again, ever.
     """
 
@@ -89,6 +91,7 @@ class TcpInfo:
     delivery_rate_bps: float | None
     rate_limited_by_us: bool
     window_bytes: int
+    slow_start: bool
     segment_bytes: int
     unsent_bytes: int
     in_flight_bytes: int
@@ -145,6 +148,7 @@ def read_info(raw: bytes) -> TcpInfo | None:
         delivery_rate_bps=8.0 * info.delivery_rate if info.delivery_rate else None,
         rate_limited_by_us=bool(info.delivery_rate_app_limited & 1),
         window_bytes=info.snd_cwnd * segment,
+        slow_start=info.snd_cwnd < info.snd_ssthresh,
         segment_bytes=segment,
         unsent_bytes=info.notsent_bytes,
         in_flight_bytes=max(0, info.unacked - info.lost + info.retrans) * segment,

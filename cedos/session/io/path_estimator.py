@@ -67,6 +67,7 @@ class PathEstimator:
         facts.rtt_variation_s = info.rtt_variation_s
         facts.loss = info.loss
         facts.window_bytes = info.window_bytes
+        facts.slow_start = info.slow_start
         facts.unsent_bytes = info.unsent_bytes
         facts.measured_at_s = now
         if not info.rate_limited_by_us:

@@ -12,6 +12,9 @@ CHUNK_BYTES: Final = 16_384
 
 _AHEAD_S: Final = 0.1  # docs/decisions/streams.md
 _UNMEASURED_BPS: Final = 8e6  # too little would keep it from being measured
+_QUEUED: Final = 1.25
+"""A round trip of so many times the shortest one has a queue in it."""
+
 _LEAST_AHEAD_BYTES: Final = 4 * CHUNK_BYTES
 
 
@@ -21,8 +24,24 @@ def rtt_s(path: PathState) -> float:
 
 
 def rate_bps(path: PathState) -> float:
-    """What it carries; never zero."""
-    return max(1e3, path.facts.rate_bps if path.facts.rate_bps is not None else UNKNOWN_RATE_BPS)
+    """What it carries; never zero.
+
+    In slow start a rate is what was handed in a round trip ago: a path that is planned by that gets
+    too little ever to show more. The kernel would send its window (docs/decisions/early-sizes.md).
+    """
+    facts = path.facts
+    known = UNKNOWN_RATE_BPS if facts.rate_bps is None else facts.rate_bps
+    return max(1e3, known, _window_bps(path))
+
+
+def _window_bps(path: PathState) -> float:
+    """What a path in slow start would send; 0 for others, and once its queue fills: that is all, then."""
+    facts = path.facts
+    if not facts.slow_start or not facts.window_bytes or not facts.rtt_s:
+        return 0.0
+    if facts.rtt_min_s is not None and facts.rtt_s > _QUEUED * facts.rtt_min_s:
+        return 0.0
+    return 8 * facts.window_bytes / facts.rtt_s
 
 
 def queue_s(path: PathState) -> float:
@@ -63,5 +82,8 @@ def widest(paths: Sequence[PathState]) -> PathState:
 
 def ahead_bytes(paths: Sequence[PathState], rank: int) -> int:
     """How much of a label has to wait so that neither its paths nor plans over them run dry."""
-    rates = (each.facts.rate_bps or _UNMEASURED_BPS for each in allowed(paths, rank))
+    rates = (
+        max(each.facts.rate_bps or _UNMEASURED_BPS, _window_bps(each))
+        for each in allowed(paths, rank)
+    )
     return max(_LEAST_AHEAD_BYTES, int(sum(rates) / 8 * _AHEAD_S))

@@ -52,7 +52,8 @@ class PathFacts:
 
     `rtt_variation_s` is the mean deviation of the round trip. `unsent_bytes` wait in this host's
     kernel, `under_way_bytes` are sent and not acknowledged by the peer's; `window_bytes` is the
-    congestion window; `rate_bps` goes towards the peer and was last measured well at `rate_at_s`.
+    congestion window, which doubles in `slow_start`; `rate_bps` goes towards the peer and was last
+    measured well at `rate_at_s`.
     `foreground_at_s`: when anybody on this host last sent foreground data over the network.
     Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive), so far too shortly to
     be sure with `pauses`. `flaps`: it came back lately and has often gone before.
@@ -68,6 +69,7 @@ class PathFacts:
     rate_at_s: float | None = None
     loss: float = 0.0
     window_bytes: int | None = None
+    slow_start: bool = False
     unsent_bytes: int = 0
     under_way_bytes: int = 0
     foreground_at_s: float = float("-inf")

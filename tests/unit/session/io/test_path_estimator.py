@@ -12,7 +12,7 @@ from cedos.session.protocol.schedulers.interface import PathFacts
 
 INFO = TcpInfo(
     rtt_s=0.020, rtt_min_s=0.020, rtt_variation_s=0.0, delivery_rate_bps=None,
-    rate_limited_by_us=False, window_bytes=14_480, segment_bytes=1448,
+    rate_limited_by_us=False, window_bytes=14_480, slow_start=True, segment_bytes=1448,
     unsent_bytes=0, in_flight_bytes=0, loss=0.0, receive_idle_s=0.0,
     acknowledged_idle_s=0.0, retries=0, repeated_segments=0, acknowledged_bytes=0, busy_s=0.0,
     waiting_segments=0, delivered_segments=0, peer_window_bytes=65_536,
