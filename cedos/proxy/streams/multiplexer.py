@@ -10,8 +10,9 @@ from typing import Final
 import structlog
 
 from cedos.errors import SessionError
-from cedos.model import Label
+from cedos.model import Direction, Label
 from cedos.proxy.streams import packets
+from cedos.proxy.streams.announced import AnnouncedBodies
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.early_packets import EarlyPackets
 from cedos.proxy.streams.frames import (
@@ -43,6 +44,10 @@ _MOST_AHEAD: Final = 65_536
 
 _MOST_WAITING: Final = 65_536
 """Frames without room in the session; bytes of programs are not among them."""
+
+_LENT_BYTES: Final = 8 << 20
+"""Of all streams' windows together: a few begin as large as their downloads, hundreds would fill memory
+if nobody read them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -91,6 +96,7 @@ class Multiplexer:
         self._whose_turn: ProxiedStream | None = None
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = self._loop.create_future()
+        self._lent_bytes = 0
         self._turning = self._again = self._left = False
         if kept is not None:
             self._take_up(kept)
@@ -192,10 +198,19 @@ class Multiplexer:
         return not self._in_turn and not self.connection.backlogged(LARGE)
 
     def forget(self, number: int) -> None:
-        self._streams.pop(number, None)
+        over = self._streams.pop(number, None)
+        self._lent_bytes -= over.lent_bytes if over is not None else 0
         self._associations.pop(number, None)
         self._no_room.pop(number, None)
         self._in_turn.pop(number, None)
+
+    def announced(self, size_bytes: int, direction: Direction) -> None:
+        self.connection.tell(LARGE, size_bytes, direction)
+
+    def lend(self, size_bytes: int) -> bool:
+        may = self._lent_bytes + size_bytes <= _LENT_BYTES
+        self._lent_bytes += size_bytes if may else 0
+        return may
 
     # Inside
 
@@ -346,7 +361,10 @@ class Multiplexer:
         return number > self._all_opened_to and number not in self._opened_ahead
 
     def _made(self, number: int) -> ProxiedStream:
-        stream = self._streams[number] = ProxiedStream(number, self, unread=self._unread)
+        # The end that dialled chooses networks.
+        bodies = AnnouncedBodies() if self._opened is None else None
+        stream = ProxiedStream(number, self, unread=self._unread, bodies=bodies)
+        self._streams[number] = stream
         return stream
 
     def _made_association(self, number: int) -> ProxiedAssociation:

@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cedos.model import Bulk, Label, Urgency
+from cedos.model import Bulk, Direction, Label, Urgency
 from cedos.proxy.answers import RefusedError
+from cedos.proxy.streams.announced import AnnouncedBodies
 from cedos.proxy.streams.frames import (
     Frame,
     OpenStream,
@@ -23,7 +24,8 @@ from cedos.proxy.streams.unread import CHUNK_BYTES, Share
 
 INITIAL_WINDOW_BYTES: Final = 1 << 18
 """What each end may send before the other one has said anything of it (docs/stream-protocol.md): so
-much may wait for a program that never reads. The window doubles whenever all of one was read."""
+much may wait for a program that never reads. The window doubles whenever all of one was read, or half
+of one while the session lends."""
 
 WINDOW_BYTES: Final = 1 << 21
 """The largest window."""
@@ -66,15 +68,22 @@ class StreamSession(Protocol):
     def forget(self, number: int) -> None:
         """The stream is over."""
 
+    def announced(self, size_bytes: int, direction: Direction) -> None:
+        """So many bytes follow on one of them, which begin now; small ones are not told."""
+
+    def lend(self, size_bytes: int) -> bool:
+        """Whether a stream's window may be so much larger than what its program has read tells."""
+
 
 class ProxiedStream:
     """Made by a `Multiplexer`, which tells it what came (`took`), and whoever watches it (`changed`).
 
-    `unread`: bounds what waits of all streams together.
+    `unread`: bounds what waits of all streams together. `bodies`: reads how much follows.
 
     Attributes:
         after: the number of the message behind which the next one goes.
         sent_bytes, received_bytes: of the programs.
+        lent_bytes: what its session has lent it.
     """
 
     def __init__(
@@ -83,12 +92,14 @@ class ProxiedStream:
         session: StreamSession,
         kept: KeptStream | None = None,
         unread: Share | None = None,
+        bodies: AnnouncedBodies | None = None,
     ) -> None:
         self.number = number
         self._session = session
         self._unread = unread
+        self._bodies = bodies
         self._loop = asyncio.get_running_loop()
-        self.sent_bytes = self.received_bytes = 0
+        self.sent_bytes = self.received_bytes = self.lent_bytes = 0
         self.after: tuple[int, ...] = ()
         self._limit = self._granted = self._window_bytes = INITIAL_WINDOW_BYTES
         self._window_from = 0  # what had been read when the window was last made larger
@@ -171,12 +182,14 @@ class ProxiedStream:
             waiting.popleft()
         self._account()
         read = self.read_bytes
-        if read - self._window_from >= self._window_bytes < WINDOW_BYTES:
-            self._window_bytes, self._window_from = 2 * self._window_bytes, read
-        limit = read + self._window_bytes
-        if limit - self._granted >= self._window_bytes // 2 and not self._peer_ended:
-            self._granted = limit
-            self._say(StreamWindow(self.number, limit), ordered=False)
+        if self._window_bytes < WINDOW_BYTES:
+            wider = min(2 * self._window_bytes, WINDOW_BYTES)
+            reads = read - self._window_from
+            if reads >= self._window_bytes or (
+                reads >= self._window_bytes // 2 and self._lent(wider)
+            ):
+                self._window_bytes, self._window_from = wider, read
+        self._grant()
 
     def narrow(self, limit: int) -> None:
         """The other end may send so little until `widen`; before anything else is said on the stream."""
@@ -202,6 +215,8 @@ class ProxiedStream:
             self._held = not self._session.try_put(self, head, chunk, self._label(len(chunk)))
             if self._held:
                 break
+            if self._bodies is not None:
+                self._announce(self._bodies.sends(self.sent_bytes, chunk), Direction.UP)
             self.sent_bytes += len(chunk)
             begin += len(chunk)
         return begin
@@ -282,6 +297,8 @@ class ProxiedStream:
     def _took_data(self, frame: StreamBytes) -> None:
         if frame.offset != self.received_bytes or self._peer_ended:
             raise ValueError("a stream's bytes came in another order than they were sent in")
+        if self._bodies is not None:
+            self._announce(self._bodies.comes(frame.offset, frame.data), Direction.DOWN)
         self.received_bytes += len(frame.data)
         if self.received_bytes > self._granted:
             raise ValueError("a stream brought more than its window")
@@ -289,6 +306,30 @@ class ProxiedStream:
             self._waiting.append(frame.data)
             self._waiting_bytes += len(frame.data)
             self._account()
+
+    def _announce(self, size_bytes: int, direction: Direction) -> None:
+        if size_bytes <= SMALL_BYTES:
+            return
+        self._session.announced(size_bytes - SMALL_BYTES, direction)
+        wider = min(size_bytes, WINDOW_BYTES)
+        if direction is Direction.DOWN and self._window_bytes < wider and self._lent(wider):
+            self._window_bytes, self._window_from = wider, self.read_bytes
+            self._grant()
+
+    def _lent(self, window_bytes: int) -> bool:
+        """Whether the window may be so large, before as much was read."""
+        more = window_bytes - self._window_bytes
+        if not self._session.lend(more):
+            return False
+        self.lent_bytes += more
+        return True
+
+    def _grant(self) -> None:
+        """Tells the other end of its window, where that is much larger than it knows."""
+        limit = self.read_bytes + self._window_bytes
+        if limit - self._granted >= self._window_bytes // 2 and not self._peer_ended:
+            self._granted = limit
+            self._say(StreamWindow(self.number, limit), ordered=False)
 
     def _give_up(self) -> None:
         self._waiting.clear()

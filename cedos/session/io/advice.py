@@ -30,8 +30,9 @@ _URGENT: Final = 0  # foreground, small
 class Question:
     """What is about to be carried; coarse, so that many sessions have one question.
 
-    `size_bytes` is rounded up to a power of four times 1000, `deadline_s` down to whole seconds,
-    `waited_s` down to tenths: so long ago it was sent over the interface `sent_over`, without an answer.
+    `size_bytes` is rounded up to a power of four times 1000, where it was told down by an eighth at most;
+    `deadline_s` down to whole seconds, `waited_s` down to tenths: so long ago it was sent over the
+    interface `sent_over`, without an answer.
     """
 
     label: Label
@@ -106,6 +107,9 @@ class Advice:
         self._received = 0
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._asked_bytes = [0] * len(LABELS)
+        self._waited = [0] * len(LABELS)
+        self._told = _nothing_told()
+        self._soon = False
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._resending: asyncio.Task[None] | None = None
@@ -140,45 +144,82 @@ class Advice:
 
     def used(self) -> None:
         """There is data to send, or something has come: it checks, soon and then now and again."""
-        if self._timer is None and not self._closed:
-            self._timer = self._loop.call_soon(self._check)
+        if self._timer is None or (not self._soon and self._more_came()):
+            self._check_soon()
+
+    def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
+        """So much is about to be carried under a label, says somebody who knows: it is asked about now.
+
+        Until the next regular check, or until more comes: what is carried shows then how much there is.
+        """
+        self._told[direction][rank] += size_bytes
+        self._check_soon()
+
+    def _check_soon(self) -> None:
+        if self._closed or self._soon:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._soon = True
+        self._timer = self._loop.call_soon(self._check)
+
+    def _more_came(self) -> bool:
+        """Whether that is more under any label than was asked about."""
+        asked, before = self._asked_bytes, self._irobs_bytes
+        if len(self._core.paths) < 2:
+            return False
+        for rank, count in enumerate(self._core.receiver.irobs_bytes):
+            if count - before[rank] > asked[rank] and rank not in self._asking:
+                return True
+        return False
 
     def _look(self) -> None:
-        """Checks if it is time to, or if more came under a label than was asked about."""
+        """Checks if it is time to, if more came than was asked about, or about what nobody answered."""
         now = self._loop.time()
         counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
-        news = any(
-            rank not in self._asking
-            and count - before > (0 if self._strategies[rank] is None else self._asked_bytes[rank])
+        unanswered = any(
+            count > before and self._strategies[rank] is None and rank not in self._asking
             for rank, (count, before) in enumerate(counted)
         )
-        if news or now - self._checked_at_s >= ASK_S:
+        if unanswered or self._more_came() or now - self._checked_at_s >= ASK_S:
             self._check()
         else:
             self._timer = self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
     def _check(self) -> None:
-        """Asks about what is in use; ends once nothing is and no answer counts any more."""
-        now = self._loop.time()
+        """Asks about what is in use; ends once nothing is and no answer counts any more.
+
+        Between regular checks only about what is more than was asked about. What counts is what was
+        carried since the last regular one.
+        """
+        now, self._soon = self._loop.time(), False
+        regular = now - self._checked_at_s >= ASK_S
         # What was put off waits still, though nobody asks for it.
         queues = self._core.sender.send_queues
-        waited = list(map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues)))
+        waiting = map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues))
+        self._waited = waited = list(map(max, self._waited, waiting))
         progress = self._progress()
-        received, self._received = progress.received_bytes - self._received, progress.received_bytes
+        received = progress.received_bytes - self._received
         irobs_bytes = list(self._core.receiver.irobs_bytes)
         came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
-        self._irobs_bytes = irobs_bytes
-        for rank, size, direction in _in_use(waited, came, received, progress):
-            if rank not in self._asking and len(self._core.paths) > 1:
+        in_use = _in_use(waited, came, received, progress, self._told)
+        for rank, size, direction in in_use:
+            more = size > self._asked_bytes[rank] or self._strategies[rank] is None
+            if rank not in self._asking and (regular or more) and len(self._core.paths) > 1:
                 left_s = None
                 if progress.deadline_at_s is not None:
                     left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
-                question = Question(LABELS[rank], _rounded(size), direction, left_s)
-                self._asked_bytes[rank] = question.size_bytes
+                question = Question(LABELS[rank], size, direction, left_s)
+                self._asked_bytes[rank] = max(size, _at_most(self._told[direction][rank]))
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
-        idle = not (received or any(came) or any(waited) or any(self._strategies))
-        self._checked_at_s = now
+        idle = not (in_use or any(self._strategies))
+        if regular:
+            self._checked_at_s, self._received = now, progress.received_bytes
+            self._irobs_bytes, self._waited = irobs_bytes, [0] * len(LABELS)
+            self._told = _nothing_told()
+            for rank in set(range(len(LABELS))) - {rank for rank, *_ in in_use}:
+                self._asked_bytes[rank] = 0
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
     def path_pauses(self, path_id: int, waited_s: float) -> None:
@@ -235,28 +276,52 @@ class Advice:
 
 
 def _in_use(
-    waited: list[int], came: list[int], received: int, progress: TransferProgress
+    waited: list[int],
+    came: list[int],
+    received: int,
+    progress: TransferProgress,
+    told: dict[Direction, list[int]],
 ) -> list[tuple[int, int, Direction]]:
-    """Labels with the bytes that they are about to carry, and which way most of them go.
+    """Labels with the bytes that they are about to carry, coarse, and which way most of them go.
 
     What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
     thinks so too). An answer on the stream has the label of its question, IROBs have their own.
-    By rank, `waited` is what was to be sent, `came` what came in IROBs since the last check; `received`
-    is what came on the stream.
+    By rank, `waited` is what was to be sent, `came` what came in IROBs since the last regular check, and
+    `told` what somebody said who knows; `received` is what came on the stream.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)
-    ranks = {rank for rank in range(len(LABELS)) if waited[rank] or came[rank]}
+    down, up = told[Direction.DOWN], told[Direction.UP]
+    ranks = {
+        rank for rank in range(len(LABELS)) if waited[rank] or came[rank] or down[rank] or up[rank]
+    }
     if received:
         ranks.add(progress.stream_rank)
     found = []
     for rank in sorted(ranks):
-        down = came[rank] + (coming if answered else 0)
-        if down > waited[rank]:
-            found.append((rank, down, Direction.DOWN))
+        comes, goes = came[rank] + (coming if answered else 0), waited[rank]
+        if max(comes, down[rank]) > max(goes, up[rank]):
+            found.append((rank, _coarse(comes, down[rank]), Direction.DOWN))
         else:
-            found.append((rank, waited[rank] or received, Direction.UP))
+            found.append((rank, _coarse(goes or received, up[rank]), Direction.UP))
     return found
+
+
+def _nothing_told() -> dict[Direction, list[int]]:
+    return {direction: [0] * len(LABELS) for direction in Direction}
+
+
+def _coarse(guess_bytes: int, told_bytes: int) -> int:
+    """What was told, by less than an eighth less; where that is not all, what is guessed, rounded up."""
+    if guess_bytes > _at_most(told_bytes):
+        return _rounded(guess_bytes)
+    dropped = max(0, told_bytes.bit_length() - 4)
+    return told_bytes >> dropped << dropped
+
+
+def _at_most(told_bytes: int) -> int:
+    """What such bytes come to with what else is said of them."""
+    return told_bytes + told_bytes // 8
 
 
 def _rounded(size_bytes: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cedos.errors import SessionError
+from cedos.model import Direction
 from cedos.session.io.advice import Advice
 from cedos.session.io.dialler import DialledServer, Dialler
 from cedos.session.io.driver import Driver
@@ -305,6 +306,11 @@ class SessionFlow:
         finally:
             self._pumping = False
         self._plan(now)
+
+    def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
+        """See `Advice.told`; nobody is asked at the end that accepted."""
+        if self._advice is not None and not self._ended:
+            self._advice.told(rank, size_bytes, direction)
 
     def _path_pauses(self, path: SessionPath, waited_s: float) -> None:
         if self._advice is not None:

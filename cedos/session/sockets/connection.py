@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from cedos.errors import ConfigError, SessionError, SessionRefusedError
-from cedos.model import Label
+from cedos.model import Direction, Label
 from cedos.session.io.advice import Advice, Chooser, TransferProgress
 from cedos.session.io.dialler import DialledServer
 from cedos.session.io.driver import Driver
@@ -600,6 +600,10 @@ class Connection:
             if irob:
                 self._sent(rank)
         return irob
+
+    def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
+        """Messages of so many bytes in all are about to be carried: networks are chosen for them now."""
+        self.flow.told(rank_of(label), size_bytes, direction)
 
     def backlogged(self, label: Label) -> bool:
         """Whether what waits of a label keeps its networks busy: more would only wait behind it."""

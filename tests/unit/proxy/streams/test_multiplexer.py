@@ -5,10 +5,16 @@ from typing import cast
 
 import pytest
 
-from cedos.model import Label
+from cedos.model import Direction, Label
 from cedos.proxy.streams.frames import StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.stream import LARGE, SMALL, ProxiedStream
+from cedos.proxy.streams.stream import (
+    LARGE,
+    SMALL,
+    SMALL_BYTES,
+    WINDOW_BYTES,
+    ProxiedStream,
+)
 from cedos.session.sockets.connection import Connection
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +33,7 @@ class SlowSession:
     def __init__(self) -> None:
         self.waiting: list[tuple[Label, bytes]] = []
         self.full = False
+        self.told: list[tuple[Label, int, Direction]] = []
         self._changed: Callable[[], None] | None = None
 
     def on_change(self, call: Callable[[], None] | None) -> None:
@@ -37,6 +44,9 @@ class SlowSession:
 
     def on_sleep(self, call: object) -> None:
         pass
+
+    def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
+        self.told.append((label, size_bytes, direction))
 
     def receive_data_now(self) -> list[bytes]:
         return []
@@ -145,3 +155,29 @@ async def test_a_stream_that_is_over_has_no_turn() -> None:
     programs[1].drop()
     session.carry()
     assert programs[1].number not in {frame.stream for frame in data_of(session.carry(), LARGE)}
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 40000000\r\n\r\n"
+
+
+async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not() -> None:
+    session = SlowSession()
+    multiplexer = Multiplexer(cast(Connection, session))
+    streams = [multiplexer.open("h", 80) for _ in range(300)]
+    for stream in streams:
+        stream.took(StreamBytes(stream.number, 0, HEAD))
+    assert session.told == 300 * [(LARGE, 40_000_000 - SMALL_BYTES, Direction.DOWN)]
+    lent = [stream.lent_bytes for stream in streams]
+    assert lent[0] > WINDOW_BYTES // 2
+    assert sum(lent) <= 4 * WINDOW_BYTES
+    streams[0].reset()  # what it was lent is another's now
+    late = multiplexer.open("h", 80)
+    late.took(StreamBytes(late.number, 0, HEAD))
+    assert late.lent_bytes == lent[0]
+
+
+async def test_only_the_end_that_dialled_tells_of_sizes() -> None:
+    session = SlowSession()
+    multiplexer = Multiplexer(cast(Connection, session), opened=lambda _stream, _asked: None)
+    multiplexer._made(1).took(StreamBytes(1, 0, HEAD))
+    assert session.told == []

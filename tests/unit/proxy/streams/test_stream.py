@@ -5,7 +5,8 @@ import itertools
 
 import pytest
 
-from cedos.model import Label
+from cedos.model import Direction, Label
+from cedos.proxy.streams.announced import AnnouncedBodies
 from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,
@@ -13,6 +14,7 @@ from cedos.proxy.streams.stream import (
     LEAST_CHUNK_BYTES,
     MOST_CHUNK_BYTES,
     SMALL,
+    SMALL_BYTES,
     WINDOW_BYTES,
     Chunk,
     Numbered,
@@ -24,10 +26,18 @@ pytestmark = pytest.mark.anyio
 
 
 class Sent:
-    """A session with room for everything."""
+    """A session with room for everything, which lends so much."""
 
-    def __init__(self) -> None:
+    def __init__(self, lends_bytes: int = 0) -> None:
         self.frames: list[bytes] = []
+        self.lends_bytes = lends_bytes
+        self.told: list[tuple[int, Direction]] = []
+
+    def announced(self, size_bytes: int, direction: Direction) -> None:
+        self.told.append((size_bytes, direction))
+
+    def lend(self, size_bytes: int) -> bool:
+        return size_bytes <= self.lends_bytes
 
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         self.frames.append(data)
@@ -155,3 +165,48 @@ async def test_what_had_to_wait_for_long_is_as_large_as_before(
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: much_later_s)
     stream.write(bytes(10))
     assert labels[-1] is SMALL
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+
+async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once() -> None:
+    sent = Sent(lends_bytes=WINDOW_BYTES)
+    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
+    stream.took(StreamBytes(1, 0, HEAD % 40_000_000))
+    assert sent.told == [(40_000_000 - SMALL_BYTES, Direction.DOWN)]
+    assert sent.windows() == [WINDOW_BYTES]
+    assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
+
+
+async def test_the_window_of_an_announced_download_grows_with_reading_where_none_is_lent() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
+    stream.took(StreamBytes(1, 0, HEAD % 40_000_000))
+    assert sent.windows() == []
+    assert stream.lent_bytes == 0
+
+
+async def test_small_and_unknown_bodies_are_not_told() -> None:
+    sent = Sent(lends_bytes=WINDOW_BYTES)
+    for head in (HEAD % SMALL_BYTES, b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03"):
+        ProxiedStream(1, sent, bodies=AnnouncedBodies()).took(StreamBytes(1, 0, head))
+    assert sent.told == []
+    assert sent.windows() == []
+
+
+async def test_an_announced_upload_is_told_once_it_is_on_its_way() -> None:
+    sent = Sent()
+    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
+    put = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"
+    stream.write(put + bytes(100_000))
+    assert sent.told == [(1_000_000 - SMALL_BYTES, Direction.UP)]
+
+
+async def test_where_more_is_lent_half_a_window_that_was_read_doubles_it() -> None:
+    sent = Sent(lends_bytes=WINDOW_BYTES)
+    stream = ProxiedStream(1, sent)
+    for offset in range(0, INITIAL_WINDOW_BYTES // 2, 1 << 15):
+        stream.took(StreamBytes(1, offset, bytes(1 << 15)))
+        stream.taken(1 << 15)
+    assert sent.windows() == [INITIAL_WINDOW_BYTES * 5 // 2]

@@ -282,7 +282,7 @@ def test_more_than_was_asked_about_is_asked_about_soon(monkeypatch: pytest.Monke
         case.pump()
         peer = Session(LabelMapping(), 0.0)
         peer.path_up(1, PathFacts("eth0"), 0.0)
-        for size, asked_bytes in ((500, [1_000]), (50_000, [1_000, 64_000]), (20_000, None)):
+        for size, asked_bytes in ((500, [1_000]), (40_000, [1_000, 64_000]), (20_000, None)):
             peer.send(bytes(size), BULK)
             while any(record := peer.next_record(1, 70_000, 0.0)):
                 case.core.receive(1, b"".join(record), 0.0)
@@ -336,5 +336,106 @@ def test_paths_are_of_the_kind_that_the_chooser_knows() -> None:
         wifi, other = (path.facts for path in case.core.paths)
         assert (wifi.kind, wifi.metered) == (NetworkKind.WIFI, True)
         assert (other.kind, other.metered) == (NetworkKind.ETHERNET, False)
+
+    run(scenario)
+
+
+def test_what_is_told_to_come_is_asked_about_before_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
+    monkeypatch.setattr(advice_module, "_LOOK_S", 600.0)
+
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(b"give me", URGENT)
+        case.pump()
+        await case.settle()
+        case.desk.asked.clear()
+        case.advice.told(1, 12_000_000, Direction.DOWN)
+        await case.settle()
+        (question,) = case.desk.asked
+        assert question.label == Label(Urgency.FOREGROUND, Bulk.LARGE)
+        assert question.direction is Direction.DOWN
+        assert 7 / 8 * 12_000_000 < question.size_bytes <= 12_000_000
+        case.advice.told(1, 28_000_000, Direction.DOWN)  # beside it
+        await case.settle()
+        assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
+
+    run(scenario)
+
+
+def test_what_was_told_counts_until_more_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture of 40 kB is no download, and it is not asked about again while it comes."""
+    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
+    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
+    monkeypatch.setattr(advice_module, "_LOOK_S", 600.0)
+
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(b"give me", URGENT)
+        case.pump()
+        await case.settle()
+        case.desk.asked.clear()
+        case.advice.told(BULK, 40_000, Direction.DOWN)
+        await case.settle()
+        peer = Session(LabelMapping(), 0.0)
+        peer.path_up(1, PathFacts("eth0"), 0.0)
+        for size in (30_000, 11_000, 50_000):
+            peer.send(bytes(size), BULK)
+            while any(record := peer.next_record(1, 70_000, 0.0)):
+                case.core.receive(1, b"".join(record), 0.0)
+            case.advice.used()
+            await case.settle()
+        assert [each.size_bytes for each in case.desk.asked] == [36_864, 256_000]
+
+    run(scenario)
+
+
+def test_what_was_told_is_forgotten_when_it_should_have_shown() -> None:
+    """An origin may promise a gigabyte, and send a kilobyte a second."""
+
+    async def scenario(case: Case) -> None:
+        case.pump()
+        case.advice.told(1, 1_000_000_000, Direction.DOWN)
+        await case.settle()
+        assert len(case.desk.asked) == 1
+        async with asyncio.timeout(20):
+            while case.advice._timer is not None:
+                await asyncio.sleep(0.005)
+        case.core.send(b"more", 1)
+        case.pump()
+        await case.settle()
+        assert case.desk.asked[-1].size_bytes == 1_000
+
+    run(scenario)
+
+
+def test_more_than_was_asked_about_is_asked_about_when_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What came since the last regular question counts, not only since the last one."""
+    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
+    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
+    monkeypatch.setattr(advice_module, "_LOOK_S", 600.0)
+
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(b"give me", URGENT)
+        case.pump()
+        await case.settle()
+        case.desk.asked.clear()
+        peer = Session(LabelMapping(), 0.0)
+        peer.path_up(1, PathFacts("eth0"), 0.0)
+        for _ in range(8):
+            peer.send(bytes(10_000), BULK)
+            while any(record := peer.next_record(1, 70_000, 0.0)):
+                case.core.receive(1, b"".join(record), 0.0)
+            case.advice.used()
+            await case.settle()
+        assert [each.size_bytes for each in case.desk.asked] == [16_000, 64_000, 256_000]
 
     run(scenario)
