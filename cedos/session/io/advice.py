@@ -108,6 +108,7 @@ class Advice:
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._asked_bytes = [0] * len(LABELS)
         self._waited = [0] * len(LABELS)
+        self._sent_bytes = self._sent_ever()
         self._told = _nothing_told()
         self._soon = False
         self._timer: asyncio.Handle | None = None
@@ -173,15 +174,19 @@ class Advice:
                 return True
         return False
 
+    def _sent_ever(self) -> int:
+        return sum(path.sent_bytes for path in self._core.paths)
+
     def _look(self) -> None:
-        """Checks if it is time to, if more came than was asked about, or about what nobody answered."""
+        """Checks if it is time to, if more went than was asked about, or about what nobody answered."""
         now = self._loop.time()
         counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
         unanswered = any(
             count > before and self._strategies[rank] is None and rank not in self._asking
             for rank, (count, before) in enumerate(counted)
         )
-        if unanswered or self._more_came() or now - self._checked_at_s >= ASK_S:
+        more = self._more_came() or self._sent_ever() - self._sent_bytes > max(self._asked_bytes)
+        if unanswered or more or now - self._checked_at_s >= ASK_S:
             self._check()
         else:
             self._timer = self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
@@ -202,6 +207,12 @@ class Advice:
         received = progress.received_bytes - self._received
         irobs_bytes = list(self._core.receiver.irobs_bytes)
         came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
+        sent = self._sent_ever()
+        if any(
+            waited
+        ):  # (It was under any label: under that of which most waits, in all likelihood.)
+            most = waited.index(max(waited))
+            waited[most] = max(waited[most], sent - self._sent_bytes)
         in_use = _in_use(waited, came, received, progress, self._told)
         for rank, size, direction in in_use:
             more = size > self._asked_bytes[rank] or self._strategies[rank] is None
@@ -217,7 +228,7 @@ class Advice:
         if regular:
             self._checked_at_s, self._received = now, progress.received_bytes
             self._irobs_bytes, self._waited = irobs_bytes, [0] * len(LABELS)
-            self._told = _nothing_told()
+            self._told, self._sent_bytes = _nothing_told(), sent
             for rank in set(range(len(LABELS))) - {rank for rank, *_ in in_use}:
                 self._asked_bytes[rank] = 0
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
@@ -286,8 +297,8 @@ def _in_use(
 
     What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
     thinks so too). An answer on the stream has the label of its question, IROBs have their own.
-    By rank, `waited` is what was to be sent, `came` what came in IROBs since the last regular check, and
-    `told` what somebody said who knows; `received` is what came on the stream.
+    Since the last regular check, by rank: `waited` is what was to be sent or was, `came` what came in
+    IROBs, and `told` what somebody said who knows; `received` is what came on the stream.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)

@@ -439,3 +439,25 @@ def test_more_than_was_asked_about_is_asked_about_when_it_comes(
         assert [each.size_bytes for each in case.desk.asked] == [16_000, 64_000, 256_000]
 
     run(scenario)
+
+
+def test_an_upload_asks_for_as_much_as_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hands in a little at a time has more to send than waits."""
+    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
+    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
+    monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
+
+    async def scenario(case: Case) -> None:
+        case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+        case.pump()
+        for _ in range(20):
+            case.core.send(bytes(10_000), BULK)
+            while any(case.pump().values()):
+                pass
+            await case.settle()
+        async with asyncio.timeout(20):
+            while case.desk.asked[-1].size_bytes < 256_000:
+                await asyncio.sleep(0.005)
+        assert {each.direction for each in case.desk.asked} == {Direction.UP}
+
+    run(scenario)
