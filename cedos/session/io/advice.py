@@ -23,6 +23,9 @@ _LOOK_S: Final = 0.1
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
+_MOST_TOLD_BYTES: Final = 10**12
+"""Whoever promises more is not believed, and a daemon refuses questions about absurd sizes."""
+
 _URGENT: Final = 0  # foreground, small
 
 
@@ -153,7 +156,8 @@ class Advice:
 
         Until the next regular check, or until more comes: what is carried shows then how much there is.
         """
-        self._told[direction][rank] += size_bytes
+        told = self._told[direction]
+        told[rank] = min(told[rank] + size_bytes, _MOST_TOLD_BYTES)
         self._check_soon()
 
     def _check_soon(self) -> None:

@@ -366,6 +366,19 @@ def test_what_is_told_to_come_is_asked_about_before_it_comes(
     run(scenario)
 
 
+def test_an_absurd_size_is_not_asked_about() -> None:
+    """A daemon would refuse the question, and be thought absent."""
+
+    async def scenario(case: Case) -> None:
+        case.pump()
+        for _ in range(3):
+            case.advice.told(1, 10**18 - 1, Direction.DOWN)
+        await case.settle()
+        assert 10**9 < case.desk.asked[-1].size_bytes < 10**15
+
+    run(scenario)
+
+
 def test_what_was_told_counts_until_more_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A picture of 40 kB is no download, and it is not asked about again while it comes."""
     monkeypatch.setattr(advice_module, "ASK_S", 600.0)
