@@ -110,9 +110,8 @@ class Advice:
         self._received = 0
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._asked_bytes = [0] * len(LABELS)
-        self._waited = [0] * len(LABELS)
         self._sent_bytes = self._sent_ever()
-        self._told = _nothing_told()
+        self._told, self._told_at_s = _nothing_told(), float("-inf")
         self._soon = False
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
@@ -148,14 +147,15 @@ class Advice:
 
     def used(self) -> None:
         """There is data to send, or something has come: it checks, soon and then now and again."""
-        if self._timer is None or (not self._soon and self._more_came()):
+        if self._timer is None:
             self._check_soon()
 
     def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
         """So much is about to be carried under a label, says somebody who knows: it is asked about now.
 
-        Until the next regular check, or until more comes: what is carried shows then how much there is.
+        For `ASK_S`, or until more comes: what is carried shows then how much there is.
         """
+        self._told_at_s = self._loop.time()
         told = self._told[direction]
         told[rank] = min(told[rank] + size_bytes, _MOST_TOLD_BYTES)
         self._check_soon()
@@ -168,29 +168,20 @@ class Advice:
         self._soon = True
         self._timer = self._loop.call_soon(self._check)
 
-    def _more_came(self) -> bool:
-        """Whether that is more under any label than was asked about."""
-        asked, before = self._asked_bytes, self._irobs_bytes
-        if len(self._core.paths) < 2:
-            return False
-        for rank, count in enumerate(self._core.receiver.irobs_bytes):
-            if count - before[rank] > asked[rank] and rank not in self._asking:
-                return True
-        return False
-
     def _sent_ever(self) -> int:
         return sum(path.sent_bytes for path in self._core.paths)
 
     def _look(self) -> None:
-        """Checks if it is time to, if more went than was asked about, or about what nobody answered."""
+        """Checks if it is time to, or if more came or went under a label than was asked about."""
         now = self._loop.time()
         counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
-        unanswered = any(
-            count > before and self._strategies[rank] is None and rank not in self._asking
+        came = any(
+            rank not in self._asking
+            and count - before > (0 if self._strategies[rank] is None else self._asked_bytes[rank])
             for rank, (count, before) in enumerate(counted)
         )
-        more = self._more_came() or self._sent_ever() - self._sent_bytes > max(self._asked_bytes)
-        if unanswered or more or now - self._checked_at_s >= ASK_S:
+        went = self._sent_ever() - self._sent_bytes > max(self._asked_bytes)
+        if came or went or now - self._checked_at_s >= ASK_S:
             self._check()
         else:
             self._timer = self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
@@ -198,25 +189,25 @@ class Advice:
     def _check(self) -> None:
         """Asks about what is in use; ends once nothing is and no answer counts any more.
 
-        Between regular checks only about what is more than was asked about. What counts is what was
-        carried since the last regular one.
+        Between regular checks only about what is more than was asked about.
         """
         now, self._soon = self._loop.time(), False
         regular = now - self._checked_at_s >= ASK_S
+        if now - self._told_at_s >= ASK_S:
+            self._told = _nothing_told()
         # What was put off waits still, though nobody asks for it.
         queues = self._core.sender.send_queues
-        waiting = map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues))
-        self._waited = waited = list(map(max, self._waited, waiting))
+        waited = list(map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues)))
         progress = self._progress()
-        received = progress.received_bytes - self._received
+        received, self._received = progress.received_bytes - self._received, progress.received_bytes
         irobs_bytes = list(self._core.receiver.irobs_bytes)
         came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
-        sent = self._sent_ever()
-        if any(
-            waited
-        ):  # (It was under any label: under that of which most waits, in all likelihood.)
+        self._irobs_bytes = irobs_bytes
+        sent_before, self._sent_bytes = self._sent_bytes, self._sent_ever()
+        if any(waited):
+            # It was under any label: under that of which most waits, in all likelihood.
             most = waited.index(max(waited))
-            waited[most] = max(waited[most], sent - self._sent_bytes)
+            waited[most] = max(waited[most], self._sent_bytes - sent_before)
         in_use = _in_use(waited, came, received, progress, self._told)
         for rank, size, direction in in_use:
             more = size > self._asked_bytes[rank] or self._strategies[rank] is None
@@ -229,10 +220,8 @@ class Advice:
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
         idle = not (in_use or any(self._strategies))
+        self._checked_at_s = now
         if regular:
-            self._checked_at_s, self._received = now, progress.received_bytes
-            self._irobs_bytes, self._waited = irobs_bytes, [0] * len(LABELS)
-            self._told, self._sent_bytes = _nothing_told(), sent
             for rank in set(range(len(LABELS))) - {rank for rank, *_ in in_use}:
                 self._asked_bytes[rank] = 0
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
@@ -301,7 +290,7 @@ def _in_use(
 
     What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
     thinks so too). An answer on the stream has the label of its question, IROBs have their own.
-    Since the last regular check, by rank: `waited` is what was to be sent or was, `came` what came in
+    Since the last check, by rank: `waited` is what was to be sent or was, `came` what came in
     IROBs, and `told` what somebody said who knows; `received` is what came on the stream.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
