@@ -103,6 +103,7 @@ class ProxiedStream:
         self.after: tuple[int, ...] = ()
         self._limit = self._granted = self._window_bytes = INITIAL_WINDOW_BYTES
         self._window_from = 0  # what had been read when the window was last made larger
+        self._narrow, self._follows_bytes = False, 0  # what was announced while it was narrow
         self._waiting: deque[Chunk] = deque()
         self._waiting_bytes = 0
         self._peer_ended = self._ended = self._accepted = False
@@ -193,12 +194,16 @@ class ProxiedStream:
 
     def narrow(self, limit: int) -> None:
         """The other end may send so little until `widen`; before anything else is said on the stream."""
+        self._narrow = True
         self._say(StreamWindow(self.number, limit))
 
     def widen(self) -> None:
         """As if it had never been narrow."""
+        self._narrow = False
         if self._broken is None and not self._peer_ended:
             self._say(StreamWindow(self.number, self._granted))
+            follows_bytes, self._follows_bytes = self._follows_bytes, 0
+            self._announce(follows_bytes, Direction.DOWN)
 
     @property
     def room_bytes(self) -> int:
@@ -308,6 +313,9 @@ class ProxiedStream:
             self._account()
 
     def _announce(self, size_bytes: int, direction: Direction) -> None:
+        if self._narrow and direction is Direction.DOWN:
+            self._follows_bytes = size_bytes or self._follows_bytes
+            return
         if size_bytes <= SMALL_BYTES:
             return
         self._session.announced(size_bytes - SMALL_BYTES, direction)

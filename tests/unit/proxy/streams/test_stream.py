@@ -179,6 +179,21 @@ async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once(
     assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
 
 
+async def test_what_is_announced_to_a_narrow_stream_counts_once_it_is_widened() -> None:
+    sent = Sent(lends_bytes=WINDOW_BYTES)
+    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
+    stream.narrow(2_048)
+    stream.took(StreamBytes(1, 0, HEAD % 40_000_000))
+    stream.took(StreamBytes(1, len(HEAD % 40_000_000), b"x"))
+    assert sent.told == []
+    assert sent.windows() == [2_048], "its body waits"
+    stream.widen()
+    assert sent.told == [(40_000_000 - SMALL_BYTES, Direction.DOWN)]
+    assert sent.windows() == [2_048, INITIAL_WINDOW_BYTES, WINDOW_BYTES]
+    stream.widen()
+    assert len(sent.told) == 1, "it is told once"
+
+
 async def test_the_window_of_an_announced_download_grows_with_reading_where_none_is_lent() -> None:
     sent = Sent()
     stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
