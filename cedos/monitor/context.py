@@ -16,6 +16,8 @@ _MOMENT_S = 0.01
 _LATE_S, _LATE = 0.4, 2.0
 # Pings are usually half a second apart, and a stretch is shorter: the one just before counts, too.
 _ABOUT_S = 0.4
+# Who waits behind one segment that is under way waits for half of it, in the mean.
+_HALF_SEGMENT_BITS = 6_000
 
 
 class _NetworkState:
@@ -116,7 +118,7 @@ class ContextKeeper:
     def observe_delivery(self, network: str, stretches: Mapping[Direction, RateSample]) -> None:
         known = self._network(network)
         for direction, stretch in stretches.items():
-            empty = stretch.queue_empty or _queue_empty(known, stretch.begin_s, stretch.end_s)
+            empty = stretch.queue_empty or _queue_empty(known, stretch)
             known.rates[direction].observe(replace(stretch, queue_empty=empty))
 
     def observe_transfer(
@@ -224,7 +226,15 @@ class ContextKeeper:
         return values or [known.rtts[-1][1]]
 
 
-def _queue_empty(known: _NetworkState, begin_s: float, end_s: float) -> bool:
-    """Whether a round trip ended about then, and none that did was longer than they ever are."""
-    then = [rtt_s for at_s, rtt_s, _ in known.rtts if begin_s - _ABOUT_S <= at_s <= end_s]
-    return bool(then) and max(then) <= QUEUE_EMPTY * min(rtt_s for _, rtt_s, _ in known.rtts)
+def _queue_empty(known: _NetworkState, stretch: RateSample) -> bool:
+    """Whether a round trip ended about then, and none that did was longer than without a queue.
+
+    A network that does no more than the stretch's rate makes others wait for what a segment takes at it:
+    whose round trips are longer by less than that has none, however unsteady they are.
+    """
+    from_s = stretch.begin_s - _ABOUT_S
+    then = [rtt_s for at_s, rtt_s, _ in known.rtts if from_s <= at_s <= stretch.end_s]
+    if not then or stretch.end_s <= stretch.begin_s or not stretch.carried_bytes:
+        return False
+    least_s = min(rtt_s for _, rtt_s, _ in known.rtts)
+    return max(then) <= max(QUEUE_EMPTY * least_s, least_s + _HALF_SEGMENT_BITS / stretch.rate_bps)

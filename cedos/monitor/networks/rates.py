@@ -15,8 +15,8 @@ SPANS_S = (1, 5, 10)
 _BEST_OF_S = 3.0
 """What was delivered at least is the best of so long: the network did it, whatever it did after."""
 
-_TRICKLE, _TRICKLE_S = 1.0 / 3.0, 60.0
-"""A network that sets the pace has a queue. Whoever carries less than a third of what the network did
+_TRICKLE, _TRICKLE_S = 0.5, 60.0
+"""A network that sets the pace has a queue. Whoever carries less than half of what the network did
 within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
 what is under way on its other path."""
 

@@ -89,8 +89,9 @@ def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -
         ({9.0: 0.05}, 0.2e6),  # long before
         ({9.0: 0.05, 10.1: 0.055}, 8e6),
         ({9.0: 0.05, 9.7: 0.055}, 8e6),
-        ({9.0: 0.05, 10.1: 0.065}, 0.2e6),
-        ({9.0: 0.05, 9.7: 0.065, 10.1: 0.05}, 0.2e6),
+        ({9.0: 0.05, 10.1: 0.075}, 8e6),  # half a segment takes 30 ms at 0.2 Mbit/s
+        ({9.0: 0.05, 10.1: 0.085}, 0.2e6),
+        ({9.0: 0.05, 9.7: 0.085, 10.1: 0.05}, 0.2e6),
     ],
 )
 def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(
@@ -106,6 +107,22 @@ def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(
         keeper.observe_rtt("lte0", rtt_s, at_s)
     keeper.observe_delivery("lte0", slow)
     assert value(keeper, "past1_bps", 10.3, "lte0") == pytest.approx(rate_bps)
+
+
+def test_unsteady_round_trips_make_no_rate_of_a_network_of_few_slow_bytes() -> None:
+    """Replayed: four packets in 0.16 s, sent again, over a Wi-Fi that had just carried 18 Mbit/s."""
+    keeper = ContextKeeper()
+    for at_s, rtt_s in ((9.0, 0.0305), (9.6, 0.033), (10.1, 0.0377)):
+        keeper.observe_rtt("wlan0", rtt_s, at_s)
+    quick = RateSample(8.0, 9.0, 2_250_000, saturated=True)
+    keeper.observe_delivery("wlan0", {Direction.DOWN: quick})
+    few = RateSample(10.0, 10.16, 5_792, saturated=True)
+    keeper.observe_delivery("wlan0", {Direction.DOWN: few})
+    assert value(keeper, "past1_bps", 10.2) == pytest.approx(18e6)
+    # At 4 Mbit/s a segment takes 3 ms: who waits 7 ms more than ever waits in a queue.
+    faded = RateSample(10.2, 10.4, 100_000, saturated=True)
+    keeper.observe_delivery("wlan0", {Direction.DOWN: faded})
+    assert value(keeper, "past1_bps", 10.5) == pytest.approx(4e6)
 
 
 def test_a_provider_is_preferred_until_it_falls_silent() -> None:
