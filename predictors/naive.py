@@ -10,6 +10,8 @@ FIRST_WINDOW_BYTES = 14_480
 SLOWEST_BPS = 8e3
 # The kernel repeats a first packet after a second: what a round trip costs where none came back.
 SILENT_RTT_S = 1.0
+# Data that came in less time had waited for each other: their spacing is not the network's.
+_LEAST_SPAN_S = 0.02
 
 
 def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
@@ -33,6 +35,27 @@ def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
         left_bytes -= window_bytes
         window_bytes *= 2
     return time_s + 8.0 * left_bytes / rate_bps
+
+
+def after_slow_start(size_bytes: float, rtt_s: float, time_s: float) -> tuple[float, float] | None:
+    """What of a transfer that took so long came once its window was as large as ever, and in what time.
+
+    The other way round than `naive_time_s`: bytes over seconds are what the network carried at least. It
+    is less than that where a server thought, or a secure connection was made first.
+
+    Returns:
+        Bytes and seconds; at least a round trip, in which any last window comes. None: so soon no slow
+        start ends (it began with a larger window, or earlier than is known).
+    """
+    left_s, left_bytes = time_s - 2.0 * rtt_s, size_bytes
+    window_bytes = FIRST_WINDOW_BYTES
+    while True:
+        span_s = max(left_s, rtt_s, _LEAST_SPAN_S)
+        if window_bytes >= left_bytes or window_bytes >= left_bytes / span_s * rtt_s:
+            return (left_bytes, span_s) if left_s > 0.0 else None
+        left_s -= rtt_s
+        left_bytes -= window_bytes
+        window_bytes *= 2
 
 
 def joined_time_s(

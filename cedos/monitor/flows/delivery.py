@@ -13,6 +13,7 @@ from math import inf
 from cedos.model import Direction, FlowKey, Network
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
+from predictors.naive import after_slow_start
 
 _ROUNDS = 4.0
 """Whoever has carried so many times what fits on the path is past slow start, which doubles what it
@@ -56,7 +57,8 @@ class _FlowDelivery:
     """What one flow carried, and from when to when.
 
     `before_bytes` is what it had carried before, since it last stood still; `steady`: its data were
-    coming all the time; `queue_empty`: its round trips were as short as ever (None: not known).
+    coming all the time; `queue_empty`: its round trips were as short as ever (None: not known);
+    `whole`: that is all of it, from its first packet on.
     """
 
     begin_s: float
@@ -66,6 +68,7 @@ class _FlowDelivery:
     steady: bool
     rtt_s: float
     queue_empty: bool | None = None
+    whole: bool = False
 
 
 class DeliveryWatch:
@@ -121,7 +124,7 @@ class DeliveryWatch:
         self._closed.clear()
         found: dict[str, dict[Direction, RateSample]] = defaultdict(dict)
         for (name, direction), each in parts.items():
-            if (stretch := _joined(each)) is not None:
+            if (stretch := _fastest(_joined(each), each)) is not None:
                 found[name][direction] = stretch
         return found
 
@@ -158,6 +161,7 @@ class DeliveryWatch:
             return
         fresh_s = max(_FRESH_S, _FRESH_RTTS * (new.rtt_s or _USUAL_RTT_S))
         rtt_s = new.rtt_min_s or new.rtt_s or _USUAL_RTT_S
+        measured = new.rtt_min_s is not None
         # At its end a flow's last data are as old as it took to close it.
         living = isinstance(new, FlowSample)
         before = old.bytes_down if old else 0
@@ -169,7 +173,14 @@ class DeliveryWatch:
             empty: bool | None = self._shows_no_queue(network, new, new.bytes_down - before) or None
             parts[network, Direction.DOWN].append(
                 _FlowDelivery(
-                    began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s, empty
+                    began_s,
+                    end_s,
+                    new.bytes_down - before,
+                    before - stood,
+                    steady,
+                    rtt_s,
+                    empty,
+                    whole=old is None and measured,
                 )
             )
         before = old.bytes_up if old else 0
@@ -182,7 +193,14 @@ class DeliveryWatch:
             empty = new.rtt_s is not None and new.rtt_s <= QUEUE_EMPTY * rtt_s
             parts[network, Direction.UP].append(
                 _FlowDelivery(
-                    began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s, empty
+                    began_s,
+                    end_s,
+                    new.bytes_up - before,
+                    before - stood,
+                    steady,
+                    rtt_s,
+                    empty,
+                    whole=old is None and measured,
                 )
             )
 
@@ -220,3 +238,18 @@ def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
     queues = {part.queue_empty for part in parts}
     queue_empty = True in queues and False not in queues
     return RateSample(begin_s, end_s, carried_bytes, saturated, queue_empty)
+
+
+def _fastest(joined: RateSample | None, parts: list[_FlowDelivery]) -> RateSample | None:
+    """Of what was carried together, and what single flows carried past their slow start, the faster."""
+    if joined is not None and joined.saturated:
+        return joined
+    found = [] if joined is None else [joined]
+    for part in parts:
+        if not part.whole or part.carried_bytes < LEAST_BYTES:
+            continue
+        left = after_slow_start(part.carried_bytes, part.rtt_s, part.end_s - part.begin_s)
+        if left is not None:
+            carried_bytes, span_s = left
+            found.append(RateSample(part.end_s - span_s, part.end_s, round(carried_bytes), False))
+    return max(found, key=lambda sample: sample.rate_bps, default=None)

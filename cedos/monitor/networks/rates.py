@@ -12,8 +12,9 @@ from cedos.model import Direction, Indicator
 
 SPANS_S = (1, 5, 10)
 
-_BEST_OF_S = 3.0
-"""What was delivered at least is the best of so long: the network did it, whatever it did after."""
+_BEST_OF_S = 20.0
+"""What was delivered at least is the best of so long, with its age: small transfers that came later show
+less of a network, not that it does less (docs/decisions/passive-rates.md)."""
 
 _TRICKLE, _TRICKLE_S = 0.5, 60.0
 """A network that sets the pace has a queue. Whoever carries less than half of what the network did
@@ -73,6 +74,8 @@ class RateEstimator:
             self._stretches.popleft()
         if not paced:
             return
+        self._delivered = deque([stretch])  # before it a network that fades did more
+        self._tell_least()
         for name, span_s in _PAST[self._direction]:
             self._known[name] = Indicator(self._rate_bps(at_s - span_s), at_s)
 
@@ -97,7 +100,10 @@ class RateEstimator:
         delivered.append(stretch)
         while delivered[0].end_s <= stretch.end_s - _BEST_OF_S:
             delivered.popleft()
-        best = delivered[0]
+        self._tell_least()
+
+    def _tell_least(self) -> None:
+        best = self._delivered[0]
         self._known[_DELIVERY[self._direction]] = Indicator(best.rate_bps, best.end_s)
 
     def _rate_bps(self, since_s: float) -> float:

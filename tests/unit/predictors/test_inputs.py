@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
-from predictors.naive import joined_time_s, naive_time_s
+from predictors.naive import after_slow_start, joined_time_s, naive_time_s
 
 TYPICAL = {
     "wifi_rtt_s": 0.02,
@@ -38,6 +38,28 @@ def test_a_full_path_goes_at_its_rate() -> None:
 
 def test_an_outage_is_slow_and_not_for_ever() -> None:
     assert naive_time_s(1000, 0.02, 0.0) == pytest.approx(0.04 + 1.0)
+
+
+def test_after_its_slow_start_a_transfer_shows_the_rate() -> None:
+    slow_s = 56_560 * 8 / 4e6
+    assert after_slow_start(100_000, 0.1, 0.4 + slow_s) == pytest.approx((56_560, slow_s))
+    # A last window that comes within a round trip: the network did at least that.
+    assert after_slow_start(100_000, 0.1, 0.41) == pytest.approx((56_560, 0.1))
+    assert after_slow_start(100_000, 0.001, 0.0045) == pytest.approx((100_000, 0.02))
+    assert after_slow_start(100_000, 0.1, 0.39) is None, "so soon no slow start ends"
+
+
+@given(st.floats(1e3, 1e8), st.floats(1e-3, 1.0), st.floats(1e4, 1e9), st.floats(0.0, 10.0))
+def test_a_transfer_never_shows_more_than_the_network_does(
+    size_bytes: float, rtt_s: float, rate_bps: float, thought_s: float
+) -> None:
+    left = after_slow_start(
+        size_bytes, rtt_s, naive_time_s(size_bytes, rtt_s, rate_bps) + thought_s
+    )
+    assert left is not None
+    carried_bytes, span_s = left
+    assert 0.0 < carried_bytes <= size_bytes
+    assert 8.0 * carried_bytes / span_s <= rate_bps * 1.0001
 
 
 def test_mptcp_starts_as_its_primary() -> None:

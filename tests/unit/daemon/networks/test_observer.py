@@ -131,7 +131,7 @@ async def test_what_a_flow_carries_since_it_began_is_known_of_its_network(make: 
     sample = FlowSample(KEY, at_s, 1, None, 0.02, 0.02, None, 100_000, 500, 0, 0.0, 0)
     assert daemon.delivered(sample) == {"wlan0"}
     found = daemon.observer.context().networks["wlan0"]["delivery_down_bps"]
-    assert found.value == pytest.approx(2e6)
+    assert found.value == pytest.approx(8e5 / (0.4 - 2 * 0.02)), "after handshake and request"
 
 
 @pytest.mark.parametrize("rescued", [False, True])

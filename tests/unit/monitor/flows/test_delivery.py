@@ -8,6 +8,7 @@ from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows import delivery
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.networks.rates import RateSample
+from predictors.naive import naive_time_s
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)
@@ -194,11 +195,47 @@ def test_what_ended_between_two_samples_counts() -> None:
     watched = Watched(KEY)
     watched.sample()
     watched.watch.opened(OTHER, 1.05)
-    whole = replace(RECEIVING, key=OTHER, bytes_down=100_000)
+    whole = replace(RECEIVING, key=OTHER, bytes_down=100_000, rtt_min_s=None)
     watched.watch.closed(end(whole, 1.2, idle_down_s=0.05))
     found = watched.down()
     assert found == RateSample(1.05, pytest.approx(1.15), 100_000, saturated=False)
     assert watched.down() is None, "it is counted once"
+
+
+def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
+    """A Wi-Fi of 50 Mbit/s: the first three of five round trips of 14 ms carry a third of it."""
+    took_s = naive_time_s(300_000, 0.014, 50e6)
+    short = replace(RECEIVING, key=OTHER, bytes_down=300_000, rtt_min_s=0.014, rtt_s=0.03)
+    watched = Watched()
+    watched.sample()
+    watched.watch.opened(OTHER, 1.01)
+    watched.watch.closed(end(short, 1.01 + took_s))
+    found = watched.down()
+    assert found is not None
+    assert not found.saturated
+    assert found.rate_bps == pytest.approx(50e6, rel=0.01)
+    assert found.end_s == pytest.approx(1.01 + took_s)
+    # One that lives counts likewise, once: what follows is held against what came before.
+    watched = Watched()
+    watched.sample()
+    watched.watch.opened(OTHER, 1.2 - took_s)
+    found = watched.down(short)
+    assert found is not None
+    assert found.rate_bps == pytest.approx(50e6, rel=0.01)
+    found = watched.down(replace(short, bytes_down=400_000))
+    assert found is not None
+    assert found.rate_bps == pytest.approx(4e6)
+
+
+def test_whoever_was_faster_than_a_slow_start_began_earlier_than_is_known() -> None:
+    watched = Watched()
+    watched.sample()
+    watched.watch.opened(OTHER, 1.1)
+    short = replace(RECEIVING, key=OTHER, bytes_down=300_000, rtt_min_s=0.03)
+    watched.watch.closed(end(short, 1.2))
+    found = watched.down()
+    assert found is not None
+    assert found.rate_bps == pytest.approx(24e6), "all of it, in all of the time"
 
 
 def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:

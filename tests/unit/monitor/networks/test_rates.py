@@ -60,11 +60,20 @@ def test_what_reaches_into_a_span_counts_as_a_whole() -> None:
     assert values(rates)["past1_bps"] == pytest.approx(3.6e6)
 
 
-def test_at_least_what_was_delivered_is_the_best_of_three_seconds() -> None:
+def test_at_least_what_was_delivered_is_the_best_of_twenty_seconds() -> None:
     rates = fed([2.0, 9.0, 3.0, 1.0], saturated=False)
+    rates.observe(RateSample(4.0, 21.9, 187_500, saturated=False))
     assert rates.indicators() == {"delivery_down_bps": Indicator(9e6, 2.0)}
-    rates.observe(RateSample(4.0, 5.5, 187_500, saturated=False))
+    rates.observe(RateSample(21.9, 22.0, 12_500, saturated=False))
     assert rates.indicators() == {"delivery_down_bps": Indicator(3e6, 3.0)}
+
+
+def test_what_a_network_that_fades_did_before_is_no_least() -> None:
+    rates = fed([9.0], saturated=False)
+    rates.observe(RateSample(1.0, 2.0, 250_000, saturated=True))
+    assert values(rates)["delivery_down_bps"] == pytest.approx(2e6)
+    rates.observe(RateSample(2.0, 3.0, 375_000, saturated=False))
+    assert rates.indicators()["delivery_down_bps"] == Indicator(3e6, 3.0)
 
 
 def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
