@@ -66,6 +66,26 @@ class ListenAddressType(click.ParamType[tuple[str, int]]):
         return found[0], found[1]
 
 
+class HostAddressType(click.ParamType[tuple[str, int]]):
+    """Where a host is: `gw.example.org` (at the usual port), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
+
+    name = "host[:port]"
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Host and port."""
+        if isinstance(value, tuple):
+            return value
+        found = host_and_port(value)
+        if found is None or not found[0] or any(each in found[0] for each in "@/[],"):
+            self.fail(f"{value!r} is not gw.example.org or gw.example.org:{self._port}", param, ctx)
+        return found[0], found[1] or self._port
+
+
 def host_and_port(text: str) -> tuple[str, int | None] | None:
     """The parts of a text; port None where there is none in it; None: not such a text."""
     host, port_text = text, ""

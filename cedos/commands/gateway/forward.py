@@ -367,7 +367,7 @@ async def _run(
     work = (
         _join(proxy, *stdio)
         if stdio is not None
-        else _listen(proxy, names, datagrams, listening, dns, redirection, joined.host)
+        else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
     )
     running = loop.create_task(work)
     news = loop.create_task(PlayerNews(directories().socket, players, clock).run())
@@ -399,7 +399,7 @@ async def _listen(
     listening: list[Listening],
     dns: list[tuple[str, int]],
     redirection: Redirection | None,
-    gateway: str,
+    joined: joined_gateway.JoinedGateway,
 ) -> None:
     proxy.open(listening)
     for address, port in dns:
@@ -410,7 +410,8 @@ async def _listen(
             to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
             log.info(f"listens at {where}{to}")
     if redirection is not None:
-        await _refuse_loop(gateway)
+        for host, _ in joined.addresses:
+            await _refuse_loop(host)
         ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
         for address in _LOOPBACK:
             names.open(address, 0, optional=":" in address)

@@ -16,7 +16,12 @@ import structlog
 
 from cedos import logs
 from cedos.commands.console.manual import Manual
-from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option
+from cedos.commands.console.servers import (
+    OWN_KEY,
+    HostAddressType,
+    ListenAddressType,
+    own_key_option,
+)
 from cedos.commands.exec import Duration, Size
 from cedos.commands.gateway.relay import Net
 from cedos.config.directories import user_folder
@@ -103,6 +108,11 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     "-n", "--name", metavar="HOST",
     help="The name or address by which clients reach this host.  [default: an address of its own]",
 )  # fmt: skip
+@click.option(
+    "--address", "addresses", type=HostAddressType(PORT), multiple=True, metavar="HOST[:PORT]",
+    help="Where another node of this gateway is, a machine with the same key: the line that is printed"
+    " has it, too. May be repeated.",
+)  # fmt: skip
 @click.option("--invite", metavar="CLIENT", help="Print a line for one more client, and end.")
 @click.option("--revoke", metavar="CLIENT", help="Let a client in no more, and end.")
 @click.option("--list", "listed", is_flag=True, help="Print who is invited, and end.")
@@ -177,6 +187,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 def command(
     listen: tuple[str, int],
     name: str | None,
+    addresses: tuple[tuple[str, int], ...],
     invite: str | None,
     revoke: str | None,
     listed: bool,
@@ -222,7 +233,8 @@ def command(
     place = ProcessPlace.received()
     newcomer = invite or ("" if invited.names or place is not None else _FIRST)
     if newcomer:
-        _print_line(invited, newcomer, name or listen[0] or _own_address(), listen[1], me)
+        here = name or listen[0] or _own_address(), listen[1]
+        _print_line(invited, newcomer, [here, *addresses], me)
     if invite is not None:
         return
     logs.configure(log_level, log_format)
@@ -332,14 +344,16 @@ def _idle_file(folder: Path, process: GatewayProcess | None) -> Path | None:
     return None
 
 
-def _print_line(invited: InvitedClients, client: str, host: str, port: int, me: KeyPair) -> None:
+def _print_line(
+    invited: InvitedClients, client: str, addresses: list[tuple[str, int]], me: KeyPair
+) -> None:
     secret = invited.invite(client)
     click.echo(
         f'Run this line on the client "{client}". Keep it secret: whoever has it may use this gateway,'
         " and it is not shown again.",
         err=True,
     )
-    click.echo(f"cedos join {invitation(host, port, me.public, secret)}")
+    click.echo(f"cedos join {invitation(addresses, me.public, secret)}")
 
 
 def _own_address() -> str:

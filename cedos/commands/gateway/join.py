@@ -66,6 +66,7 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
     try:
         connection = await connect(
             (joined.host, joined.port),
+            spares=joined.others,
             server_key=joined.server_key,
             key=joined.client,
             timeout_s=_PATIENCE_S,
@@ -74,7 +75,7 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
     except SessionError as error:
         raise CedosError(
             f"the gateway does not let this client in: {error}. Is `cedos gateway` running there, may"
-            f" its port {joined.port} be reached, and is the line a new one?"
+            f" {joined} be reached, and is the line a new one?"
         ) from error
     took_s = time.monotonic() - began_s
     networks = ", ".join(sorted({path.network for path in connection.paths()}))

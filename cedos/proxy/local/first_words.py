@@ -66,6 +66,11 @@ class FirstWords:
         """Of what was said, what no stream has taken."""
         return self._said[self._taken :]
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether what was taken of it may be said once more."""
+        return not self._taken or may_be_repeated(self._said)
+
     def begin(self, stream: ProxiedStream) -> None:
         self._stream = stream
         if self._said:

@@ -32,6 +32,9 @@ NO_NETWORK_S: Final = 5.0
 GONE_S: Final = 10.0
 """A gateway that says nothing for so long, while connections that go direct succeed, is gone."""
 
+OTHER_NODE_S: Final = 1.5
+"""So much longer where it has several nodes: another one is dialled where the one before is silent."""
+
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
 
@@ -77,7 +80,8 @@ class GatewayLink:
         self.joined = joined
         self._chooser = chooser
         self._networks = networks
-        self._patience_s = patience_s
+        self._patience_s = patience_s + (OTHER_NODE_S if joined.others else 0.0)
+        self._node = joined.addresses[0]
         self._ready, self._unused_s = ready, unused_s
         self._loop = asyncio.get_running_loop()
         self._streams: Multiplexer | None = None
@@ -95,7 +99,8 @@ class GatewayLink:
     def leads_to(self, host: str) -> bool:
         """Whether that is the gateway itself, as far as it is known by now."""
         paths = self._streams.connection.paths() if self._streams is not None else ()
-        return host in {self.joined.host, *(path.peer for path in paths)}
+        nodes = (host for host, _ in self.joined.addresses)
+        return host in {*nodes, *(path.peer for path in paths)}
 
     @property
     def stands(self) -> bool:
@@ -290,6 +295,8 @@ class GatewayLink:
             return self._streams
         if self._is_away:
             raise GatewayUnreachableError(self._away_why)
+        if self._streams is not None:
+            self._node = self._streams.connection.place
         if self._dialling is None or self._dialling.done():
             self._begin_dialling()
         assert self._dialling is not None
@@ -310,9 +317,12 @@ class GatewayLink:
 
     async def _dial(self) -> Multiplexer:
         joined = self.joined
+        if self._node not in joined.addresses:
+            self._node = joined.addresses[0]
         try:
             connection = await connect(
-                (joined.host, joined.port),
+                self._node,
+                spares=[each for each in joined.addresses if each != self._node],
                 server_key=joined.server_key,
                 key=joined.client,
                 deadline=KEEP_ALIVE_S,
@@ -339,6 +349,7 @@ class GatewayLink:
             await streams.run()
         finally:
             unused.cancel()
+            self._node = streams.connection.place
             if self._streams is streams:  # by its own word: it is there
                 self._streams = self._away_at_s = None
             counts = streams.connection.datagrams

@@ -6,6 +6,7 @@ import pwd
 import re
 import secrets
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -18,9 +19,11 @@ from cedos.errors import ConfigError
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 
-_LINE = re.compile(
-    r"cedos://(?P<secret>[^@/:]+)@(?P<host>\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|[^:@/\[\]]+):(?P<port>[0-9]{1,5})/(?P<key>[^/]+)"
+_ADDRESS: Final = r"(?:\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|[^:@/\[\],]+):[0-9]{1,5}"
+_LINE: Final = re.compile(
+    rf"cedos://(?P<secret>[^@/:]+)@(?P<addresses>{_ADDRESS}(?:,{_ADDRESS})*)/(?P<key>[^/]+)"
 )
+_MOST_ADDRESSES: Final = 16
 _HEAD: Final = "# The gateway that `cedos join` was told of. The secret lets its holder in.\n"
 
 
@@ -29,20 +32,28 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     port: int
     key: str
     secret: str
+    others: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedGateway:
-    """Where it is, its public key, and the key by which it knows this client."""
+    """Where it is, its public key, and the key by which it knows this client.
+
+    `others`: addresses of its other nodes, machines with the same key.
+    """
 
     host: str
     port: int
     server_key: bytes
     client: KeyPair
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        return ((self.host, self.port), *self.others)
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return ", ".join(_shown(*each) for each in self.addresses)
 
 
 def own_path() -> Path:
@@ -63,10 +74,14 @@ def path() -> Path:
     return theirs if theirs.exists() else own
 
 
-def invitation(host: str, port: int, server_key: bytes, secret: bytes) -> str:
+def invitation(addresses: Sequence[tuple[str, int]], server_key: bytes, secret: bytes) -> str:
     """The line that a person pastes; who has it is let in."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"cedos://{keys.to_text(secret)}@{shown}:{port}/{keys.to_text(server_key)}"
+    shown = ",".join(_shown(*each) for each in addresses)
+    return f"cedos://{keys.to_text(secret)}@{shown}/{keys.to_text(server_key)}"
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse(line: str) -> JoinedGateway:
@@ -74,10 +89,27 @@ def parse(line: str) -> JoinedGateway:
     match = _LINE.fullmatch(line.strip())
     if match is None:
         raise ValueError("it is not a line cedos://...@HOST:PORT/... as `cedos gateway` prints it")
-    return _joined(match["host"].strip("[]"), int(match["port"]), match["key"], match["secret"])
+    return _joined(match["addresses"].split(","), match["key"], match["secret"])
 
 
-def _joined(host: str, port: int, key: str, secret: str) -> JoinedGateway:
+def _joined(addresses: list[str], key: str, secret: str) -> JoinedGateway:
+    if not 0 < len(addresses) <= _MOST_ADDRESSES:
+        raise ValueError(f"it has {len(addresses)} addresses; 1 to {_MOST_ADDRESSES} are possible")
+    (host, port), *others = map(_address, addresses)
+    found = []
+    for what, text in (("the gateway's key", key), ("the secret", secret)):
+        try:
+            found.append(keys.from_text(text))
+        except ValueError:
+            raise ValueError(f"{what} is not whole: a part of the line may be missing") from None
+    return JoinedGateway(host, port, found[0], KeyPair(found[1]), tuple(others))
+
+
+def _address(text: str) -> tuple[str, int]:
+    if re.fullmatch(_ADDRESS, text) is None:
+        raise ValueError("an address in it is not HOST:PORT")
+    host, _, digits = text.rpartition(":")
+    host, port = host.strip("[]"), int(digits)
     if not 0 < port < 65_536:
         raise ValueError("its port is not 1 to 65535")
     if ":" in host:
@@ -85,13 +117,7 @@ def _joined(host: str, port: int, key: str, secret: str) -> JoinedGateway:
             IPv6Address(host)
         except ValueError:
             raise ValueError("its host is neither a name nor an address") from None
-    found = []
-    for what, text in (("the gateway's key", key), ("the secret", secret)):
-        try:
-            found.append(keys.from_text(text))
-        except ValueError:
-            raise ValueError(f"{what} is not whole: a part of the line may be missing") from None
-    return JoinedGateway(host, port, found[0], KeyPair(found[1]))
+    return host, port
 
 
 def read(file: Path) -> JoinedGateway:
@@ -116,19 +142,22 @@ def read(file: Path) -> JoinedGateway:
         raise ConfigError(f"{file}: others may read the secret in it; `chmod 600 {file}` mends it")
     fields = toml_file.parse(text, _File, name=str(file))
     try:
-        return _joined(fields.host, fields.port, fields.key, fields.secret)
+        first = _shown(fields.host, fields.port)
+        return _joined([first, *fields.others], fields.key, fields.secret)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
 def write(file: Path, joined: JoinedGateway) -> None:
     """Keeps it for this user alone. Raises: ConfigError, it cannot be written."""
-    fields = {
+    fields: dict[str, str | int | list[str]] = {
         "host": joined.host,
         "port": joined.port,
         "key": keys.to_text(joined.server_key),
         "secret": keys.to_text(joined.client.private),
     }
+    if joined.others:
+        fields["others"] = [_shown(*each) for each in joined.others]
     text = _HEAD + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:

@@ -250,6 +250,14 @@ class LocalProxy:
                     words.end(again=True)
         if talk is not None:
             talk.goes_over(None)
+        try:
+            return await self._link.open(host, port, begun, use)
+        except GatewayUnreachableError:
+            if self._link.stands or not (words is None or words.repeatable):
+                raise
+        # The session was lost at that moment, as one that another node does not know: there is a next.
+        if words is not None:
+            words.end(again=True)
         return await self._link.open(host, port, begun, use)
 
     async def _opened_patiently(

@@ -31,11 +31,12 @@ _SETTLE_S: Final = 0.020
 
 @dataclass(slots=True)
 class Connected:
-    """A TCP connection that is there, and has said nothing yet."""
+    """A TCP connection that is there, and has said nothing yet; `began_s`: when it was asked for."""
 
     egress: Egress
     endpoint: Endpoint
     connection: socket.socket
+    began_s: float
 
 
 class Caller(Protocol):
@@ -144,7 +145,7 @@ class ConnectAttempts:
     def _dial(self, endpoint: Endpoint) -> None:
         family = socket.AF_INET if ip_address(endpoint[0]).version == 4 else socket.AF_INET6
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        attempt = Connected(self.egress, endpoint, connection)
+        attempt = Connected(self.egress, endpoint, connection, self._tried_s)
         try:
             prepare(connection, self.egress.interface, asks_after_s=asks_after_s(self.egress))
             code = connection.connect_ex(endpoint)

@@ -6,6 +6,7 @@ after all is worth more than the reason why the one before it was lost.
 """
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoi
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
+from cedos.session.io.server_place import ServerPlace
+from cedos.session.io.spare_places import SparePlaces
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames.frames import Sync
@@ -45,6 +48,8 @@ class DialledServer:
     networks: Callable[[str], bool]
     resolve: Callable[[], Awaitable[Sequence[Endpoint]]] | None
     known: Callable[[str], KnownNetwork | None] = lambda _interface: None
+    named: Endpoint = ("", 0)
+    spares: Sequence[ServerPlace] = ()
 
 
 class Dialler:
@@ -61,6 +66,7 @@ class Dialler:
     Attributes:
         not_before_s: the server asked not to be tried before.
         last_why: of what did not succeed, with `last_code`, an errno.
+        place: the machine that is dialled now.
     """
 
     def __init__(
@@ -77,7 +83,10 @@ class Dialler:
     ) -> None:
         self._driver = driver
         self._server = server
+        self.place = ServerPlace(server.named, list(server.endpoints), server.resolve)
         self.endpoints = list(server.endpoints)
+        self._spares = self._spares_of(self.place)
+        self._elsewhere: set[int] = set()  # paths to a machine that the session has left
         self._paths = paths
         self._credentials = credentials
         self._positions = positions
@@ -96,13 +105,51 @@ class Dialler:
 
     def start(self) -> None:
         self._driver.watch(self, self.check, self._slept)
+        self._spares.absent()
+        self.check()
+
+    def _spares_of(self, place: ServerPlace) -> SparePlaces:
+        first = ServerPlace(self._server.named, list(self._server.endpoints), self._server.resolve)
+        return SparePlaces(
+            self._driver,
+            [each for each in (first, *self._server.spares) if each.named != place.named],
+            usable=self._usable,
+            last_chance=self._last_chance,
+            move=self._move,
+        )
+
+    def _last_chance(self) -> None:
+        for name, attempts in self._attempts.items():
+            if attempts.probing or self.wanted(name):
+                attempts.retry_now()
+                attempts.begin()
+
+    def _move(self, place: ServerPlace, made: Connected) -> None:
+        """The session goes on at another machine, if that knows it."""
+        for attempts in self._attempts.values():
+            attempts.end()
+        self._attempts.clear()
+        for waiting in self._ready:
+            waiting.connection.close()
+        self._ready.clear()
+        # (Those in a handshake are told of as lost, and what follows is for the new place.)
+        for path in list(self._in_handshake.values()):
+            path.close("the server does not answer", reset=True)
+        self._exclusive = None
+        self._elsewhere.update(self._paths)
+        self.place, self.endpoints = place, [made.endpoint]
+        self.endpoints += [each for each in place.endpoints if each != made.endpoint]
+        self._spares = self._spares_of(place)
+        self._spares.absent()
+        self._ready.append(made)
+        self._advance()
         self.check()
 
     def check(self) -> None:
         """Networks may have changed: ends paths that lost theirs, dials over new ones."""
         if self._closed:
             return
-        usable = self._usable()
+        usable = self._usable(self.endpoints)
         for path in [*self._paths.values(), *self._in_handshake.values()]:
             if not self._stands(path, usable):
                 path.close("its network is gone", reset=True)
@@ -121,6 +168,7 @@ class Dialler:
             if self.wanted(name):
                 attempts.retry_now()
                 attempts.begin()
+        self._spares.check()
         self._advance()
 
     def _slept(self) -> None:
@@ -134,9 +182,12 @@ class Dialler:
         attempts = self._attempts.get(path.interface)
         if attempts is not None and not attempts.probing and not self._closed:
             attempts.probe()
+        if not self._closed and not self._speaking():
+            self._spares.absent()
 
     def end_probe(self, path: SessionPath) -> None:
         """It speaks again: whatever was tried beside it is not needed."""
+        self._spares.present()
         attempts = self._attempts.get(path.interface)
         if attempts is not None and attempts.probing:
             attempts.succeeded()
@@ -148,20 +199,26 @@ class Dialler:
 
     def path_lost(self, path: SessionPath) -> None:
         attempts = self._attempts.get(path.interface)
+        self._elsewhere.discard(path.path_id)
         if attempts is not None:
             attempts.reset()
         if not self._closed:
+            if not self._speaking():
+                self._spares.absent()
             self.check()
+
+    def _speaking(self) -> list[SessionPath]:
+        return [path for path in self._paths.values() if path.facts.stalled_at_s is None]
 
     @property
     def has_network(self) -> bool:
         """Whether a network that may be used leads there."""
-        return bool(self._usable())
+        return bool(self._usable(self.endpoints))
 
-    def _usable(self) -> dict[str, tuple[Egress, list[Endpoint]]]:
+    def _usable(self, endpoints: Sequence[Endpoint]) -> dict[str, tuple[Egress, list[Endpoint]]]:
         found: dict[str, tuple[Egress, list[Endpoint]]] = {}
         metered_allowed = self._metered_allowed()
-        for endpoint in self.endpoints:
+        for endpoint in endpoints:
             for egress in self._egresses(endpoint):
                 if (metered_allowed or not egress.metered) and self._server.networks(
                     egress.interface
@@ -208,13 +265,16 @@ class Dialler:
 
     def attempt_failed(self, why: str, code: int) -> None:
         self.last_why, self.last_code = why, code
+        if code == errno.ECONNREFUSED:
+            self._spares.refused()
 
     def unanswered(self) -> None:
         """The server's name may stand for other addresses by now."""
-        if self._server.resolve is not None and self._resolving is None:
-            self._resolving = self._driver.loop.create_task(self._resolve(self._server.resolve))
+        if self.place.resolve is not None and self._resolving is None:
+            self._resolving = self._driver.loop.create_task(self._resolve(self.place.resolve))
 
     async def _resolve(self, resolve: Callable[[], Awaitable[Sequence[Endpoint]]]) -> None:
+        place = self.place
         try:
             async with asyncio.timeout(_RESOLVE_S):
                 found = list(await resolve())
@@ -222,7 +282,7 @@ class Dialler:
             return
         finally:
             self._resolving = None
-        if found != self.endpoints:
+        if found != self.endpoints and place is self.place:
             self.endpoints = found
             self.check()
 
@@ -231,7 +291,7 @@ class Dialler:
     def _advance(self) -> None:
         """Begins handshakes: one alone while the session has no path, then all that are ready."""
         while self._ready and not self._closed:
-            open_paths = [p for p in self._paths.values() if p.facts.stalled_at_s is None]
+            open_paths = [p for p in self._speaking() if p.path_id not in self._elsewhere]
             if not open_paths and self._exclusive is not None:
                 return
             made = self._ready.pop(0)
@@ -295,7 +355,10 @@ class Dialler:
         if event is SessionPathEvent.OPENED:
             if attempts is not None:
                 attempts.succeeded()
+            self._spares.present()
             self._opened(path)
+            for other in [self._paths[each] for each in self._elsewhere & self._paths.keys()]:
+                other.close("the session is at another machine now", reset=True)
             self._advance()
             return
         failure = path.channel.failure
@@ -322,6 +385,7 @@ class Dialler:
         if self._closed:
             return
         self._closed = True
+        self._spares.present()
         self._driver.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()

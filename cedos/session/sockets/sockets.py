@@ -4,7 +4,8 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +18,7 @@ from cedos.session.io import driver as drivers
 from cedos.session.io.advice import Chooser
 from cedos.session.io.connect_attempts import Endpoint
 from cedos.session.io.dialler import DialledServer
+from cedos.session.io.server_place import ServerPlace
 from cedos.session.known_hosts import KnownHosts
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.crypto import KeyPair
@@ -33,6 +35,7 @@ from cedos.session.sockets.sibling_processes import SiblingProcesses
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
 _AGAIN_S: Final = 1.0
+_NAME_S: Final = 2.0
 
 
 async def connect(
@@ -49,6 +52,7 @@ async def connect(
     chooser: Chooser | None = None,
     thrifty: bool = False,
     limits: SessionLimits | None = None,
+    spares: Sequence[Endpoint] = (),
 ) -> Connection:
     """A session with a server, over every network that leads there.
 
@@ -68,6 +72,8 @@ async def connect(
             hand in its daemon (`cedos.api.session_choices`).
         thrifty: with a chooser: what it did not decide on uses metered networks only without the others.
         limits: what the session may take of this process.
+        spares: hosts and ports of other machines that have this server's key and its sessions; the
+            session goes on there where the server is not reached and they are.
 
     Raises:
         SessionError: no connection in time, the server refuses, or it has another key.
@@ -87,19 +93,21 @@ async def connect(
     connection: Connection | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            found = await _resolve(wanted, forever=timeout_s is None)
+            at = tuple(wanted[:1] if spares else wanted), tuple(spares)
+            found, named, others = await _found(*at, forever=timeout_s is None)
             if chooser is not None:
                 await chooser.learn()
             driver = drivers.current()
-            only_addresses = all(_is_address(host) for host, _ in wanted)
             server = DialledServer(
                 found,
                 server_key,
                 me,
                 SetUpOptions(int(seconds), driver.hardware_aes, clear),
                 networks or (lambda _interface: True),
-                None if only_addresses else partial(_resolve, wanted, forever=True),
+                _lookup(named),
                 (lambda _interface: None) if chooser is None else chooser.network,
+                named[0],
+                [_place(each) for each in others],
             )
             adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser, thrifty)
             core = Session(
@@ -221,6 +229,32 @@ def _why_not(connection: Connection | None) -> tuple[str, int]:
 
 def _shown(wanted: Sequence[Endpoint]) -> str:
     return ", ".join(f"{host} port {port}" for host, port in wanted)
+
+
+def _place(named: Endpoint) -> ServerPlace:
+    """Its name, if it is one, is looked up when it is needed."""
+    endpoints = [(str(ip_address(named[0])), named[1])] if _is_address(named[0]) else []
+    return ServerPlace(named, endpoints, _lookup([named]))
+
+
+def _lookup(wanted: Sequence[Endpoint]) -> Callable[[], Awaitable[Sequence[Endpoint]]] | None:
+    if all(_is_address(host) for host, _ in wanted):
+        return None
+    return partial(_resolve, wanted, forever=True)
+
+
+async def _found(
+    wanted: Sequence[Endpoint], spares: Sequence[Endpoint], *, forever: bool
+) -> tuple[list[Endpoint], Sequence[Endpoint], Sequence[Endpoint]]:
+    """Where the server is, by which of its addresses, and the others: the first that has a name."""
+    for number, named in enumerate((*wanted, *spares) if spares else ()):
+        with suppress(TimeoutError, SessionError):
+            async with asyncio.timeout(_NAME_S):
+                found = await _resolve([named], forever=False)
+            others = [*wanted, *spares]
+            del others[number]
+            return found, [named], others
+    return await _resolve(wanted, forever=forever), wanted, spares
 
 
 async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoint]:

@@ -93,6 +93,7 @@ class Endpoints:
             try:
                 connection = await connect(
                     (self.server.host, self.server.port),
+                    spares=self.server.spares,
                     server_key=self.server.key,
                     key=self.me,
                     deadline=self.deadline_s,
@@ -120,7 +121,7 @@ class Endpoints:
 def gateway() -> tuple[KeyPair, KnownServer]:
     """Who this client is to the gateway that was joined, and where that is. Errors: ConfigError."""
     joined = joined_gateway.read(joined_gateway.path())
-    return joined.client, KnownServer(joined.host, joined.port, joined.server_key)
+    return joined.client, KnownServer(joined.host, joined.port, joined.server_key, joined.others)
 
 
 def interruptible(wanted: Coroutine[Any, Any, None]) -> None:

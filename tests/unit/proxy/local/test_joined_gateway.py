@@ -17,7 +17,7 @@ SECRET, SERVER = bytes(range(32)), KeyPair(bytes(range(1, 33))).public
 
 @pytest.mark.parametrize("host", ["gw.example", "192.0.2.1", "2001:db8::1"])
 def test_a_line_is_what_it_was_made_of(host: str, tmp_path: Path) -> None:
-    joined = parse(f"  {invitation(host, 7009, SERVER, SECRET)}\n")
+    joined = parse(f"  {invitation([(host, 7009)], SERVER, SECRET)}\n")
     assert (joined.host, joined.port, joined.server_key) == (host, 7009, SERVER)
     assert joined.client.public == KeyPair(SECRET).public
     file = tmp_path / "new" / "gateway.toml"
@@ -29,7 +29,7 @@ def test_a_line_is_what_it_was_made_of(host: str, tmp_path: Path) -> None:
     assert [each.name for each in file.parent.iterdir()] == ["gateway.toml"]
 
 
-LINE = invitation("gw.example", 7009, SERVER, SECRET)
+LINE = invitation([("gw.example", 7009)], SERVER, SECRET)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,31 @@ LINE = invitation("gw.example", 7009, SERVER, SECRET)
         LINE.replace("gw.example", ""),
         LINE.replace("cedos:", "https:"),
         LINE + "/more",
+        LINE.replace(":7009", ":7009,"),
+        LINE.replace(":7009", ":7009,gw2.example"),
+        LINE.replace(":7009", ":7009,gw2.example:0"),
+        LINE.replace(":7009", ":7009" + ",gw2.example:7009" * 16),
     ],
 )
 def test_what_is_no_line_is_told_without_its_secret(line: str) -> None:
     with pytest.raises(ValueError, match=r".+") as raised:
         parse(line)
     assert LINE[8:40] not in str(raised.value)
+
+
+def test_a_line_and_its_file_have_all_nodes(tmp_path: Path) -> None:
+    nodes = (("gw.example", 7009), ("192.0.2.7", 7010), ("2001:db8::1", 7009))
+    joined = parse(invitation(nodes, SERVER, SECRET))
+    assert joined.addresses == nodes
+    assert str(joined) == "gw.example:7009, 192.0.2.7:7010, [2001:db8::1]:7009"
+    write(tmp_path / "gateway.toml", joined)
+    again = read(tmp_path / "gateway.toml")
+    assert (again.addresses, str(again)) == (nodes, str(joined))
+    (tmp_path / "gateway.toml").write_text(
+        (tmp_path / "gateway.toml").read_text().replace("192.0.2.7:7010", "192.0.2.7")
+    )
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        read(tmp_path / "gateway.toml")
 
 
 def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
