@@ -7,8 +7,10 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -36,6 +38,7 @@ from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import NAME, Handed, kept_names, received
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
+from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.processes.process_group import ProcessGroup
 from cedos.proxy.gateway.processes.process_place import ProcessPlace
@@ -56,6 +59,22 @@ _READY_S: Final = 30.0
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
+class RedisType(click.ParamType[RedisTarget]):
+    """Where Redis is."""
+
+    name = "redis"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> RedisTarget:
+        if isinstance(value, RedisTarget):
+            return value
+        try:
+            return RedisTarget.parse(value)
+        except ValueError as error:
+            self.fail(f"it is not where a Redis is; {error}", param, ctx)
+
+
 @click.command(
     cls=Manual,
     examples=[
@@ -71,6 +90,11 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         (
             "cedos gateway --allow-inside 10.1.0.0/16",
             "Also connects to the private network that it is in.",
+        ),
+        (
+            "cedos gateway --name gw1.example.org --address gw2.example.org"
+            " --shared redis://10.0.0.7:6379/0",
+            "One of two machines that are one gateway.",
         ),
         (
             "kill -HUP PID",
@@ -155,6 +179,15 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="For finding and reaching a server.",
 )  # fmt: skip
 @click.option(
+    "--shared", type=RedisType(), metavar="REDIS",
+    help="Share clients' sessions with other nodes, machines with the same key and list of clients:"
+    " unix:///run/redis/redis-server.sock or redis://HOST:6379/0. What lies there is sealed by the key.",
+)  # fmt: skip
+@click.option(
+    "--shared-password", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The file with Redis' password.  [default: $CEDOS_REDIS_PASSWORD]",
+)  # fmt: skip
+@click.option(
     "--metrics", type=ListenAddressType(PORT + 1), metavar="[ADDRESS:]PORT",
     help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
 )  # fmt: skip
@@ -201,6 +234,8 @@ def command(
     processes: int,
     idle: float,
     connect_timeout: float,
+    shared: RedisTarget | None,
+    shared_password: Path | None,
     metrics: tuple[str, int] | None,
     cache: int,
     cache_folder: Path | None,
@@ -253,6 +288,9 @@ def command(
         raise click.UsageError(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
+    if shared is not None:
+        shared = replace(shared, password=shared.password or read_password(shared_password))
+        _nodes_module()  # it is missing: told before anything begins
     memory.one_arena()
     if processes > 1 and place is None:
         group = asyncio.run(_run_group(settings, processes, len(invited.names), metrics))
@@ -268,10 +306,23 @@ def command(
             0 if no_cache else cache // processes,
             cache_folder,
             None if place is None else GatewayProcess(place),
+            shared,
         )
     )
     if following is not None:
         following.begin()
+
+
+def _nodes_module() -> ModuleType:
+    """ConfigError: the package that it needs is missing."""
+    try:
+        return import_module("cedos.proxy.gateway.nodes.node_flows")
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise ConfigError(
+            "--shared needs the Python package redis; `pip install 'cedos[shared]'` installs it"
+        ) from None
 
 
 def _cache_folder() -> Path:
@@ -289,9 +340,14 @@ async def _run(
     cache_bytes: int,
     cache_folder: Path | None,
     process: GatewayProcess | None,
+    shared: RedisTarget | None = None,
 ) -> "Successor | None":
+    folder = cache_folder or _cache_folder()
+    nodes = None if shared is None else _nodes_module().NodeFlows(shared, me)
+    if cache_bytes or nodes is not None:
+        settings = replace(settings, idle=_idle_file(folder, process))
     if not cache_bytes:
-        gateway = Gateway(settings, me, invited.name_of, process=process)
+        gateway = Gateway(settings, me, invited.name_of, process=process, nodes=nodes)
         return await _serve(gateway, len(invited.names), metrics, process)
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
@@ -303,8 +359,6 @@ async def _run(
     from cedos.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
     from cedos.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
 
-    folder = cache_folder or _cache_folder()
-    settings = replace(settings, idle=_idle_file(folder, process))
     rules = settings.rules()
 
     def refused(address: str, port: int) -> str:
@@ -327,7 +381,7 @@ async def _run(
         )
 
     requests = ProgramRequests(fetcher)
-    gateway = Gateway(settings, me, invited.name_of, serving, process, requests, programs)
+    gateway = Gateway(settings, me, invited.name_of, serving, process, requests, programs, nodes)
     uploads.begin()
     try:
         return await _serve(gateway, len(invited.names), metrics, process)

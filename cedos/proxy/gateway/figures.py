@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 
 class GatewayFigures(NamedTuple):
-    """Now: `sessions`, `connections`, `held_bytes`; the rest since it began; up is from clients."""
+    """Now: `sessions`, `connections`, `held_bytes`, `nodes_away`; the rest since it began.
+
+    Up is from clients. `nodes_away`: processes for which Redis is.
+    """
 
     sessions: int = 0
     connections: int = 0
@@ -15,10 +18,14 @@ class GatewayFigures(NamedTuple):
     connections_refused: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
+    nodes_away: int = 0
+    sessions_from_nodes: int = 0
+    sessions_to_nodes: int = 0
+    node_values_refused: int = 0
 
     def counted(self) -> "GatewayFigures":
         """Without what is only now: what stays true when its process is gone."""
-        return self._replace(sessions=0, connections=0, held_bytes=0)
+        return self._replace(sessions=0, connections=0, held_bytes=0, nodes_away=0)
 
 
 def total(figures: "list[GatewayFigures]") -> GatewayFigures:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,6 +23,7 @@ from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, St
 from cedos.proxy.gateway.gathered_upload import UploadGatherer
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.name_service import NameService
+from cedos.proxy.gateway.nodes.node_figures import NodeFigures
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.traffic import Traffic
@@ -33,6 +34,9 @@ from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
+
+if TYPE_CHECKING:
+    from cedos.proxy.gateway.nodes.node_flows import NodeFlows
 
 PORT: Final = 7009
 SSH: Final = 22
@@ -92,6 +96,7 @@ class Gateway:
         process: which of several this one is.
         requests: fetches what programs ask for by plain HTTP.
         uploads: puts together what they send by it.
+        nodes: what it shares with the same gateway on other machines.
     """
 
     def __init__(
@@ -103,8 +108,10 @@ class Gateway:
         process: GatewayProcess | None = None,
         requests: RequestFetcher | None = None,
         uploads: UploadGatherer | None = None,
+        nodes: "NodeFlows | None" = None,
     ) -> None:
         self._process = process
+        self._nodes = nodes
         self._settings = settings
         self._me = me
         self._clients = clients
@@ -151,6 +158,7 @@ class Gateway:
     def figures(self) -> GatewayFigures:
         """`held_bytes`: what is kept in memory for clients and origins."""
         traffic = self._terms.traffic
+        nodes = NodeFigures() if self._nodes is None else self._nodes.figures
         return GatewayFigures(
             self.sessions,
             self.streams,
@@ -161,6 +169,10 @@ class Gateway:
             traffic.refused,
             traffic.up_bytes,
             traffic.down_bytes,
+            int(self._nodes is not None and self._nodes.away),
+            nodes.taken,
+            nodes.given,
+            nodes.refused,
         )
 
     @property
@@ -177,6 +189,8 @@ class Gateway:
                 at_once=self._most,
                 open_files=files,
             )
+        if self._nodes is not None:
+            await self._nodes.open()
         process = self._process
         if process is not None:
             listening: socket.socket | None = process.listening
@@ -206,6 +220,7 @@ class Gateway:
             limits=LIMITS,
             listening=listening,
             siblings=None if process is None else process.siblings,
+            shared=self._nodes,
         )
 
     def _show(self) -> None:

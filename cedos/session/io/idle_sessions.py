@@ -25,14 +25,20 @@ _SCAN_SLOTS: Final = 2_000
 _log = structlog.get_logger(__name__)
 
 
+def expires_unix_s(record: bytes) -> int:
+    """When a record's session is over, if nobody comes."""
+    return IdleRecord.from_bytes(record[_IDLE]).expires_unix_s
+
+
 class IdleSessions:
-    """The idle sessions of one program.
+    """The idle sessions of one program. `written` is called with each record that is new.
 
     A session that wakes keeps its record, so that a program that was killed knows who it was: a peer
     that had gone on is told so, with proof, and one that had not goes on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, written: Callable[[bytes], None] = lambda _record: None) -> None:
+        self._written = written
         self._file = IdleFile(path, RECORD_BYTES)
         self._scanned_to = 0
         self._hosts = HostCounts()
@@ -70,12 +76,22 @@ class IdleSessions:
         `state`: its application's, up to `STATE_BYTES`.
         """
         idle = pack(session, now, unix_s)
-        return idle is not None and self._put(_record(credentials, idle, state), RecordState.ASLEEP)
+        if idle is None:
+            return False
+        record = _record(credentials, idle, state)
+        put = self._put(record, RecordState.ASLEEP)
+        self._written(record)
+        return put
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
         """A session begins: who it is is known even if the program is killed."""
-        idle = IdleRecord.at_the_beginning(keep_alive_s, unix_s)
-        self._put(_record(credentials, idle, b""), RecordState.AWAKE)
+        record = _record(credentials, IdleRecord.at_the_beginning(keep_alive_s, unix_s), b"")
+        self._put(record, RecordState.AWAKE)
+        self._written(record)
+
+    def adopt(self, record: bytes) -> None:
+        """Keeps the record of a session that another program of this server had."""
+        self._put(record, RecordState.ASLEEP)
 
     def wake(
         self,

@@ -7,7 +7,8 @@ again. One that has no path either is put to sleep: nothing of it stays in memor
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from cedos.session.protocol.handshake.accepting import (
     FlowRefusalReason,
     OpenRequest,
 )
-from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind, Opened
 from cedos.session.protocol.living import unpack_living
@@ -30,6 +31,7 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.handed_flow import HandedFlow
+from cedos.session.sockets.shared_flows import FlowsHere, SharedFlows
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
@@ -46,7 +48,8 @@ _COLLECTED_SHARE: Final = 4
 class FlowTable:
     """Flows by their id; those that sleep are in the file `idle`, if any.
 
-    `allow`: whether the holder of a public key may open flows; everybody without.
+    `allow`: whether the holder of a public key may open flows; everybody without. `shared`: where other
+    machines find those of the file, and this one theirs.
 
     Raises:
         SessionError: the file cannot be used.
@@ -58,12 +61,18 @@ class FlowTable:
         allow: Callable[[bytes], bool] | None,
         ledger: HostLedger,
         idle: Path | None,
+        shared: SharedFlows | None = None,
     ) -> None:
         self._driver = driver
         self._allow = allow
         self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
-        self._idle = None if idle is None else IdleSessions(idle)
+        self._shared = None if idle is None else shared
+        # Of other machines: who found them is not proved to be here.
+        self._unproved: dict[bytes, bytes] = {}
+        self._asked_for = b""
+        written = self._share if self._shared is not None else (lambda _record: None)
+        self._idle = None if idle is None else IdleSessions(idle, written)
         # The one that was quiet for the longest time first; how often it was not idle since then.
         self._active: dict[bytes, int] = {}
         self._not_idle: set[bytes] = (
@@ -79,12 +88,58 @@ class FlowTable:
             if allow is not None:  # who was let in once may not be any more
                 self._idle.keep_only(allow)
             self._plan()
+        if self._shared is not None:
+            self._shared.begin(FlowsHere(self._proved, self._records, self._renew, self._taken))
 
     def find(self, flow_id: bytes) -> Credentials | None:
         connection = self._living.get(flow_id)
         if connection is not None:
             return connection.flow.credentials
         return None if self._idle is None else self._idle.find(flow_id)
+
+    def asks_for(self, flow_id: bytes) -> bool:
+        """Whether another machine may know more of a flow, and was not asked yet."""
+        return (
+            self._shared is not None
+            and self._shared.answers
+            and flow_id not in self._living
+            and flow_id != self._asked_for
+        )
+
+    async def ask(self, flow_id: bytes) -> bytes | None:
+        """A flow's record at other machines."""
+        return None if self._shared is None else await self._shared.find(flow_id)
+
+    @contextmanager
+    def asked(self, flow_id: bytes, record: bytes | None) -> Iterator[None]:
+        """What was asked for is known meanwhile."""
+        self._asked_for = flow_id
+        found = None if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES])
+        known = self.find(flow_id)
+        newer = found is not None and (known is None or known.seen < found.seen)
+        if record is not None and newer and flow_id not in self._living and self._lets_in(record):
+            self._disown(flow_id)
+            self._adopt(record)
+            self._unproved[flow_id] = record
+        try:
+            yield
+        finally:
+            self._asked_for = b""
+            if flow_id in self._unproved and flow_id not in self._living:
+                self._disown(flow_id)
+
+    def proved(self, flow_id: bytes, *, here: bool) -> None:
+        """Whether the peer of a flow has shown that it is there now."""
+        record = self._unproved.get(flow_id)
+        if record is None or (connection := self._living.get(flow_id)) is None:
+            return
+        if not here:
+            connection.fail(SessionError("its peer was not there"))
+            return
+        del self._unproved[flow_id]
+        credentials = connection.flow.credentials
+        if credentials is not None and self._shared is not None:
+            self._shared.came(credentials.to_bytes() + record[CREDENTIALS_BYTES:])
 
     def get(self, flow_id: bytes) -> Connection | None:
         return self._living.get(flow_id)
@@ -125,8 +180,12 @@ class FlowTable:
             self._ledger.close_flow(host)
             self._active.pop(flow_id, None)
             self._not_idle.discard(flow_id)
-            if self._idle is not None and not isinstance(failure, SessionAsleepError):
+            if flow_id in self._unproved:
+                self._disown(flow_id)
+            elif self._idle is not None and not isinstance(failure, SessionAsleepError):
                 self._idle.forget(flow_id)
+                if self._shared is not None:
+                    self._shared.forget(opened.credentials)
 
         def active() -> None:
             self._active.pop(flow_id, None)
@@ -228,7 +287,7 @@ class FlowTable:
                 self._soon = self._driver.loop.call_later(left_s, self._note_quiet)
                 return
             looks = self._active.pop(flow_id)
-            kept = self._living[flow_id].keep(self._idle, now, unix_s)
+            kept = self._keep(flow_id, self._idle, now, unix_s)
             if not kept and flow.paths and looks < _LOOKS:
                 flow.active_s = now
                 self._active[flow_id] = looks + 1
@@ -243,7 +302,7 @@ class FlowTable:
             flow = connection.flow
             if now - flow.active_s < _NOTE_S or flow.credentials is None:
                 continue
-            idle = connection.keep(idle_sessions, now, unix_s)
+            idle = self._keep(flow_id, idle_sessions, now, unix_s)
             if idle and flow.paths:
                 self._not_idle.discard(flow_id)
             elif idle and now - flow.active_s > _ASLEEP_S:
@@ -254,6 +313,50 @@ class FlowTable:
             self._slept = 0
             self._driver.loop.call_later(_NOTE_S, gc.collect)  # their tasks have ended by then
 
+    def _keep(self, flow_id: bytes, idle: IdleSessions, now: float, unix_s: float) -> bool:
+        if flow_id in self._unproved:
+            return False
+        return self._living[flow_id].keep(idle, now, unix_s)
+
+    # What is shared with other machines
+
+    def _lets_in(self, record: bytes) -> bool:
+        return self._idle is not None and (self._allow is None or self._allow(record[PEER_KEY]))
+
+    def _share(self, record: bytes) -> None:
+        if self._shared is not None and record[:16] not in self._unproved:
+            self._shared.write(record)
+
+    def _adopt(self, record: bytes) -> None:
+        if self._idle is not None:
+            self._idle.adopt(record)
+
+    def _disown(self, flow_id: bytes) -> None:
+        """Forgets what another machine still has."""
+        self._unproved.pop(flow_id, None)
+        if self._idle is not None:
+            self._idle.forget(flow_id)
+
+    def _proved(self) -> Iterator[Credentials]:
+        for flow_id, connection in list(self._living.items()):
+            credentials = connection.flow.credentials
+            if credentials is not None and flow_id not in self._unproved:
+                yield credentials
+
+    def _records(self) -> Iterator[bytes]:
+        if self._idle is not None:
+            yield from (each for each in self._idle.records() if each[:16] not in self._unproved)
+
+    def _renew(self, flow_id: bytes) -> None:
+        if self._idle is not None and flow_id in self._living:
+            self._keep(flow_id, self._idle, self._driver.now(), time.time())
+
+    def _taken(self, flow_id: bytes) -> None:
+        if (connection := self._living.get(flow_id)) is not None:
+            connection.fail(SessionError("another machine of this server has it now"))
+        elif self._idle is not None:
+            self._idle.forget(flow_id)
+
     def close(self) -> None:
         """Writes down who is idle; what is in the file stays."""
         self._ended = True
@@ -262,8 +365,8 @@ class FlowTable:
                 timer.cancel()
         self._timer = self._soon = None
         if self._idle is not None:
-            for connection in self._living.values():
-                connection.keep(self._idle, self._driver.now(), time.time())
+            for flow_id in self._living:
+                self._keep(flow_id, self._idle, self._driver.now(), time.time())
             self._idle.sync()
             self._idle.close()
             self._idle = None

@@ -18,9 +18,9 @@ from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel.channel import Channel, Elsewhere
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.accepting import alone
+from cedos.session.protocol.handshake.accepting import OTHER_MACHINES, alone
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
@@ -29,11 +29,14 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
 from cedos.session.sockets.handed_flow import HandedFlow
+from cedos.session.sockets.shared_flows import SharedFlows
 from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
 _FULL_S: Final = 0.5
+_MOST_ASKED: Final = 256
+"""Of other machines at once: a stranger's hello may name any flow."""
 
 
 def open_bound(address: tuple[str, int]) -> socket.socket:
@@ -108,16 +111,19 @@ class Listener:
         hosts: HandshakeLimits,
         listening: socket.socket | None = None,
         siblings: SiblingProcesses | None = None,
+        shared: SharedFlows | None = None,
     ) -> None:
         self._driver = driver
         self._siblings = siblings
+        self._shared = shared
+        self._asking: set[asyncio.Task[None]] = set()
         self._scheduler = scheduler
         self._limits = limits
         self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
         try:
-            self._flows = FlowTable(driver, allow, ledger, idle)
+            self._flows = FlowTable(driver, allow, ledger, idle, shared)
         except BaseException:
             if listening is None:
                 self._socket.close()
@@ -132,6 +138,7 @@ class Listener:
             limits=hosts,
             ledger=ledger,
             placement=alone if siblings is None else siblings.place,
+            asks_for=self._flows.asks_for,
         )
         self._in_handshake: dict[Channel, SessionPath] = {}
         self._new: deque[Connection] = deque()
@@ -253,11 +260,41 @@ class Listener:
             self._opened(path)
         elif event is SessionPathEvent.ELSEWHERE:
             elsewhere = path.channel.elsewhere
-            assert self._siblings is not None
             assert elsewhere is not None
+            if elsewhere.process == OTHER_MACHINES:
+                self._ask(path, elsewhere)
+                return
+            assert self._siblings is not None
             self._siblings.hand_on(elsewhere.process, path.connection, elsewhere.hello)
         elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
+
+    def _ask(self, path: SessionPath, elsewhere: Elsewhere) -> None:
+        """Asks other machines, and takes the connection as if it had just come then."""
+        if len(self._asking) >= _MOST_ASKED:
+            return  # it is closed without a word: its peer tries again
+        try:
+            connection = path.connection.dup()
+        except OSError:
+            return
+        work = self._asked(connection, path.peer, elsewhere)
+        task = self._driver.loop.create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _asked(self, connection: socket.socket, address: str, elsewhere: Elsewhere) -> None:
+        flow_id = elsewhere.flow_id
+        try:
+            record = await self._flows.ask(flow_id)
+        except BaseException:
+            connection.close()
+            raise
+        if self._closed:
+            connection.close()
+            return
+        with self._flows.asked(flow_id, record):
+            self._accepted(connection, address, elsewhere.hello)
+        self._expire()
 
     def _opened(self, path: SessionPath) -> None:
         """The peer is who it says: its flow gets the path."""
@@ -287,8 +324,11 @@ class Listener:
                 return
             self._offer(connection)
 
+        flow_id = opened.credentials.flow_id
+
         def proved() -> None:
             self._in_handshake.pop(path.channel, None)
+            self._flows.proved(flow_id, here=path.channel.confirmed)
 
         connection.flow.adopt(path, only=only, proved=proved)
 
@@ -330,9 +370,14 @@ class Listener:
         self.stop().close()
         if self._timer is not None:
             self._timer.cancel()
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
         for path in list(self._in_handshake.values()):
             path.close("the listener has been closed", reset=True)
         self._flows.close()
+        if self._shared is not None:
+            await self._shared.close()
         for connection in self._new:
             connection.abort("the server ends")
         self._new.clear()

@@ -30,6 +30,7 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import STREAM_LABEL, Adviser, Connection
 from cedos.session.sockets.listener import Listener
+from cedos.session.sockets.shared_flows import SharedFlows
 from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 FIRST_PATH_S: Final = 30.0
@@ -149,6 +150,7 @@ async def listen(
     hosts: HandshakeLimits | None = None,
     listening: socket.socket | None = None,
     siblings: SiblingProcesses | None = None,
+    shared: SharedFlows | None = None,
 ) -> Listener:
     """Accepts sessions.
 
@@ -163,6 +165,7 @@ async def listen(
         hosts: what one host, and all strangers together, may ask of it.
         listening: a socket that listens already, instead of one at `address`.
         siblings: the other processes that accept on that socket.
+        shared: where other machines with this key find the sessions of `idle`, and this one theirs.
 
     Raises:
         HostError: the address cannot be listened at.
@@ -182,6 +185,7 @@ async def listen(
         hosts=hosts or HandshakeLimits(),
         listening=listening,
         siblings=siblings,
+        shared=shared,
     )
 
 

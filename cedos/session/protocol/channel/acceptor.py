@@ -1,5 +1,7 @@
 """The accepting host: a channel for each connection from outside, under limits. Pure."""
 
+from collections.abc import Callable
+
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Random
 from cedos.session.protocol.handshake.accepting import (
@@ -8,6 +10,7 @@ from cedos.session.protocol.handshake.accepting import (
     KnownFlows,
     Placement,
     alone,
+    asks_nobody,
 )
 from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 
@@ -18,7 +21,7 @@ class Acceptor:
     """Makes channels, and watches those that are not confirmed yet.
 
     `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask;
-    `placement`: which hosts other processes serve.
+    `placement`: which hosts other processes serve; `asks_for`: for which flows others are asked first.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Acceptor:
         limits: HandshakeLimits = _NO_LIMITS,
         ledger: HostLedger | None = None,
         placement: Placement = alone,
+        asks_for: Callable[[bytes], bool] = asks_nobody,
     ) -> None:
         self.ledger = ledger or HostLedger(limits)
         self._limits = limits
@@ -49,6 +53,7 @@ class Acceptor:
             half_open=self._half_open,
             now=now,
             placement=placement,
+            asks_for=asks_for,
         )
 
     def __len__(self) -> int:

@@ -50,10 +50,14 @@ _RECORD: Final = int(MessageKind.RECORD)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The connection is another process's: its number, and the message that it is to begin with."""
+    """The connection is another process's: its number, and the message that it is to begin with.
+
+    Or it is to begin with that once other machines have been asked for `flow_id` (`OTHER_MACHINES`).
+    """
 
     process: int
     hello: bytes
+    flow_id: bytes = b""
 
 
 class Channel:
@@ -213,7 +217,7 @@ class Channel:
 
     def _step(self, step: HandshakeStep, header: memoryview, body: memoryview) -> None:
         if step.elsewhere is not None:
-            self.elsewhere = Elsewhere(step.elsewhere, bytes(header) + bytes(body))
+            self.elsewhere = Elsewhere(step.elsewhere, bytes(header) + bytes(body), step.flow_id)
             self._fail(Failure(FailureKind.ELSEWHERE, "another process serves this host"))
             return
         if step.reply:

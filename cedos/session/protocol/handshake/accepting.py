@@ -91,6 +91,15 @@ def alone(_share: int) -> int | None:
     return None
 
 
+OTHER_MACHINES: Final = -1
+"""Instead of a process's number: other machines of this server are to be asked for a flow first."""
+
+
+def asks_nobody(_flow_id: bytes) -> bool:
+    """Where one machine has all flows."""
+    return False
+
+
 class AcceptorState:
     def __init__(
         self,
@@ -104,8 +113,9 @@ class AcceptorState:
         half_open: Sized,
         now: float,
         placement: Placement = alone,
+        asks_for: Callable[[bytes], bool] = asks_nobody,
     ) -> None:
-        self.placement = placement
+        self.placement, self.asks_for = placement, asks_for
         self.me, self.flows, self.random, self.limits = me, flows, random, limits
         self.hardware_aes, self.ledger = hardware_aes, ledger
         self.locators = Locators(me)
@@ -211,6 +221,8 @@ class AcceptorHandshake:
         flow_id, share = here.locators.read(asked.locator)
         if (elsewhere := here.placement(share)) is not None:
             return HandshakeStep(elsewhere=elsewhere)
+        if here.asks_for(flow_id):
+            return HandshakeStep(elsewhere=OTHER_MACHINES, flow_id=flow_id)
         credentials = here.flows.find(flow_id)
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))

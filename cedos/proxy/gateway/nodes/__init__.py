@@ -1,0 +1,1 @@
+"""Several machines that are one gateway: what they share lies in Redis."""

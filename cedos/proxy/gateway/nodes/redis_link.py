@@ -1,0 +1,122 @@
+"""The way to Redis: asked for a moment only, left alone while it is away, and found again by itself."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import redis.asyncio
+import structlog
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from cedos.proxy.gateway.nodes.redis_target import RedisTarget
+
+PATIENCE_S: Final = 0.3
+_AGAIN_S: Final = 1.0
+_CONNECTIONS: Final = 4
+
+_Answer = TypeVar("_Answer")
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+class StoreAwayError(Exception):
+    """Redis does not answer, or did not just now."""
+
+
+class _Pipeline(Protocol):
+    def eval(self, script: str, keys: int, *words: str | bytes | int) -> object: ...
+
+    async def execute(self, raise_on_error: bool) -> list[Any]: ...
+
+
+class RedisLink:
+    """`begin`, then `run` scripts; `close`.
+
+    `back` is called, in the loop, when Redis answers again.
+
+    Attributes:
+        away: whether it does not answer; `run` then raises at once.
+    """
+
+    def __init__(self, target: RedisTarget, back: Callable[[], None]) -> None:
+        self._target, self._back = target, back
+        where: dict[str, Any] = (
+            {"unix_socket_path": target.path}
+            if target.path
+            else {"host": target.host, "port": target.port}
+        )
+        self._client = redis.asyncio.Redis(
+            **where,
+            db=target.database,
+            password=target.password,
+            socket_timeout=PATIENCE_S,
+            socket_connect_timeout=PATIENCE_S,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=_CONNECTIONS,
+        )
+        self.away = False
+        self._finding: asyncio.Task[None] | None = None
+
+    async def run(
+        self, script: str, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
+    ) -> list[Any]:
+        """Runs a script of Lua for each key with its words, in one message; what they answer.
+
+        What one was refused for is a `ResponseError` in its place. StoreAwayError.
+        """
+
+        async def work() -> list[Any]:
+            pipeline = cast(_Pipeline, self._client.pipeline(transaction=False))
+            for key, words in calls:
+                pipeline.eval(script, 1, key, *words)
+            return await pipeline.execute(raise_on_error=False)
+
+        if self.away:
+            raise StoreAwayError
+        return await self._patiently(work())
+
+    async def begin(self) -> bool:
+        """Whether it answers; it is looked for from now on if not."""
+        with suppress(StoreAwayError):
+            await self._patiently(self._client.ping())
+        return not self.away
+
+    async def close(self) -> None:
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+        with suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._client.aclose()
+
+    async def _patiently(self, work: Awaitable[_Answer]) -> _Answer:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await work
+        except (RedisError, OSError, TimeoutError) as error:
+            self._went_away(str(error) or f"no answer within {PATIENCE_S:g} s")
+            raise StoreAwayError from error
+
+    def _went_away(self, why: str) -> None:
+        if not self.away:
+            self.away = True
+            _log.warning(
+                "nodes share nothing: Redis does not answer", redis=str(self._target), why=why
+            )
+            self._finding = asyncio.get_running_loop().create_task(self._find())
+
+    async def _find(self) -> None:
+        while self.away:
+            await asyncio.sleep(_AGAIN_S)
+            with suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._client.ping()
+                self.away = False
+        _log.info("Redis answers again", redis=str(self._target))
+        self._back()
+
+
+__all__ = ["PATIENCE_S", "RedisLink", "ResponseError", "StoreAwayError"]

@@ -1,0 +1,69 @@
+"""Where the Redis is that nodes share."""
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from cedos.errors import ConfigError
+
+_VARIABLE: Final = "CEDOS_REDIS_PASSWORD"
+_PORT: Final = 6379
+_RIGHT: Final = "unix:///run/redis/redis-server.sock or redis://HOST:6379/0 would be right"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisTarget:
+    """`path` of a unix socket, or `host` and `port`."""
+
+    path: str
+    host: str
+    port: int
+    database: int
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of `unix:///path?db=0` or `redis://:password@host:port/0`. ValueError, without the password."""
+        try:
+            parts = urlsplit(text)
+            port, host = parts.port or _PORT, parts.hostname or ""
+            password = None if parts.password is None else unquote(parts.password)
+            if parts.scheme == "unix":
+                number = parse_qs(parts.query, strict_parsing=bool(parts.query)).pop("db", ["0"])[0]
+                good = parts.path.startswith("/") and not parts.netloc
+                path = unquote(parts.path)
+            else:
+                number = parts.path.strip("/") or "0"
+                good, path = parts.scheme == "redis" and bool(host) and not parts.query, ""
+            database = int(number)
+        except ValueError:
+            good = False
+        if not good or not 0 <= database < 1 << 16 or parts.username or parts.fragment:
+            raise ValueError(_RIGHT)
+        return cls(path, host, port, database, password)
+
+    def __str__(self) -> str:
+        return self.path or f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def read_password(file: Path | None) -> str | None:
+    """Of a file, or of the environment; None: there is none.
+
+    ConfigError: others may read the file, or it cannot be read.
+    """
+    if file is None:
+        return os.environ.get(_VARIABLE) or None
+    try:
+        with file.open() as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            password = opened.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    if stat.S_ISREG(mode) and mode & 0o007:
+        raise ConfigError(f"{file}: everybody may read or write it; chmod o= {file}")
+    if not password:
+        raise ConfigError(f"{file}: there is no password in it")
+    return password
