@@ -21,6 +21,7 @@ from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, Destination
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local.first_words import SAFE_METHODS, FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.partial_answer import PartialAnswer
 from cedos.proxy.local.players.conversation import Conversation
 from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
@@ -32,7 +33,7 @@ from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import MOVED, Carry
 from cedos.proxy.streams.frames import StreamUse
-from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.stream import ProxiedStream, SessionLostError
 from cedos.session.io.links import EgressReader
 
 _HEAD_S: Final = 20.0
@@ -46,6 +47,7 @@ _MOST: Final = 4_096
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for the paths of its session, above all."""
 _FULL_PAUSE_S: Final = 0.2
+_REST_PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0)
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *LINK_LOCAL)
 NEAR: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
@@ -473,8 +475,11 @@ class LocalProxy:
             return
         ended: TunnelBytes | None = None
         first, moves = words.left, words.moves
+        partial = PartialAnswer(asked.first, talk) if asked.use is StreamUse.REQUEST else None
         while ended is None:
-            if isinstance(upstream, ProxiedStream) and talk is not None:
+            if isinstance(upstream, ProxiedStream) and partial is not None and not moves:
+                ended = await self._carry_get(program, upstream, first, asked, talk, partial)
+            elif isinstance(upstream, ProxiedStream) and talk is not None:
                 if not moves:
                     carry = Carry(program, upstream, first=first, limit=asked.limit, observer=talk)
                     ended = await carry.run()
@@ -495,6 +500,51 @@ class LocalProxy:
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
+
+    async def _carry_get(
+        self,
+        program: socket.socket,
+        upstream: ProxiedStream,
+        first: bytes,
+        asked: _Asked,
+        talk: Conversation | None,
+        partial: PartialAnswer,
+    ) -> TunnelBytes:
+        """One GET; of an answer whose session is lost the rest is asked for over the next one."""
+        pauses_s = iter(_REST_PAUSES_S)
+        while True:
+            had = partial.body_bytes
+            ended = await Carry(
+                program, upstream, first=first, limit=asked.limit, observer=partial
+            ).run()
+            if partial.body_bytes > had:
+                pauses_s = iter(_REST_PAUSES_S)
+            lost = isinstance(upstream.broken, SessionLostError)
+            if lost and partial.complete:
+                return replace(ended, ended="complete")
+            while True:
+                request = partial.rest_request() if lost else None
+                pause_s = next(pauses_s, None)
+                if request is None or pause_s is None:
+                    return ended
+                await asyncio.sleep(pause_s)
+                rest = await self._rest(asked, talk, partial, request)
+                if rest is not None:
+                    break
+            upstream, first = rest, b""
+            _log.debug("goes on over another session", at=partial.body_bytes)
+
+    async def _rest(
+        self, asked: _Asked, talk: Conversation | None, partial: PartialAnswer, request: bytes
+    ) -> ProxiedStream | None:
+        try:
+            stream = await self._opened(asked.host, asked.port, None, asked.use, talk)
+        except (RefusedError, GatewayUnreachableError):
+            return None
+        if stream.write(request) == len(request) and await partial.is_rest(stream):
+            return stream
+        stream.drop()
+        return None
 
     def _has_spoken(self) -> None:
         task = asyncio.current_task()

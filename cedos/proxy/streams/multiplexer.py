@@ -32,6 +32,7 @@ from cedos.proxy.streams.stream import (
     Chunk,
     Numbered,
     ProxiedStream,
+    SessionLostError,
     StreamBrokenError,
 )
 from cedos.proxy.streams.unread import Share
@@ -144,7 +145,7 @@ class Multiplexer:
         finally:
             self.connection.on_change(None)
             for stream in list(self._streams.values()):
-                stream.broke(StreamBrokenError(why))
+                stream.broke(SessionLostError(why))
                 stream.changed()
             for association in list(self._associations.values()):
                 association.broke(StreamBrokenError(why))

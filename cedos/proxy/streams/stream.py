@@ -49,6 +49,10 @@ class StreamBrokenError(OSError):
     """The other end's connection broke, or the session did: this one is to break, too."""
 
 
+class SessionLostError(StreamBrokenError):
+    """The session that carried it is over."""
+
+
 class Numbered(Protocol):
     """What has frames to send: `after` is the number of the message behind which the next one goes."""
 

@@ -224,3 +224,43 @@ async def test_one_that_was_not_quiet_is_told_so_and_begins_anew(nodes: Nodes) -
     nodes.dies(0)
     await broken(reader, writer)
     await nodes.said()
+
+
+async def test_a_get_whose_node_is_killed_goes_on_over_the_other_one(nodes: Nodes) -> None:
+    data, asked = os.urandom(3_000_000), []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        asked.append(request)
+        first = request.partition(b"Range: bytes=")[2].partition(b"-")[0]
+        start = int(first or 0)
+        part = f"\r\nContent-Range: bytes {start}-{len(data) - 1}/{len(data)}" if first else ""
+        status = "206 Partial Content" if first else "200 OK"
+        length = len(data) - start
+        writer.write(
+            f'HTTP/1.1 {status}\r\nETag: "a"\r\nContent-Length: {length}{part}\r\n\r\n'.encode()
+        )
+        with suppress(ConnectionError):
+            for at in range(start, len(data), 100_000):
+                writer.write(data[at : at + 100_000])
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    nodes._servers.append(server)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", nodes.proxy.addresses[0].port)
+    name = f"127.0.0.1:{port}"
+    nodes.proxy.goes_direct = lambda _host: False
+    writer.write(f"GET http://{name}/file HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    assert head.startswith(b"HTTP/1.1 200")
+    got = await asyncio.wait_for(reader.readexactly(1_000_000), 10)
+    nodes.dies(0)
+    got += await asyncio.wait_for(reader.read(), 20)
+    assert got == data
+    assert len(asked) == 2
+    assert b'If-Range: "a"' in asked[1]
+    assert nodes.gateways[1].streams == 0 or nodes.gateways[1].sessions == 1
+    writer.close()
