@@ -61,7 +61,15 @@ local s = redis.call('HGET', KEYS[1], 's')
 if s and (tonumber(s) or 0) <= tonumber(ARGV[1]) then redis.call('DEL', KEYS[1]) end
 return 1
 """
+_MARK: Final = """
+redis.call('SET', KEYS[1], ARGV[1], 'NX')
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('GET', KEYS[1])
+"""
+"""Who finds another mark than before knows that Redis has lost what it had."""
+
 _FLOW: Final = "flow"
+_MARK_MS: Final = 86_400_000
 _VALUE_BYTES: Final = RECORD_BYTES + ADDED_BYTES
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -86,6 +94,7 @@ class NodeFlows:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._all = False
+        self._mark = b""
         self._told_s = float("-inf")
         self.figures = NodeFigures()
 
@@ -239,16 +248,24 @@ class NodeFlows:
         self._here.taken(flow_id)
 
     async def _look_on(self) -> None:
-        """Whether those that live here are still this node's, and stand in Redis."""
+        """Whether Redis has what it had, and those that live here are still this node's."""
         assert self._here is not None
         while True:
-            await asyncio.sleep(_LOOKS_S)
             living = [each for each in self._here.living() if each.flow_id in self._client_of]
             try:
+                await self._look_for_mark()
                 for first in range(0, len(living), _AT_ONCE):
                     await self._look(living[first : first + _AT_ONCE])
             except StoreAwayError:
-                continue
+                pass
+            await asyncio.sleep(_LOOKS_S)
+
+    async def _look_for_mark(self) -> None:
+        name = self._values.name("mark", b"")
+        (mark,) = await self._link.run(_MARK, [(name, (os.urandom(16), _MARK_MS))])
+        if isinstance(mark, bytes) and mark != self._mark:
+            self._mark = mark
+            self._back()
 
     async def _look(self, living: list[Credentials]) -> None:
         assert self._here is not None

@@ -32,8 +32,9 @@ class RedisTarget:
             port, host = parts.port or _PORT, parts.hostname or ""
             password = None if parts.password is None else unquote(parts.password)
             if parts.scheme == "unix":
-                number = parse_qs(parts.query, strict_parsing=bool(parts.query)).pop("db", ["0"])[0]
-                good = parts.path.startswith("/") and not parts.netloc
+                asked = parse_qs(parts.query, strict_parsing=bool(parts.query))
+                number = asked.pop("db", ["0"])[0]
+                good = parts.path.startswith("/") and not parts.netloc and not asked
                 path = unquote(parts.path)
             else:
                 number = parts.path.strip("/") or "0"

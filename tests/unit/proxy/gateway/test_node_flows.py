@@ -1,0 +1,322 @@
+"""What nodes write to Redis: bounded, sealed, of one version, and gone when it is over."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from doubles.redis_server import RedisServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import ConfigError
+from cedos.proxy.gateway.nodes import node_flows
+from cedos.proxy.gateway.nodes.node_flows import NodeFlows
+from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
+from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
+from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES
+from cedos.session.protocol.crypto import KeyPair, Suite
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.packed import IdleRecord
+from cedos.session.sockets.shared_flows import FlowsHere
+
+ME = KeyPair(bytes(range(32)))
+LAPTOP = KeyPair(bytes(range(1, 33))).public
+
+
+def credentials(number: int = 1, *, seen: int = 1, peer: bytes = LAPTOP) -> Credentials:
+    flow_id = number.to_bytes(16, "big")
+    return Credentials(flow_id, os.urandom(32), peer, Suite.AES_128_GCM, seen=seen)
+
+
+def record(of: Credentials, keep_alive_s: int = 3600, unix_s: float | None = None) -> bytes:
+    idle = IdleRecord.at_the_beginning(keep_alive_s, time.time() if unix_s is None else unix_s)
+    return of.to_bytes() + idle.to_bytes() + bytes(STATE_BYTES)
+
+
+class Store:
+    """A node's, with what it was told; `raw` is Redis itself."""
+
+    def __init__(self, server: RedisServer, me: KeyPair = ME) -> None:
+        self.flows = NodeFlows(RedisTarget.parse(server.target), me)
+        self.living: list[Credentials] = []
+        self.written: list[bytes] = []
+        self.renewed: list[bytes] = []
+        self.taken: list[bytes] = []
+
+    async def begin(self) -> None:
+        await self.flows.open()
+        here = FlowsHere(
+            lambda: self.living, lambda: iter(self.written), self.renewed.append, self.taken.append
+        )
+        self.flows.begin(here)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    made = RedisServer(tmp_path)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def make(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., Any]]:
+    monkeypatch.setattr(node_flows, "_SOON_S", 0.01)
+    monkeypatch.setattr(node_flows, "_LOOKS_S", 0.1)
+    all_: list[Store] = []
+
+    async def one(me: KeyPair = ME) -> Store:
+        all_.append(Store(server, me))
+        await all_[-1].begin()
+        return all_[-1]
+
+    yield one
+    for each in all_:
+        await each.flows.close()
+
+
+@pytest.fixture
+async def raw(server: RedisServer) -> AsyncIterator[Any]:
+    client = redis.asyncio.Redis(unix_socket_path=str(server.path))
+    yield client
+    await client.aclose()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def flow_names(raw: Any) -> list[str]:
+    return [each.decode() for each in await raw.keys("*:flow:*")]
+
+
+@pytest.mark.anyio
+async def test_what_one_node_writes_another_one_finds(make: Any, raw: Any) -> None:
+    one, other = await make(), await make()
+    written = record(credentials())
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    assert await other.flows.find(written[:16]) == written
+    assert await other.flows.find(bytes(16)) is None
+    (name,) = await flow_names(raw)
+    value = await raw.hget(name, "v")
+    assert len(value) == RECORD_BYTES + ADDED_BYTES
+    for secret in (written[:16], written[16:48], LAPTOP):
+        assert secret not in value
+        assert secret.hex() not in name
+    assert 3590_000 < await raw.pttl(name) <= 3600_000
+    one.flows.forget(credentials())
+    await asyncio.sleep(0.2)
+    assert await flow_names(raw) == []
+
+
+@pytest.mark.anyio
+async def test_it_expires_when_its_session_does(make: Any, raw: Any) -> None:
+    one = await make()
+    one.flows.write(record(credentials(1), keep_alive_s=2))
+    one.flows.write(record(credentials(2), keep_alive_s=10, unix_s=time.time() - 11))
+    one.flows.write(record(credentials(3), keep_alive_s=1 << 31))
+    await until(lambda: one.flows.figures.written == 2)
+    assert await one.flows.find((2).to_bytes(16, "big")) is None
+    lives = [await raw.pttl(name) for name in await flow_names(raw)]
+    assert all(0 < each <= 31 * 86_400_000 for each in lives)
+    await asyncio.sleep(2.1)
+    assert len(await flow_names(raw)) == 1
+
+
+@pytest.mark.anyio
+async def test_who_has_seen_more_attempts_has_it(make: Any) -> None:
+    one, other = await make(), await make()
+    first, second = credentials(seen=5), credentials(seen=6)
+    one.living = [first]
+    one.flows.write(record(first))
+    await until(lambda: one.flows.figures.written == 1)
+    other.flows.came(record(second))
+    await until(lambda: first.flow_id in one.taken)
+    one.living, one.taken = [], []
+    one.flows.write(record(first))
+    await until(lambda: first.flow_id in one.taken)
+    found = await one.flows.find(first.flow_id)
+    assert found is not None
+    assert Credentials.from_bytes(found[:123]).seen == 6
+    one.flows.forget(first)  # it is not its any more
+    await asyncio.sleep(0.2)
+    assert await other.flows.find(first.flow_id) == found
+    assert other.taken == []
+
+
+@pytest.mark.anyio
+async def test_no_client_and_no_node_has_more_than_its_share(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "MOST", 5)
+    monkeypatch.setattr(node_flows, "MOST_OF_A_CLIENT", 3)
+    one = await make()
+    for number in range(1, 9):
+        one.flows.write(record(credentials(number)))
+    for number in range(11, 19):
+        one.flows.write(record(credentials(number, peer=bytes(31) + bytes([number]))))
+    await until(lambda: one.flows.figures.written == 5)
+    await asyncio.sleep(0.1)
+    assert len(await flow_names(raw)) == 5
+    assert one.flows.figures.kept_back == 11
+    one.flows.forget(credentials(1))
+    one.flows.write(record(credentials(8)))
+    await until(lambda: one.flows.figures.written == 6)
+
+
+def bad_values(good: bytes) -> list[bytes]:
+    return [
+        b"",
+        b"x",
+        good[:-1],
+        good + b"x",
+        bytes([2]) + good[1:],
+        good[:5] + bytes([good[5] ^ 1]) + good[6:],
+        good[:-1] + bytes([good[-1] ^ 1]),
+        os.urandom(len(good)),
+        bytes(1 << 20),
+    ]
+
+
+@pytest.mark.anyio
+async def test_what_no_node_wrote_is_refused_and_written_over(make: Any, raw: Any) -> None:
+    one = await make()
+    written = record(credentials())
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    (name,) = await flow_names(raw)
+    good = await raw.hget(name, "v")
+    for bad in bad_values(good):
+        await raw.hset(name, "v", bad)
+        assert await one.flows.find(written[:16]) is None
+    assert one.flows.figures.refused == len(bad_values(good))
+    # Another gateway's, another flow's.
+    other = await make(KeyPair(os.urandom(32)))
+    other.flows.write(written)
+    one.flows.write(record(credentials(2)))
+    await until(lambda: other.flows.figures.written == 1 and one.flows.figures.written == 2)
+    for each in await flow_names(raw):
+        if each != name:
+            await raw.hset(name, "v", await raw.hget(each, "v"))
+            assert await one.flows.find(written[:16]) is None
+    # A count that would shut everybody out, and what is no hash.
+    one.living = [credentials()]
+    await raw.hset(name, mapping={"s": 1 << 50, "v": b"garbage"})
+    await until(lambda: one.renewed != [])
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 3)
+    assert await one.flows.find(written[:16]) == written
+    for nonsense in ("x" * 100, "-1", ""):
+        await raw.hset(name, "s", nonsense)
+        one.flows.write(written)
+        await asyncio.sleep(0.1)
+        assert await one.flows.find(written[:16]) == written
+    await raw.set(name, b"no hash")
+    assert await one.flows.find(written[:16]) is None
+    one.flows.write(written)
+    await asyncio.sleep(0.2)
+    assert one.taken == []
+    assert one.flows.answers
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: Any) -> None:
+    one = await make()
+    one.written = [record(credentials(number)) for number in range(1, 4)]
+    for each in one.written:
+        one.flows.write(each)
+    await until(lambda: one.flows.figures.written >= 3)
+    await asyncio.sleep(0.2)
+    await raw.flushall()
+    before = one.flows.figures.written
+    await until(lambda: one.flows.figures.written >= before + 3)
+    assert len(await flow_names(raw)) == 3
+
+
+@given(st.binary(max_size=400), st.binary(max_size=64), st.binary(min_size=12, max_size=12))
+def test_a_value_is_what_was_sealed_under_its_name(plain: bytes, what: bytes, nonce: bytes) -> None:
+    values = SealedValues(ME, lambda _count: nonce)
+    name = values.name("flow", what)
+    sealed = values.seal(name, plain)
+    assert values.open(name, sealed) == plain
+    assert name != values.name("mark", what)
+    for other in (values.name("flow", what + b"x"), values.name("mark", what)):
+        with pytest.raises(ValueError, match="altered"):
+            values.open(other, sealed)
+    with pytest.raises(ValueError, match="another gateway"):
+        SealedValues(KeyPair(bytes(32)), os.urandom).open(name, sealed)
+
+
+@given(st.binary(max_size=400))
+def test_no_other_bytes_are_a_value(data: bytes) -> None:
+    values = SealedValues(ME, os.urandom)
+    with pytest.raises(ValueError, match=r"short|version|altered"):
+        values.open(values.name("flow", b"1"), data)
+
+
+@given(st.integers(0, 8 * (RECORD_BYTES + ADDED_BYTES) - 1))
+def test_no_bit_of_a_value_can_be_changed(bit: int) -> None:
+    values = SealedValues(ME, os.urandom)
+    name = values.name("flow", b"1")
+    sealed = bytearray(values.seal(name, bytes(RECORD_BYTES)))
+    sealed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ValueError, match=r"version|altered"):
+        values.open(name, bytes(sealed))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("unix:///run/redis/redis.sock", RedisTarget("/run/redis/redis.sock", "", 6379, 0)),
+        ("unix:///run/r%20.sock?db=3", RedisTarget("/run/r .sock", "", 6379, 3)),
+        ("redis://10.0.0.7", RedisTarget("", "10.0.0.7", 6379, 0)),
+        ("redis://[::1]:7000/2", RedisTarget("", "::1", 7000, 2)),
+        ("redis://:a%40b@redis.test:7000/2", RedisTarget("", "redis.test", 7000, 2, "a@b")),
+    ],
+)
+def test_where_a_redis_is(text: str, expected: RedisTarget) -> None:
+    assert RedisTarget.parse(text) == expected
+    assert "a@b" not in repr(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "redis://", "unix://run/x", "unix:///x?a=1", "http://a", "redis://a:x", "redis://a/b",
+     "redis://a:1/-1", "redis://user:secret@a", "redis://a?db=1", "redis://:secret@a:99999"],
+)  # fmt: skip
+def test_where_none_is(text: str) -> None:
+    with pytest.raises(ValueError, match="would be right") as raised:
+        RedisTarget.parse(text)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_password_is_in_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CEDOS_REDIS_PASSWORD", raising=False)
+    assert read_password(None) is None
+    monkeypatch.setenv("CEDOS_REDIS_PASSWORD", "word")
+    assert read_password(None) == "word"
+    file = tmp_path / "password"
+    with pytest.raises(ConfigError, match="No such file"):
+        read_password(file)
+    file.write_text("secret\n")
+    file.chmod(0o640)
+    assert read_password(file) == "secret"
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod o="):
+        read_password(file)
+    file.chmod(0o600)
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="no password"):
+        read_password(file)
