@@ -142,7 +142,8 @@ async def test_who_has_seen_more_attempts_has_it(make: Any) -> None:
     await until(lambda: one.flows.figures.written == 1)
     other.flows.came(record(second))
     await until(lambda: first.flow_id in one.taken)
-    one.living, one.taken = [], []
+    one.living = []
+    one.taken.clear()
     one.flows.write(record(first))
     await until(lambda: first.flow_id in one.taken)
     found = await one.flows.find(first.flow_id)
