@@ -183,7 +183,7 @@ class Dialler:
         if attempts is not None and not attempts.probing and not self._closed:
             attempts.probe()
         if not self._closed and not self._speaking():
-            self._spares.absent()
+            self._spares.absent(silent=True)
 
     def end_probe(self, path: SessionPath) -> None:
         """It speaks again: whatever was tried beside it is not needed."""

@@ -19,6 +19,9 @@ from cedos.session.io.server_place import ServerPlace
 _PATIENCE_S: Final = 1.0
 """So long the server alone is tried."""
 
+_SILENT_PATIENCE_S: Final = 0.2
+"""The same where a path to it has been silent for a while by then."""
+
 _LEAST_CHANCE_S: Final = 0.5
 _REFUSED_CHANCE_S: Final = 0.1
 _RESOLVE_S: Final = 5.0
@@ -59,11 +62,11 @@ class SparePlaces:
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def absent(self) -> None:
-        """The session has no path that speaks."""
+    def absent(self, *, silent: bool = False) -> None:
+        """The session has no path that speaks; `silent`: for a while, but they stand."""
         if not self._absent and self._places:
             self._absent = True
-            self._arm(_PATIENCE_S, self._begin)
+            self._arm(_SILENT_PATIENCE_S if silent else _PATIENCE_S, self._begin)
 
     def refused(self) -> None:
         """Somebody answered that nobody listens at the server's address."""
