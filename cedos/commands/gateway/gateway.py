@@ -318,7 +318,7 @@ def _nodes_module() -> ModuleType:
     try:
         return import_module("cedos.proxy.gateway.nodes.node_flows")
     except ModuleNotFoundError as error:
-        if error.name != "redis":
+        if (error.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError(
             "--shared needs the Python package redis; `pip install 'cedos[shared]'` installs it"

@@ -268,6 +268,8 @@ class Gateway:
         await asyncio.gather(*self._sessions, return_exceptions=True)
         self._associations.close()
         self._names.close()
+        if self._nodes is not None:
+            await self._nodes.close()
         left = [each.fileno() for each in self._left] + self._left_files
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 

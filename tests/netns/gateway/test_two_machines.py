@@ -29,12 +29,15 @@ class TwoMachines:
     def __init__(self, world: World, redis: RedisServer, folder: Path) -> None:
         self.world, self.redis, self.folder = world, redis, folder
         self.near, self.far = world.near, world.far
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        self.data = os.urandom(SIZE)
+
+    def begin(self) -> None:
         for address in (ORIGIN, NODES[1]):
             self.far.ip("address", "add", f"{address}/32", "dev", "lo")
-        self._started: list[subprocess.Popen[bytes]] = []
-        self.data = os.urandom(SIZE)
         self._serve()
-        self.nodes = [self._start_node(0)]
+        self.nodes.append(self._start_node(0))
         keys = self.folder / "node-0" / "cedos"
         shutil.copytree(keys, self.folder / "node-1" / "cedos")  # as its owner would
         self.nodes.append(self._start_node(1))
@@ -167,13 +170,12 @@ def machines(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iter
     redis = RedisServer(tmp_path)
     redis.start()
     world = World(make_namespace)
-    made = None
+    made = TwoMachines(world, redis, tmp_path)
     try:
-        made = TwoMachines(world, redis, tmp_path)
+        made.begin()
         yield made
     finally:
-        if made is not None:
-            made.close()
+        made.close()
         world.close()
         redis.close()
 

@@ -2,6 +2,7 @@
 
 import configparser
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,28 @@ def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
     assert "cedos join LINE" in cedos("forward").stderr
 
 
+def test_a_line_has_the_addresses_of_all_nodes(cedos: Any, config_home: Path) -> None:
+    words = ("--address", "gw2.example:7200", "--address", "192.0.2.7", "--address", "[::1]:70")
+    result = cedos("gateway", "--name", "gw.example", *words, "--invite", "laptop")
+    line = result.stdout.split()[-1]
+    assert cedos("join", "--no-check", line).exit_code == 0
+    joined = joined_gateway.read(config_home / "cedos" / "gateway.toml")
+    assert str(joined) == "gw.example:7009, gw2.example:7200, 192.0.2.7:7009, [::1]:70"
+
+
+def test_what_nodes_need_is_missed_before_anything_begins(
+    cedos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("redis_link", "node_flows"):
+        monkeypatch.delitem(sys.modules, f"cedos.proxy.gateway.nodes.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    result = cedos("gateway", "--name", "gw.example", "--shared", "redis://127.0.0.1")
+    assert result.exit_code == 2
+    assert "pip install 'cedos[shared]'" in result.stderr
+
+
 def test_a_whole_command_may_be_pasted(cedos: Any) -> None:
     assert cedos("join", "--no-check", f"cedos join {invited(cedos)}").exit_code == 0
 
@@ -63,6 +86,9 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
         (("gateway", "--invite", "a", "--list"), "at a time"),
         (("gateway", "--listen", "0"), "is not 7009"),
         (("gateway", "--allow-inside", "10.0.0.1/8"), "is not a network"),
+        (("gateway", "--address", "a/b"), "is not gw.example.org"),
+        (("gateway", "--shared", "localhost"), "redis://HOST:6379/0 would be right"),
+        (("gateway", "--shared", "redis://a:s3cr3t@h:1"), "it is not where a Redis is"),
         (("join",), "either a LINE, or --leave"),
         (("join", "https://gw.example"), "not a line cedos://"),
         (("join", "cedos://secret@gw.example:7009/key"), "not whole"),
