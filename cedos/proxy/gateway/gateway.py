@@ -236,11 +236,15 @@ class Gateway:
             self._terms.traffic.sessions += 1
 
     async def close(self) -> None:
-        """Ends all sessions, which resets their connections."""
+        """Ends all sessions, which resets their connections; idle ones are left to other nodes."""
+        if self._listener is not None:
+            self._listener.stop()
         for task, session in list(self._sessions.items()):
-            session.connection.abort("the gateway ends")
-            with suppress(SessionError):
-                await session.connection.drained()
+            left = self._listener is not None and self._listener.leave(session.connection)
+            if not left:
+                session.connection.abort("the gateway ends")
+                with suppress(SessionError):
+                    await session.connection.drained()
             await session.close()
             task.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)

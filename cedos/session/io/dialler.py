@@ -115,6 +115,7 @@ class Dialler:
             [each for each in (first, *self._server.spares) if each.named != place.named],
             usable=self._usable,
             last_chance=self._last_chance,
+            in_touch=lambda: bool(self._in_handshake),
             move=self._move,
         )
 

@@ -24,6 +24,10 @@ _SILENT_PATIENCE_S: Final = 0.2
 
 _LEAST_CHANCE_S: Final = 0.5
 _REFUSED_CHANCE_S: Final = 0.1
+_IN_TOUCH_S: Final = 5.0
+"""Where its host takes connections, the server may be beginning anew: so long it has to answer them."""
+
+_LOOK_S: Final = 0.1
 _RESOLVE_S: Final = 5.0
 
 Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
@@ -36,6 +40,7 @@ class SparePlaces:
     Args:
         usable: over which interfaces endpoints may be dialled.
         last_chance: called when a spare place answers: the server itself is to be tried now.
+        in_touch: whether its host has taken a connection, which it has not answered yet.
         move: called with a place and a connection to it, which the session goes on over.
     """
 
@@ -46,11 +51,13 @@ class SparePlaces:
         *,
         usable: Callable[[Sequence[Endpoint]], Usable],
         last_chance: Callable[[], None],
+        in_touch: Callable[[], bool],
         move: Callable[[ServerPlace, Connected], None],
     ) -> None:
         self._driver = driver
         self._places = list(places)
         self._usable, self._last_chance, self._move = usable, last_chance, move
+        self._in_touch, self._absent_at_s = in_touch, 0.0
         self._endpoints: dict[Endpoint, ServerPlace] = {}
         self._attempts: dict[str, ConnectAttempts] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -65,7 +72,7 @@ class SparePlaces:
     def absent(self, *, silent: bool = False) -> None:
         """The session has no path that speaks; `silent`: for a while, but they stand."""
         if not self._absent and self._places:
-            self._absent = True
+            self._absent, self._absent_at_s = True, self._driver.now()
             self._arm(_SILENT_PATIENCE_S if silent else _PATIENCE_S, self._begin)
 
     def refused(self) -> None:
@@ -137,6 +144,9 @@ class SparePlaces:
 
     def _over(self) -> None:
         """The server had its chance."""
+        if self._in_touch() and self._driver.now() - self._absent_at_s < _IN_TOUCH_S:
+            self._arm(_LOOK_S, self._over)
+            return
         made, self._answered, self._timer = self._answered, None, None
         if made is not None:
             place = self._endpoints[made.endpoint]

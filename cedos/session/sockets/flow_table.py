@@ -227,6 +227,18 @@ class FlowTable:
         connection.kept_state = state
         return connection
 
+    def leave(self, connection: Connection) -> bool:
+        """Leaves an idle flow to another machine; False: it is not idle, or nobody would find it."""
+        credentials = connection.flow.credentials
+        if self._shared is None or not self._shared.answers or credentials is None:
+            return False
+        flow_id, now = credentials.flow_id, self._driver.now()
+        known = self._living.get(flow_id) is connection and self._idle is not None
+        if not known or not self._keep(flow_id, now, time.time()):
+            return False
+        connection.fail(SessionAsleepError("another machine goes on with it"))
+        return True
+
     def take_over(
         self, handed: HandedFlow, scheduler: Scheduler, limits: SessionLimits
     ) -> Connection:
@@ -287,7 +299,7 @@ class FlowTable:
                 self._soon = self._driver.loop.call_later(left_s, self._note_quiet)
                 return
             looks = self._active.pop(flow_id)
-            kept = self._keep(flow_id, self._idle, now, unix_s)
+            kept = self._keep(flow_id, now, unix_s)
             if not kept and flow.paths and looks < _LOOKS:
                 flow.active_s = now
                 self._active[flow_id] = looks + 1
@@ -302,7 +314,7 @@ class FlowTable:
             flow = connection.flow
             if now - flow.active_s < _NOTE_S or flow.credentials is None:
                 continue
-            idle = self._keep(flow_id, idle_sessions, now, unix_s)
+            idle = self._keep(flow_id, now, unix_s)
             if idle and flow.paths:
                 self._not_idle.discard(flow_id)
             elif idle and now - flow.active_s > _ASLEEP_S:
@@ -313,10 +325,10 @@ class FlowTable:
             self._slept = 0
             self._driver.loop.call_later(_NOTE_S, gc.collect)  # their tasks have ended by then
 
-    def _keep(self, flow_id: bytes, idle: IdleSessions, now: float, unix_s: float) -> bool:
-        if flow_id in self._unproved:
+    def _keep(self, flow_id: bytes, now: float, unix_s: float) -> bool:
+        if flow_id in self._unproved or self._idle is None:
             return False
-        return self._living[flow_id].keep(idle, now, unix_s)
+        return self._living[flow_id].keep(self._idle, now, unix_s)
 
     # What is shared with other machines
 
@@ -348,8 +360,8 @@ class FlowTable:
             yield from (each for each in self._idle.records() if each[:16] not in self._unproved)
 
     def _renew(self, flow_id: bytes) -> None:
-        if self._idle is not None and flow_id in self._living:
-            self._keep(flow_id, self._idle, self._driver.now(), time.time())
+        if flow_id in self._living:
+            self._keep(flow_id, self._driver.now(), time.time())
 
     def _taken(self, flow_id: bytes) -> None:
         if (connection := self._living.get(flow_id)) is not None:
@@ -366,7 +378,7 @@ class FlowTable:
         self._timer = self._soon = None
         if self._idle is not None:
             for flow_id in self._living:
-                self._keep(flow_id, self._idle, self._driver.now(), time.time())
+                self._keep(flow_id, self._driver.now(), time.time())
             self._idle.sync()
             self._idle.close()
             self._idle = None

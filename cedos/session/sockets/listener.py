@@ -353,11 +353,16 @@ class Listener:
         """
         return self._flows.take_over(handed, self._scheduler(), self._limits)
 
+    def leave(self, connection: Connection) -> bool:
+        """Leaves an idle session to another machine (`shared`), if one can go on with it."""
+        return self._flows.leave(connection)
+
     def stop(self) -> socket.socket:
         """Takes no more connections; the socket, on which they wait for the process that follows."""
         if self._pause is not None:
             self._pause.cancel()
-        self._driver.loop.remove_reader(self._socket.fileno())
+        if self._socket.fileno() >= 0:
+            self._driver.loop.remove_reader(self._socket.fileno())
         if self._siblings is not None:
             self._driver.loop.remove_reader(self._siblings.fileno())
         return self._socket

@@ -150,6 +150,25 @@ async def test_an_idle_client_goes_on_at_the_other_node(nodes: Nodes) -> None:
     assert session.connection.place == nodes.gateways[1].address
 
 
+async def test_a_node_that_ends_leaves_idle_clients_to_the_other(nodes: Nodes) -> None:
+    await nodes.said()
+    session = nodes.link._streams
+    await nodes.quiet()
+    await nodes.gateways[0].close()
+    await nodes.said()
+    assert nodes.link._streams is session
+    assert nodes.stores[1].figures.taken == 1
+
+
+async def test_one_with_a_connection_is_told_that_its_node_ends(nodes: Nodes) -> None:
+    reader, writer = await nodes.echoed()
+    session = nodes.link._streams
+    await nodes.gateways[0].close()
+    await broken(reader, writer)
+    await nodes.said()
+    assert nodes.link._streams is not session
+
+
 async def test_the_first_node_lets_go_when_it_notices(nodes: Nodes) -> None:
     reader, writer = await nodes.echoed()
     nodes.dies(0)  # with a connection, so that it does not sleep there
@@ -164,18 +183,13 @@ async def test_the_first_node_lets_go_when_it_notices(nodes: Nodes) -> None:
 async def test_a_node_lets_go_of_a_client_that_went_on_elsewhere(nodes: Nodes) -> None:
     await nodes.said()
     await nodes.quiet()
-    listener = nodes.gateways[0]._listener
-    listener._driver.loop.remove_reader(listener._socket)  # it is not reached any more, and lives
-    for connection in list(listener._flows._living.values()):
-        for path in list(connection.flow.paths.values()):
-            path.close("its network is gone", reset=True)
+    nodes.dies(0)
     await nodes.said()
     assert nodes.stores[1].figures.taken == 1
     await until(lambda: not nodes.gateways[0].sessions)
     await asyncio.sleep(1.2)
     assert nodes.gateways[1].sessions == 1
     assert nodes.stores[1].figures.given == 0
-    listener._listen()
 
 
 async def test_redis_may_go_and_come_back_empty(nodes: Nodes, redis: RedisServer) -> None:
