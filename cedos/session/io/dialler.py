@@ -38,7 +38,8 @@ class DialledServer:
     """Whom a session dials, and as whom.
 
     `networks` says whether an interface may be used; `resolve` looks names up again, None where there are
-    only addresses. `known`: what somebody else knows of an interface.
+    only addresses. `known`: what somebody else knows of an interface. `named`: it, as it was given, and
+    `spares`: other machines that have its key and its sessions.
     """
 
     endpoints: Sequence[Endpoint]
@@ -86,7 +87,9 @@ class Dialler:
         self.place = ServerPlace(server.named, list(server.endpoints), server.resolve)
         self.endpoints = list(server.endpoints)
         self._spares = self._spares_of(self.place)
-        self._elsewhere: set[int] = set()  # paths to a machine that the session has left
+        # Paths to the machine that the session is about to leave; they may speak again.
+        self._elsewhere: set[int] = set()
+        self._left = self.place, self.endpoints
         self._paths = paths
         self._credentials = credentials
         self._positions = positions
@@ -137,6 +140,8 @@ class Dialler:
         for path in list(self._in_handshake.values()):
             path.close("the server does not answer", reset=True)
         self._exclusive = None
+        if not self._elsewhere:
+            self._left = self.place, self.endpoints
         self._elsewhere.update(self._paths)
         self.place, self.endpoints = place, [made.endpoint]
         self.endpoints += [each for each in place.endpoints if each != made.endpoint]
@@ -144,6 +149,21 @@ class Dialler:
         self._spares.absent()
         self._ready.append(made)
         self._advance()
+        self.check()
+
+    def _stay(self) -> None:
+        """The machine that it was about to leave speaks again."""
+        self.place, self.endpoints = self._left
+        self._spares = self._spares_of(self.place)
+        self._elsewhere.clear()
+        for attempts in self._attempts.values():
+            attempts.end()
+        self._attempts.clear()
+        for waiting in self._ready:
+            waiting.connection.close()
+        self._ready.clear()
+        for path in list(self._in_handshake.values()):
+            path.close("not needed any more", reset=True)
         self.check()
 
     def check(self) -> None:
@@ -189,6 +209,8 @@ class Dialler:
     def end_probe(self, path: SessionPath) -> None:
         """It speaks again: whatever was tried beside it is not needed."""
         self._spares.present()
+        if path.path_id in self._elsewhere:
+            self._stay()
         attempts = self._attempts.get(path.interface)
         if attempts is not None and attempts.probing:
             attempts.succeeded()

@@ -185,7 +185,7 @@ def test_a_fetched_download_goes_on_over_the_other_machine(machines: TwoMachines
     machines.world.shape("8mbit")
     machines.forward()
     curl = machines.curl(f"http://{ORIGIN}/file")
-    tunnel = machines.curl(f"https://{ORIGIN}/file", "-o", "/dev/null")
+    tunnel = machines.curl(f"https://{ORIGIN}/file", "-o", "/dev/null", "--limit-rate", "200k")
     got = read_some(curl, SIZE // 6)
     assert tunnel.poll() is None
     machines.kill(0)

@@ -1,0 +1,138 @@
+"""When a session turns to another machine, and when it does not."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from cedos.model import NetworkKind
+from cedos.session.io import driver as drivers
+from cedos.session.io import spare_places
+from cedos.session.io.connect_attempts import Connected, Endpoint
+from cedos.session.io.links import Egress
+from cedos.session.io.server_place import ServerPlace
+from cedos.session.io.spare_places import SparePlaces
+
+pytestmark = pytest.mark.anyio
+LOOPBACK = Egress("lo", 1, frozenset({"127.0.0.1"}), NetworkKind.ETHERNET, metered=False)
+
+
+class World:
+    """A spare place on loopback; `moved`: when the session was to go there, in seconds from the start."""
+
+    def __init__(self) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.network, self.in_touch, self.chances = True, False, 0
+        self.loop = asyncio.get_running_loop()
+        self.began_s = self.loop.time()
+        self.moved: list[tuple[ServerPlace, float]] = []
+        port = int(self.listening.getsockname()[1])
+        self.place = ServerPlace(("gw2.test", port), [("127.0.0.1", port)], None)
+        self.spares = self.tries([self.place])
+
+    def tries(self, places: Sequence[ServerPlace]) -> SparePlaces:
+        return SparePlaces(
+            drivers.current(),
+            places,
+            usable=self._usable,
+            last_chance=self._chance,
+            in_touch=lambda: self.in_touch,
+            move=self._move,
+        )
+
+    def _usable(self, endpoints: Sequence[Endpoint]) -> dict[str, tuple[Egress, list[Endpoint]]]:
+        return {"lo": (LOOPBACK, list(endpoints))} if self.network and endpoints else {}
+
+    def _chance(self) -> None:
+        self.chances += 1
+
+    def _move(self, place: ServerPlace, made: Connected) -> None:
+        made.connection.close()
+        self.moved.append((place, self.loop.time() - self.began_s))
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    for name, seconds in (("PATIENCE", 0.3), ("SILENT_PATIENCE", 0.1), ("LEAST_CHANCE", 0.2),
+                          ("REFUSED_CHANCE", 0.05), ("IN_TOUCH", 1.0), ("LOOK", 0.02)):  # fmt: skip
+        monkeypatch.setattr(spare_places, f"_{name}_S", seconds)
+    made = World()
+    yield made
+    made.spares.present()
+    made.listening.close()
+
+
+async def test_it_is_tried_after_a_while_and_the_server_once_more(world: World) -> None:
+    world.spares.absent()
+    await asyncio.sleep(0.4)
+    assert (world.chances, world.moved) == (1, [])
+    await asyncio.sleep(0.4)
+    (moved,) = world.moved
+    assert moved[0] is world.place
+    assert 0.5 <= moved[1] < 0.8
+
+
+@pytest.mark.parametrize(("how", "within_s"), [("refused", 0.25), ("silent", 0.45)])
+async def test_it_is_tried_sooner(world: World, how: str, within_s: float) -> None:
+    world.spares.absent(silent=how == "silent")
+    if how == "refused":
+        world.spares.refused()
+    await asyncio.sleep(0.6)
+    assert world.moved[0][1] < within_s
+
+
+async def test_who_has_its_server_again_stays(world: World) -> None:
+    world.spares.absent()
+    await asyncio.sleep(0.4)
+    assert world.chances == 1
+    world.spares.present()
+    await asyncio.sleep(0.4)
+    world.spares.refused()  # of nothing that lasts
+    await asyncio.sleep(0.2)
+    assert world.moved == []
+
+
+async def test_a_host_that_takes_connections_has_longer(world: World) -> None:
+    world.in_touch = True
+    world.spares.absent()
+    await asyncio.sleep(0.8)
+    assert world.moved == []
+    await asyncio.sleep(0.5)
+    assert 1.0 <= world.moved[0][1] < 1.3
+
+
+async def test_where_no_spare_place_answers_nobody_moves(world: World) -> None:
+    world.listening.close()
+    world.spares.absent()
+    world.spares.refused()
+    await asyncio.sleep(0.8)
+    assert (world.chances, world.moved) == (0, [])
+
+
+async def test_without_a_network_it_waits_for_one(world: World) -> None:
+    world.network = False
+    world.spares.absent()
+    await asyncio.sleep(0.5)
+    assert world.chances == 0
+    world.network = True
+    world.spares.check()
+    await asyncio.sleep(0.1)
+    assert world.chances == 1
+    world.network = False
+    world.spares.check()
+    await asyncio.sleep(0.4)
+    assert world.moved == []
+
+
+async def test_a_name_is_looked_up_when_it_is_needed(world: World) -> None:
+    async def resolve() -> Sequence[Endpoint]:
+        return world.place.endpoints
+
+    named = ServerPlace(("gw2.test", 7009), [], resolve)
+    spares: Any = world.tries([named])
+    spares.absent()
+    await asyncio.sleep(0.7)
+    assert [each for each, _ in world.moved] == [named]
+    assert not world.tries([])
