@@ -89,7 +89,8 @@ class FlowTable:
                 self._idle.keep_only(allow)
             self._plan()
         if self._shared is not None:
-            self._shared.begin(FlowsHere(self._proved, self._records, self._renew, self._taken))
+            here = FlowsHere(self._proved, self._records, self._knows, self._renew, self._taken)
+            self._shared.begin(here)
 
     def find(self, flow_id: bytes) -> Credentials | None:
         connection = self._living.get(flow_id)
@@ -358,6 +359,9 @@ class FlowTable:
     def _records(self) -> Iterator[bytes]:
         if self._idle is not None:
             yield from (each for each in self._idle.records() if each[:16] not in self._unproved)
+
+    def _knows(self, flow_id: bytes) -> bool:
+        return self._idle is not None and self._idle.record(flow_id) is not None
 
     def _renew(self, flow_id: bytes) -> None:
         if flow_id in self._living:

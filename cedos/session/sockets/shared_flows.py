@@ -11,12 +11,14 @@ from cedos.session.protocol.handshake.credentials import Credentials
 class FlowsHere:
     """What this machine has.
 
-    `living`: what proves those that live here; `written`: the records of all that are written down;
-    `renew`: write one that lives down again, if it is idle; `taken`: another machine has it now.
+    `living`: what proves those that live here; `written`: the records of all that are written down,
+    `knows`: whether one is; `renew`: write one that lives down again, if it is idle; `taken`: another
+    machine has it now.
     """
 
     living: Callable[[], Iterable[Credentials]]
     written: Callable[[], Iterator[bytes]]
+    knows: Callable[[bytes], bool]
     renew: Callable[[bytes], None]
     taken: Callable[[bytes], None]
 

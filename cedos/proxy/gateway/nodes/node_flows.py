@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
@@ -33,6 +33,7 @@ programs that fetch."""
 _SOON_S: Final = 0.2
 _LOOKS_S: Final = 5.0
 _AT_ONCE: Final = 256
+_TIDIED: Final = 4_096
 _LONGEST_S: Final = 31 * 86_400
 _RENEWED_S: Final = 600.0
 """One that is quiet and connected is written again after so long, so that it does not expire."""
@@ -95,6 +96,7 @@ class NodeFlows:
         self._tasks: list[asyncio.Task[None]] = []
         self._all = False
         self._mark = b""
+        self._tidied: Iterator[bytes] = iter(())
         self._told_s = float("-inf")
         self.figures = NodeFigures()
 
@@ -125,16 +127,8 @@ class NodeFlows:
         return self._opened(name, flow_id, value)
 
     def write(self, record: bytes) -> None:
-        flow_id = record[:16]
-        if flow_id not in self._client_of:
-            client = host_id(record[PEER_KEY])
-            if len(self._client_of) >= MOST or self._of_client[client] >= MOST_OF_A_CLIENT:
-                self.figures.kept_back += 1
-                return
-            self._of_client[client] += 1
-            self._client_of[flow_id] = client
-        if not self._link.away:  # (all are written when it is back)
-            self._to_write[flow_id] = record
+        if self._counted(record) and not self._link.away:  # (all are written when it is back)
+            self._to_write[record[:16]] = record
             self._wake.set()
 
     def came(self, record: bytes) -> None:
@@ -144,14 +138,7 @@ class NodeFlows:
 
     def forget(self, credentials: Credentials) -> None:
         flow_id = credentials.flow_id
-        client = self._client_of.pop(flow_id, None)
-        if client is not None:
-            self._of_client[client] -= 1
-            if not self._of_client[client]:
-                del self._of_client[client]
-        self._to_write.pop(flow_id, None)
-        self._written_s.pop(flow_id, None)
-        if client is not None and not self._link.away:
+        if self._uncounted(flow_id) and not self._link.away:
             self._to_drop[flow_id] = credentials.seen
             self._wake.set()
 
@@ -164,6 +151,31 @@ class NodeFlows:
         await self._link.close()
 
     # Inside
+
+    def _counted(self, record: bytes) -> bool:
+        """Whether there is room for a flow, which is counted from now on."""
+        flow_id = record[:16]
+        if flow_id in self._client_of:
+            return True
+        client = host_id(record[PEER_KEY])
+        if len(self._client_of) >= MOST or self._of_client[client] >= MOST_OF_A_CLIENT:
+            self.figures.kept_back += 1
+            return False
+        self._of_client[client] += 1
+        self._client_of[flow_id] = client
+        return True
+
+    def _uncounted(self, flow_id: bytes) -> bool:
+        """It is over; whether it was counted."""
+        self._to_write.pop(flow_id, None)
+        self._written_s.pop(flow_id, None)
+        client = self._client_of.pop(flow_id, None)
+        if client is None:
+            return False
+        self._of_client[client] -= 1
+        if not self._of_client[client]:
+            del self._of_client[client]
+        return True
 
     def _back(self) -> None:
         self._all = True
@@ -198,7 +210,8 @@ class NodeFlows:
         assert self._here is not None
         written = self._here.written()
         while records := list(islice(written, _AT_ONCE)):
-            await self._put([each for each in records if each[:16] not in self._to_write])
+            waits = self._to_write
+            await self._put([r for r in records if r[:16] not in waits and self._counted(r)])
 
     async def _put(self, records: Iterable[bytes], *, over: bool = False) -> None:
         """`over`: whatever stands there."""
@@ -258,7 +271,17 @@ class NodeFlows:
                     await self._look(living[first : first + _AT_ONCE])
             except StoreAwayError:
                 pass
+            self._tidy(self._here)
             await asyncio.sleep(_LOOKS_S)
+
+    def _tidy(self, here: FlowsHere) -> None:
+        """Counts no more what has expired while it slept; a portion at a time."""
+        some = list(islice(self._tidied, _TIDIED))
+        if not some:
+            self._tidied = iter(list(self._client_of))
+        for flow_id in some:
+            if not here.knows(flow_id):
+                self._uncounted(flow_id)
 
     async def _look_for_mark(self) -> None:
         name = self._values.name("mark", b"")

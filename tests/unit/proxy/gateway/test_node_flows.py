@@ -45,13 +45,18 @@ class Store:
         self.flows = NodeFlows(RedisTarget.parse(server.target), me)
         self.living: list[Credentials] = []
         self.written: list[bytes] = []
+        self.expired: set[bytes] = set()
         self.renewed: list[bytes] = []
         self.taken: list[bytes] = []
 
     async def begin(self) -> None:
         await self.flows.open()
         here = FlowsHere(
-            lambda: self.living, lambda: iter(self.written), self.renewed.append, self.taken.append
+            lambda: self.living,
+            lambda: iter(self.written),
+            lambda flow_id: flow_id not in self.expired,
+            self.renewed.append,
+            self.taken.append,
         )
         self.flows.begin(here)
 
@@ -173,6 +178,19 @@ async def test_no_client_and_no_node_has_more_than_its_share(
     one.flows.forget(credentials(1))
     one.flows.write(record(credentials(8)))
     await until(lambda: one.flows.figures.written == 6)
+
+
+@pytest.mark.anyio
+async def test_what_has_expired_counts_no_more(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_flows, "MOST_OF_A_CLIENT", 1)
+    one = await make()
+    one.flows.write(record(credentials(1)))
+    one.flows.write(record(credentials(2)))
+    assert one.flows.figures.kept_back == 1
+    one.expired.add((1).to_bytes(16, "big"))
+    await asyncio.sleep(0.5)
+    one.flows.write(record(credentials(2)))
+    await until(lambda: one.flows.figures.written == 2)
 
 
 def bad_values(good: bytes) -> list[bytes]:
