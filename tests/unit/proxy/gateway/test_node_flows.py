@@ -262,6 +262,24 @@ async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: An
     assert len(await flow_names(raw)) == 3
 
 
+@pytest.mark.anyio
+async def test_a_full_redis_is_told_of_and_waited_for(make: Any, raw: Any) -> None:
+    one = await make()
+    first, second = record(credentials(1)), record(credentials(2))
+    one.flows.write(first)
+    await until(lambda: one.flows.figures.written == 1)
+    await raw.config_set("maxmemory", 1)
+    one.flows.write(second)
+    await asyncio.sleep(0.3)
+    assert one.flows.answers
+    assert one.flows.figures.written == 1
+    await raw.config_set("maxmemory", 0)
+    one.flows.write(second)
+    await until(lambda: one.flows.figures.written == 2)
+    assert await one.flows.find(first[:16]) == first
+    assert await one.flows.find(second[:16]) == second
+
+
 @given(st.binary(max_size=400), st.binary(max_size=64), st.binary(min_size=12, max_size=12))
 def test_a_value_is_what_was_sealed_under_its_name(plain: bytes, what: bytes, nonce: bytes) -> None:
     values = SealedValues(ME, lambda _count: nonce)

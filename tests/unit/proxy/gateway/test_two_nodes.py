@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Nodes:
         self._redis, self._folder = redis, folder
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.gateways: list[Gateway] = []
+        self._dead: list[Gateway] = []
         self.stores: list[NodeFlows] = []
         self._running: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
@@ -59,6 +61,7 @@ class Nodes:
         )
         gateway = Gateway(settings, self.me, {self.client.public: "laptop"}.get, nodes=store)
         await gateway.open()
+        self._dead += self.gateways[number : number + 1]
         self.gateways[number : number + 1] = [gateway]
         self.stores[number : number + 1] = [store]
         self._running.append(asyncio.create_task(gateway.run()))
@@ -107,7 +110,7 @@ class Nodes:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        for gateway in self.gateways:
+        for gateway in (*self.gateways, *self._dead):
             await gateway.close()
         for server in self._servers:
             server.close()
@@ -240,7 +243,11 @@ async def test_one_that_was_not_quiet_is_told_so_and_begins_anew(nodes: Nodes) -
     await nodes.said()
 
 
-async def test_a_get_whose_node_is_killed_goes_on_over_the_other_one(nodes: Nodes) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_get_whose_node_is_killed_goes_on(nodes: Nodes, *, alone: bool) -> None:
+    """Over the other one, or over the same gateway once it is there again."""
+    if alone:
+        nodes.link.joined = replace(nodes.link.joined, others=())
     data, asked = os.urandom(3_000_000), []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -271,10 +278,13 @@ async def test_a_get_whose_node_is_killed_goes_on_over_the_other_one(nodes: Node
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
     assert head.startswith(b"HTTP/1.1 200")
     got = await asyncio.wait_for(reader.readexactly(1_000_000), 10)
+    port = nodes.gateways[0].address[1]
     nodes.dies(0)
+    if alone:
+        await nodes.begin(0, port)
     got += await asyncio.wait_for(reader.read(), 20)
     assert got == data
     assert len(asked) == 2
     assert b'If-Range: "a"' in asked[1]
-    assert nodes.gateways[1].streams == 0 or nodes.gateways[1].sessions == 1
+    assert nodes.gateways[0 if alone else 1].sessions == 1
     writer.close()
