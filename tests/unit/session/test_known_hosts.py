@@ -28,11 +28,11 @@ def test_what_was_saved_is_found_by_address_and_by_name(hosts: KnownHosts) -> No
         hosts.find("server.example", None, 7008)
     hosts.save(KnownServer("server.example", 7008, ONE))
     hosts.save(KnownServer("2001:db8::1", 9000, TWO), "music")
-    assert hosts.find("server.example", 7008) == ("server.example", 7008, ONE)
-    assert hosts.find("server.example", None, 7008) == ("server.example", 7008, ONE)
-    assert hosts.find("music", None) == ("2001:db8::1", 9000, TWO)
-    assert hosts.find("music", 9000) == ("2001:db8::1", 9000, TWO)
-    assert hosts.find("2001:db8::1", 9000) == ("2001:db8::1", 9000, TWO)
+    assert hosts.find("server.example", 7008) == KnownServer("server.example", 7008, ONE)
+    assert hosts.find("server.example", None, 7008) == KnownServer("server.example", 7008, ONE)
+    assert hosts.find("music", None) == KnownServer("2001:db8::1", 9000, TWO)
+    assert hosts.find("music", 9000) == KnownServer("2001:db8::1", 9000, TWO)
+    assert hosts.find("2001:db8::1", 9000) == KnownServer("2001:db8::1", 9000, TWO)
     with pytest.raises(ConfigError, match="music at port 9000, not 7008"):
         hosts.find("music", 7008)
     with pytest.raises(ConfigError, match=r"for \[2001:db8::1\]:7008"):
@@ -63,14 +63,14 @@ def test_what_a_person_wrote_stays(hosts: KnownHosts) -> None:
         f'# mine\n[hosts.any]\nhost = "a.example"  # every port\nkey = "{keys.to_text(ONE)}"'
     )
     hosts.path.chmod(0o600)
-    assert hosts.find("a.example", 1) == ("a.example", 1, ONE)
-    assert hosts.find("any", None, 7008) == ("a.example", 7008, ONE)
+    assert hosts.find("a.example", 1) == KnownServer("a.example", 1, ONE)
+    assert hosts.find("any", None, 7008) == KnownServer("a.example", 7008, ONE)
     with pytest.raises(ConfigError, match="has no port for any"):
         hosts.find("any", None)
     hosts.save(KnownServer("a.example", 2, TWO), "second.one")
     assert "# mine" in hosts.path.read_text()
     assert hosts.find("a.example", 2).key == TWO  # the entry for this very port
-    assert hosts.find("second.one", None) == ("a.example", 2, TWO)
+    assert hosts.find("second.one", None) == KnownServer("a.example", 2, TWO)
     assert hosts.find("a.example", 1).key == ONE
 
 
