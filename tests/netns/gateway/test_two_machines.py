@@ -105,8 +105,9 @@ class TwoMachines:
         folder = self.folder / "nginx"
         (folder / "www").mkdir(parents=True)
         (folder / "www" / "file").write_bytes(self.data)
+        (folder / "www" / "large").write_bytes(bytes(8 * SIZE))
         (folder / "www" / "small").write_bytes(b"small")
-        for name in ("file", "small"):
+        for name in ("file", "large", "small"):
             os.utime(folder / "www" / name, (1e9, 1e9))
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
@@ -185,7 +186,7 @@ def test_a_fetched_download_goes_on_over_the_other_machine(machines: TwoMachines
     machines.world.shape("8mbit")
     machines.forward()
     curl = machines.curl(f"http://{ORIGIN}/file")
-    tunnel = machines.curl(f"https://{ORIGIN}/file", "-o", "/dev/null", "--limit-rate", "200k")
+    tunnel = machines.curl(f"https://{ORIGIN}/large", "-o", "/dev/null")
     got = read_some(curl, SIZE // 6)
     assert tunnel.poll() is None
     machines.kill(0)
