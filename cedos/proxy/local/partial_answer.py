@@ -56,6 +56,9 @@ class PartialAnswer:
         self._head, self._validator = None, ""  # it is no single GET
         return self._observer is None or self._observer.said(data)
 
+    def allowed(self, parts: list[Chunk]) -> list[Chunk]:
+        return parts if self._observer is None else self._observer.allowed(parts)
+
     def answered(self, data: Chunk) -> None:
         if self._observer is not None:
             self._observer.answered(data)
