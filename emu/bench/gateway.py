@@ -6,7 +6,7 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 
 - sum: one download over both networks against each alone, kernel MPTCP, and agg-tunnel where it is
 - cases: one download in five situations, seconds of each contender from the same instants; of real
-  places where `CEDOS_BENCH_PLACES` names a collection that has them
+  places where the collection has them (`CEDOS_BENCH_PLACES` names another one)
 - cuts: curl, ssh, git clone, apt and Chromium, while a network dies silently, loses its carrier or
   its address
 - pages: in Chromium, plain and through the gateway
@@ -26,15 +26,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench import call
+from emu.bench.bench_places import bench_places
 from emu.bench.gateway_parts import flows, idle_clients, pages
 from emu.bench.rescue import Bench as Cutter
-from emu.places.places import default_directory, load
 from emu.places.traces import Trace
 from emu.testbed import kernel_mptcp
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
@@ -306,8 +305,7 @@ def cases(progress: Progress, names: Sequence[str], seeds: Sequence[int]) -> dic
 def _all_cases(seed: int) -> list[Case]:
     """Places are begun `seed` seconds later; of steady networks each seed is the same again."""
     good = _steady(45e6, 40e6)
-    real = os.environ.get("CEDOS_BENCH_PLACES")
-    places = load(Path(real) if real else default_directory())
+    places = bench_places()
 
     def at(place: str, start_s: float) -> tuple[Access, Access]:
         """The place's second `start_s` comes when the warm-up is over."""
@@ -319,7 +317,7 @@ def _all_cases(seed: int) -> list[Case]:
         ]
         return both[0], both[1]
 
-    walk, uneven, train = _REAL if real else _SYNTHETIC
+    walk, uneven, train = _REAL if all(name in places for name, _ in _REAL) else _SYNTHETIC
     return [
         Case("good", 40_000_000, good),
         Case("dies", 40_000_000, good, dies_after_s=4.0, lost=True),

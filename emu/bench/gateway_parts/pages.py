@@ -1,25 +1,23 @@
 """Pages in Chromium, plain over Wi-Fi and through the gateway, which it knows nothing of.
 
 On an emulated laptop: good networks (45 and 40 Mbit/s), and places on the way; the six real ones of the
-mixed load's figures where `CEDOS_BENCH_PLACES` names a collection that has them. The same generated sites
-in the same order, from the same instant of the place; through the gateway the kernel redirects the
-browser's connections and its look-ups. Plain is what Chromium does on a laptop without cedos: it stays on
-Wi-Fi.
+mixed load's figures where the collection has them (`CEDOS_BENCH_PLACES` names another one). The same
+generated sites in the same order, from the same instant of the place; through the gateway the kernel
+redirects the browser's connections and its look-ups. Plain is what Chromium does on a laptop without
+cedos: it stays on Wi-Fi.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 from cedos.model import NetworkKind
+from emu.bench.bench_places import bench_places
 from emu.lab.runs import browsing
 from emu.lab.runs.browsing import BrowsingPlan, Person
 from emu.lab.runs.scenario import PageLoad, Scenario
-from emu.places.places import default_directory, load
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
@@ -90,7 +88,7 @@ def _accesses(place: str) -> tuple[Access, Access]:
             Access(NetworkKind.WIFI, _UP, Trace.constant(45e6), 0.020),
             Access(NetworkKind.CELLULAR, _UP, Trace.constant(40e6), 0.050),
         )
-    found = load(_collection())[place].networks
+    found = bench_places()[place].networks
     wifi, lte = (
         Access(kind, each.up, each.down, each.rtt_s).rotated(_starts_s()[place] - _WARM_S)
         for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
@@ -100,12 +98,7 @@ def _accesses(place: str) -> tuple[Access, Access]:
 
 
 def _starts_s() -> dict[str, float]:
-    return _REAL if "CEDOS_BENCH_PLACES" in os.environ else _SYNTHETIC
-
-
-def _collection() -> Path:
-    named = os.environ.get("CEDOS_BENCH_PLACES")
-    return default_directory() if named is None else Path(named)
+    return _REAL if _REAL.keys() <= bench_places().keys() else _SYNTHETIC
 
 
 def _load_times_s(accesses: tuple[Access, Access], wanted: BrowsingPlan, way: str) -> list[float]:
