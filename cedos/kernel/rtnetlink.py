@@ -140,7 +140,9 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
     flags |= unsigned(found.get(_IFA_FLAGS)) or 0
     # IFA_LOCAL is the own address on a point-to-point link, where IFA_ADDRESS is the peer's.
     own = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS) or b""
-    if family not in VERSIONS or len(own) not in {4, 16} or flags & _UNUSABLE:
+    if family not in VERSIONS or len(own) not in {4, 16} or length > 8 * len(own):
+        return None
+    if flags & _UNUSABLE:
         return None
     return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK)
 

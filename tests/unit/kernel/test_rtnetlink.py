@@ -43,8 +43,10 @@ def test_a_name_that_is_no_text() -> None:
     assert parsed.name == "wlan\ufffd"
 
 
-def address(attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0) -> NetlinkMessage:
-    body = struct.pack("=BBBBI", socket.AF_INET, 24, flags, scope, 7)
+def address(
+    attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0, length: int = 24
+) -> NetlinkMessage:
+    body = struct.pack("=BBBBI", socket.AF_INET, length, flags, scope, 7)
     for kind, value in attributes.items():
         body += attribute(kind, value)
     return received(NEWADDR, body)
@@ -57,6 +59,7 @@ def test_the_own_address_and_only_a_usable_one() -> None:
     assert rtnetlink.parse_address(address({far: peer, own: here})) == wanted
     assert rtnetlink.parse_address(address({far: here})) == wanted
     assert rtnetlink.parse_address(address({})) is None
+    assert rtnetlink.parse_address(address({own: here}, length=33)) is None
     on_link = rtnetlink.parse_address(address({own: here}, scope=253))
     assert on_link is not None
     assert not on_link.wide
