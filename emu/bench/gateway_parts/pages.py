@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from cedos.model import NetworkKind
-from emu.bench.bench_places import bench_places
+from emu.bench.gateway_parts.bench_places import bench_places
 from emu.lab.runs import browsing
 from emu.lab.runs.browsing import BrowsingPlan, Person
 from emu.lab.runs.scenario import PageLoad, Scenario

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from emu.bench import gateway
-from emu.bench.bench_places import bench_places
 from emu.bench.gateway_parts import pages
+from emu.bench.gateway_parts.bench_places import bench_places
 from emu.places.places import ROOT
 from emu.places.traces import Trace
 
