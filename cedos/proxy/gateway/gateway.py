@@ -35,7 +35,7 @@ from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it needs redis, which is an extra
     from cedos.proxy.gateway.nodes.node_flows import NodeFlows
 
 PORT: Final = 7009

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, Protocol
@@ -183,3 +184,30 @@ class ConnectAttempts:
 def asks_after_s(egress: Egress) -> int:
     """Over a phone 16 questions in four minutes kept its radio awake while Wi-Fi carried everything."""
     return QUIET_S if egress.metered or egress.kind is NetworkKind.CELLULAR else SILENCE_S
+
+
+Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
+"""By interface: what of some endpoints may be dialled over it."""
+
+
+def follow(
+    attempts: dict[str, ConnectAttempts],
+    usable: Usable,
+    make: Callable[[Egress], ConnectAttempts],
+) -> None:
+    """Attempts for each usable interface, new ones where its addresses have changed, and for no other."""
+    for name in [name for name in attempts if name not in usable]:
+        attempts.pop(name).end()
+    for name, (egress, endpoints) in usable.items():
+        known = attempts.get(name)
+        if known is None or known.egress.addresses != egress.addresses:
+            if known is not None:
+                known.end()
+            known = attempts[name] = make(egress)
+        known.update(egress, endpoints)
+
+
+def end_all(attempts: dict[str, ConnectAttempts]) -> None:
+    for each in attempts.values():
+        each.end()
+    attempts.clear()

@@ -15,7 +15,13 @@ from typing import Final
 
 from cedos.errors import CedosError
 from cedos.session.io.advice import KnownNetwork
-from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
+from cedos.session.io.connect_attempts import (
+    ConnectAttempts,
+    Connected,
+    Endpoint,
+    end_all,
+    follow,
+)
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
@@ -130,15 +136,8 @@ class Dialler:
 
     def _move(self, place: ServerPlace, made: Connected) -> None:
         """The session goes on at another machine, if that knows it."""
-        for attempts in self._attempts.values():
-            attempts.end()
-        self._attempts.clear()
-        for waiting in self._ready:
-            waiting.connection.close()
-        self._ready.clear()
         # (Those in a handshake are told of as lost, and what follows is for the new place.)
-        for path in list(self._in_handshake.values()):
-            path.close("the server does not answer", reset=True)
+        self._give_up_attempts("the server does not answer")
         self._exclusive = None
         if not self._elsewhere:
             self._left = self.place, self.endpoints
@@ -156,15 +155,17 @@ class Dialler:
         self.place, self.endpoints = self._left
         self._spares = self._spares_of(self.place)
         self._elsewhere.clear()
-        for attempts in self._attempts.values():
-            attempts.end()
-        self._attempts.clear()
+        self._give_up_attempts("not needed any more")
+        self.check()
+
+    def _give_up_attempts(self, why: str) -> None:
+        """Nothing is under way any more that has not been part of the session yet."""
+        end_all(self._attempts)
         for waiting in self._ready:
             waiting.connection.close()
         self._ready.clear()
         for path in list(self._in_handshake.values()):
-            path.close("not needed any more", reset=True)
-        self.check()
+            path.close(why, reset=True)
 
     def check(self) -> None:
         """Networks may have changed: ends paths that lost theirs, dials over new ones."""
@@ -177,16 +178,9 @@ class Dialler:
         for waiting in [each for each in self._ready if each.egress.interface not in usable]:
             self._ready.remove(waiting)
             waiting.connection.close()
-        for name in [name for name in self._attempts if name not in usable]:
-            self._attempts.pop(name).end()
-        for name, (egress, endpoints) in usable.items():
-            attempts = self._attempts.get(name)
-            if attempts is None or attempts.egress.addresses != egress.addresses:
-                if attempts is not None:
-                    attempts.end()
-                attempts = self._attempts[name] = ConnectAttempts(self._driver, self, egress)
-            attempts.update(egress, endpoints)
-            if self.wanted(name):
+        follow(self._attempts, usable, lambda egress: ConnectAttempts(self._driver, self, egress))
+        for name in usable:
+            if (attempts := self._attempts.get(name)) is not None and self.wanted(name):
                 attempts.retry_now()
                 attempts.begin()
         self._spares.check()

@@ -6,14 +6,20 @@ chance then: it loses the session only to a machine that is reached while it is 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from cedos.errors import CedosError
-from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
+from cedos.session.io.connect_attempts import (
+    ConnectAttempts,
+    Connected,
+    Endpoint,
+    Usable,
+    end_all,
+    follow,
+)
 from cedos.session.io.driver import Driver
-from cedos.session.io.links import Egress
 from cedos.session.io.server_place import ServerPlace
 
 _PATIENCE_S: Final = 1.0
@@ -29,9 +35,6 @@ _IN_TOUCH_S: Final = 5.0
 
 _LOOK_S: Final = 0.1
 _RESOLVE_S: Final = 5.0
-
-Usable = Mapping[str, tuple[Egress, list[Endpoint]]]
-"""By interface: what of some endpoints may be dialled over it."""
 
 
 class SparePlaces:
@@ -88,9 +91,7 @@ class SparePlaces:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for attempts in self._attempts.values():
-            attempts.end()
-        self._attempts.clear()
+        end_all(self._attempts)
         for task in self._lookups:
             task.cancel()
         if self._answered is not None:
@@ -102,19 +103,12 @@ class SparePlaces:
         if not self._trying:
             return
         usable = self._usable(list(self._endpoints))
-        for name in [name for name in self._attempts if name not in usable]:
-            self._attempts.pop(name).end()
         if self._answered is not None and self._answered.egress.interface not in usable:
             self._answered.connection.close()
             self._answered = None
-        for name, (egress, endpoints) in usable.items():
-            attempts = self._attempts.get(name)
-            if attempts is None or attempts.egress.addresses != egress.addresses:
-                if attempts is not None:
-                    attempts.end()
-                attempts = self._attempts[name] = ConnectAttempts(self._driver, self, egress)
-            attempts.update(egress, endpoints)
-            if self.wanted(name):
+        follow(self._attempts, usable, lambda egress: ConnectAttempts(self._driver, self, egress))
+        for name in usable:
+            if (attempts := self._attempts.get(name)) is not None and self.wanted(name):
                 attempts.begin()
 
     def _arm(self, seconds: float, then: Callable[[], None]) -> None:

@@ -86,6 +86,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_module, "VALID_S", 0.1)
 
 
+@pytest.fixture
+def only_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No regular question in a test's time, and a look every 5 ms."""
+    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
+    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
+    monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
+
+
 def test_the_first_data_asks_and_does_not_wait() -> None:
     async def scenario(case: Case) -> None:
         case.desk.open.clear()
@@ -271,11 +279,9 @@ def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes() ->
     run(scenario)
 
 
-def test_more_than_was_asked_about_is_asked_about_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("only_looks")
+def test_more_than_was_asked_about_is_asked_about_soon() -> None:
     """A download of unknown length begins as a kilobyte, and must not stay one for two seconds."""
-    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
-    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
-    monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
 
     async def scenario(case: Case) -> None:
         case.desk.answer = WIFI
@@ -379,11 +385,9 @@ def test_an_absurd_size_is_not_asked_about() -> None:
     run(scenario)
 
 
-def test_what_was_told_counts_until_more_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("only_looks")
+def test_what_was_told_counts_until_more_has_come() -> None:
     """A picture of 40 kB is no download, and it is not asked about again while it comes."""
-    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
-    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
-    monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
 
     async def scenario(case: Case) -> None:
         case.desk.answer = WIFI
@@ -429,11 +433,9 @@ def test_what_was_told_is_forgotten_when_it_should_have_shown() -> None:
     run(scenario)
 
 
-def test_an_upload_asks_for_as_much_as_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("only_looks")
+def test_an_upload_asks_for_as_much_as_was_sent() -> None:
     """What hands in a little at a time has more to send than waits."""
-    monkeypatch.setattr(advice_module, "ASK_S", 600.0)
-    monkeypatch.setattr(advice_module, "VALID_S", 600.0)
-    monkeypatch.setattr(advice_module, "_LOOK_S", 0.005)
 
     async def scenario(case: Case) -> None:
         case.desk.answer = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))

@@ -339,7 +339,9 @@ async def test_the_head_comes_while_the_body_waits(setting: Setting) -> None:
     found = await waiting(setting, "/3")
     assert b"Content-Length: 8000" in await found.head()
     assert await asyncio.wait_for(found.player.reader.read(10), 0.5) == b"/"  # for Chromium
-    (stream,) = setting.own[0]._streams.streams.values()  # type: ignore[union-attr]
+    streams = setting.own[0]._streams
+    assert streams is not None
+    (stream,) = streams.streams.values()
     assert stream.received_bytes == HEAD_BYTES
     await found.nothing_but(0)
     assert setting.known().waits
