@@ -16,8 +16,8 @@ import click
 import structlog
 
 from cedos import logs
-from cedos.api.daemon_routes import DaemonRoutes
-from cedos.api.session_choices import DaemonChooser
+from cedos.api.asking.daemon_routes import DaemonRoutes
+from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces

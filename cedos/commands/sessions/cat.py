@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from cedos.api.session_choices import DaemonChooser
+from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from cedos.api.session_choices import DaemonChooser
+from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console import render
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.program import Program, say

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cedos.api import followed_transfer
-from cedos.api.followed_transfer import FollowedTransfer
+from cedos.api.asking import followed_transfer
+from cedos.api.asking.followed_transfer import FollowedTransfer
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.config.directories import directories
 from cedos.errors import TransferError, WebError

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from cedos.api.followed_transfer import FollowedTransfer
+from cedos.api.asking.followed_transfer import FollowedTransfer
 from cedos.api.transfers import TransferReport
 from cedos.api.turn_text import sentence
 from cedos.commands.console.program import say

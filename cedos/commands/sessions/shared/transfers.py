@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from cedos.api.session_choices import DaemonChooser
+from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console import servers
 from cedos.commands.console.progress import ProgressLine, duration, size
 from cedos.commands.exec import Duration

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cedos.api.followed_transfer import forget
+from cedos.api.asking.followed_transfer import forget
 from cedos.commands.sessions.shared.sources import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
 from cedos.commands.sessions.shared.web_target import WebTarget

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cedos.api.asking.session_choices import DaemonChooser
 from cedos.api.choosing import ChoiceRequest
-from cedos.api.session_choices import DaemonChooser
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Bulk, Label, NetworkKind, Strategy, StrategyKind, Urgency
 from cedos.session.io.advice import KnownNetwork, Question

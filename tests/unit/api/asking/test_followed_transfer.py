@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from cedos.api.followed_transfer import FollowedTransfer, forget
+from cedos.api.asking.followed_transfer import FollowedTransfer, forget
 from cedos.api.transfers import TransferReport, TurnMessage
 
 KEY = "0" * 32

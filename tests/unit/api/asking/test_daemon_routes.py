@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cedos.api import daemon_routes
-from cedos.api.daemon_routes import DaemonRoutes
+from cedos.api.asking import daemon_routes
+from cedos.api.asking.daemon_routes import DaemonRoutes
 
 pytestmark = pytest.mark.anyio
 

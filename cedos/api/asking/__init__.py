@@ -1,0 +1,1 @@
+"""Programs that ask the daemon beside their data: nobody waits, and without one they go on."""
