@@ -13,6 +13,7 @@ import msgspec
 
 from cedos import errors
 from cedos.api.budgets import BudgetMessage, UsageMessage
+from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
@@ -134,6 +135,9 @@ class ControlClient:
 
     def players(self) -> list[PlayingMessage]:
         return self._ask("GET", "/v1/players", list[PlayingMessage])
+
+    def tell_carried(self, report: CarriedReport) -> None:
+        self._exchange("POST", "/v1/carried", msgspec.json.encode(report))
 
     def decisions(self) -> Iterator[DecisionMessage]:
         """All decisions from now on, until the daemon ends; waits for each without a time limit."""
