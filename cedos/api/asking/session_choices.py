@@ -11,7 +11,7 @@ from typing import Final
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
-from cedos.model import Bulk, Strategy, Urgency
+from cedos.model import Bulk, Label, Strategy, Urgency
 from cedos.session.io.advice import ASK_S, KnownNetwork, Question
 
 _TIMEOUT_S: Final = 1.0
@@ -34,6 +34,7 @@ class DaemonChooser:
         self._named_s = self._absent_s = float("-inf")
         self._asking = threading.Lock()
         self._answers: dict[Question, tuple[float, Strategy | None]] = {}
+        self._decided: dict[Label, int] = {}
 
     async def learn(self) -> None:
         """Asks which networks there are, of which kind, and whether metered, unless it just has."""
@@ -50,6 +51,10 @@ class DaemonChooser:
         now = asyncio.get_running_loop().time()
         known, strategy = self._known(question, now)
         return strategy if known else await asyncio.to_thread(self._ask, question, now)
+
+    def decided(self, label: Label) -> int | None:
+        """Of this process' last one; what another session was told a moment ago counts."""
+        return self._decided.get(label)
 
     def _known(self, question: Question, now: float) -> tuple[bool, Strategy | None]:
         """Whether it need not be asked now, and the answer then."""
@@ -102,6 +107,7 @@ class DaemonChooser:
                 waited_s=question.waited_s,
             )
         )
+        self._decided[question.label] = decision.number
         if not decision.evaluations:
             return None
         choice = decision.choice

@@ -28,6 +28,8 @@ from cedos.errors import CedosError, ConfigError
 from cedos.kernel.process import memory
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
+from cedos.proxy.local.carried.carried_connections import CarriedConnections
+from cedos.proxy.local.carried.carried_teller import CarriedTeller
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
@@ -329,13 +331,16 @@ async def _run(
     def usable(interface: str) -> bool:
         return (not networks or interface in networks) and own.may_use(interface)
 
-    link = GatewayLink(joined, DaemonChooser(directories().socket), usable)
+    clock = asyncio.get_running_loop().time
+    carried = CarriedConnections(clock)
+    link = GatewayLink(joined, DaemonChooser(directories().socket), usable, carried=carried)
 
     def own_link(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
         chooser = DaemonChooser(directories().socket)
-        return GatewayLink(joined, chooser, usable, PATIENCE_S, ready=ready, unused_s=unused_s)
+        return GatewayLink(
+            joined, chooser, usable, PATIENCE_S, ready=ready, unused_s=unused_s, carried=carried
+        )
 
-    clock = asyncio.get_running_loop().time
     players = Players(own_link, clock)
 
     async def changed() -> None:
@@ -370,7 +375,10 @@ async def _run(
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
     )
     running = loop.create_task(work)
-    news = loop.create_task(PlayerNews(directories().socket, players, clock).run())
+    tellers = [
+        loop.create_task(PlayerNews(directories().socket, players, clock).run()),
+        loop.create_task(CarriedTeller(directories().socket, carried, joined.host).run()),
+    ]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
@@ -380,8 +388,9 @@ async def _run(
         if stdio is not None:
             raise CedosError("it was interrupted") from None
     finally:
-        news.cancel()
-        await asyncio.gather(news, return_exceptions=True)
+        for teller in tellers:
+            teller.cancel()
+        await asyncio.gather(*tellers, return_exceptions=True)
         await names.close()
         if datagrams is not None:
             await datagrams.close()

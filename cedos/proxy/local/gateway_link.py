@@ -9,7 +9,9 @@ from typing import Final, TypeVar
 import structlog
 
 from cedos.errors import CedosError, SessionError
+from cedos.model import Label
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
+from cedos.proxy.local.carried.carried_connections import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import StreamUse
@@ -65,6 +67,7 @@ class GatewayLink:
         networks: which interfaces may be used; all without.
         ready: called with each session that was made.
         unused_s: a session without connections ends after so long; None: `UNUSED_S`.
+        carried: is told of each stream.
     """
 
     def __init__(
@@ -76,8 +79,10 @@ class GatewayLink:
         *,
         ready: Callable[[Connection], None] = lambda _connection: None,
         unused_s: float | None = None,
+        carried: CarriedConnections | None = None,
     ) -> None:
         self.joined = joined
+        self._carried = carried
         self._chooser = chooser
         self._networks = networks
         self._patience_s = patience_s + (OTHER_NODE_S if joined.others else 0.0)
@@ -148,11 +153,16 @@ class GatewayLink:
 
         def ask(streams: Multiplexer) -> ProxiedStream:
             stream = streams.open(host, port, use)
+            if self._carried is not None:
+                self._carried.began(streams.connection, stream, host, port, self._decided)
             if begun is not None:
                 begun(stream)
             return stream
 
         return await self._opened(ask)
+
+    def _decided(self, label: Label) -> int | None:
+        return None if self._chooser is None else self._chooser.decided(label)
 
     async def associate(
         self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None

@@ -1,9 +1,10 @@
-"""What the messages of HTTP/1 on a stream say of their own size, as their first bytes go by."""
+"""What the messages on a stream say of themselves, as their first bytes go by: whom for, how large."""
 
 from math import inf
 from typing import Final
 
 from cedos.profiler.http import HttpRequest, HttpResponse, parse_request, parse_response
+from cedos.profiler.tls.client_hello import read_records
 
 _HEAD_BYTES: Final = 4_096
 _BODILESS: Final = frozenset((204, 304))
@@ -13,7 +14,10 @@ class AnnouncedBodies:
     """Of one stream, both ways.
 
     A message counts where it begins with what is sent at once, as every first one does. What does not
-    begin as HTTP is not looked at any more.
+    begin as HTTP/1 is not looked at any more.
+
+    Attributes:
+        server_name: whom the first message is for, as TLS or HTTP says it; None: it does not.
     """
 
     def __init__(self) -> None:
@@ -21,12 +25,17 @@ class AnnouncedBodies:
         self._request_from: float = 0
         self._response_from: float = 0
         self._method = ""
+        self.server_name: str | None = None
 
     def sends(self, offset: int, data: bytes | memoryview) -> int:
         """The body of a request that begins here, in bytes; 0: none begins, or nobody knows."""
         if offset < self._request_from:
             return 0
-        request = parse_request(bytes(data[:_HEAD_BYTES]))
+        head = bytes(data[:_HEAD_BYTES])
+        request = parse_request(head)
+        if offset == 0:
+            hello = read_records(head) if request is None else None
+            self.server_name = hello.name if hello else request.host if request else None
         if request is None:
             self._request_from = offset or inf
             return 0

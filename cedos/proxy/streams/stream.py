@@ -143,6 +143,11 @@ class ProxiedStream:
         """What broke it: StreamBrokenError, or the RefusedError of the other end."""
         return self._broken
 
+    @property
+    def server_name(self) -> str | None:
+        """Whom the first words on it are for; None: they do not say, or nobody reads them."""
+        return self._bodies.server_name if self._bodies is not None else None
+
     # What a program's end calls
 
     def ask(self, host: str, port: int, use: StreamUse = StreamUse.ANY) -> None:

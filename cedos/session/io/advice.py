@@ -69,6 +69,10 @@ class Chooser(Protocol):
         """The strategy, its networks named by their interfaces; None: nobody knows. Raises nothing."""
         ...
 
+    def decided(self, label: Label) -> int | None:
+        """The number of the last decision about a label, by which a person finds it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TransferProgress:

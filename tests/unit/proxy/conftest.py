@@ -13,6 +13,7 @@ from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.gateway.gathered_upload import UploadGatherer
 from cedos.proxy.gateway.hand_over import Handed, read
+from cedos.proxy.local.carried.carried_connections import CarriedConnections
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
@@ -53,7 +54,8 @@ class Ends:
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
         joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
-        self.link = GatewayLink(joined, patience_s=patience_s)
+        self.carried = CarriedConnections(asyncio.get_running_loop().time)
+        self.link = GatewayLink(joined, patience_s=patience_s, carried=self.carried)
         self.proxy = (
             LocalProxy(self.link, fail, rules=rules)
             if direct is None

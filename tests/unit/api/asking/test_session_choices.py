@@ -34,7 +34,9 @@ class Client:
         if not self._there:
             raise DaemonUnreachableError("no daemon")
         return SimpleNamespace(
-            evaluations=[object()], choice=Strategy(StrategyKind.SINGLE, ("home",))
+            number=len(self.asked),
+            evaluations=[object()],
+            choice=Strategy(StrategyKind.SINGLE, ("home",)),
         )
 
     def networks(self) -> list[Any]:
@@ -100,3 +102,13 @@ async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch
     nobody = chooser(monkeypatch, Client(there=False))
     await nobody.learn()
     assert nobody.network("wlan0") is None
+
+
+async def test_the_last_decision_about_a_label_can_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = chooser(monkeypatch, Client())
+    assert made.decided(BULK.label) is None
+    await made.choose(BULK)
+    await made.choose(URGENT)
+    assert (made.decided(BULK.label), made.decided(URGENT.label)) == (1, 2)

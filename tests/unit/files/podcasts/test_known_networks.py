@@ -6,7 +6,7 @@ import pytest
 
 from cedos.files.podcasts.episode_book import EpisodeBook
 from cedos.files.podcasts.fetching import EpisodeFetching
-from cedos.model import NetworkKind, Strategy
+from cedos.model import Label, NetworkKind, Strategy
 from cedos.session.io.advice import KnownNetwork, Question
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +25,9 @@ class Daemon:
         return KnownNetwork(NetworkKind.CELLULAR, metered=True) if self.asked else None
 
     async def choose(self, question: Question) -> Strategy | None:
+        return None
+
+    def decided(self, label: Label) -> int | None:
         return None
 
 

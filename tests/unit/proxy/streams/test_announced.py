@@ -1,9 +1,21 @@
 """What HTTP's messages announce as they go by."""
 
+import ssl
+from contextlib import suppress
+
 from cedos.proxy.streams.announced import AnnouncedBodies
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+
+
+def client_hello(name: str) -> bytes:
+    """As Python's own TLS sends it."""
+    sent = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname=name)
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return sent.read()
 
 
 def test_a_response_announces_its_body_once() -> None:
@@ -51,3 +63,14 @@ def test_what_does_not_begin_as_http_announces_nothing_ever() -> None:
     assert bodies.comes(3, HEAD % 1_000) == 0
     assert bodies.sends(0, b"\x16\x03\x01") == 0
     assert bodies.sends(3, b"PUT / HTTP/1.1\r\nContent-Length: 1000\r\n\r\n") == 0
+
+
+def test_the_first_words_say_whom_they_are_for() -> None:
+    plain, hidden, silent = AnnouncedBodies(), AnnouncedBodies(), AnnouncedBodies()
+    plain.sends(0, GET.replace(b"Host: h", b"Host: www.example.org"))
+    hidden.sends(0, memoryview(client_hello("shop.example")))
+    silent.sends(0, b"SSH-2.0-OpenSSH_9.2\r\n")
+    assert (plain.server_name, hidden.server_name) == ("www.example.org", "shop.example")
+    assert silent.server_name is None
+    plain.sends(len(GET) + 14, GET.replace(b"Host: h", b"Host: other.example"))
+    assert plain.server_name == "www.example.org"

@@ -37,6 +37,9 @@ class Desk:
         await self.open.wait()
         return self.answer
 
+    def decided(self, label: Label) -> int | None:
+        return None
+
 
 class Case:
     """A session's core over two networks, whose choice is asked for."""

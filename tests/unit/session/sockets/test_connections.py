@@ -377,6 +377,9 @@ class Daemon:
     async def choose(self, question: Question) -> Strategy | None:
         return None
 
+    def decided(self, label: Label) -> int | None:
+        return None
+
 
 def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on() -> None:
     async def scenario(near: session.Connection, far: session.Connection) -> None:

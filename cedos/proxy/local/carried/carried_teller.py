@@ -1,0 +1,61 @@
+"""Tells the daemon whose connections the session with the gateway carries (`cedos usage`, `status`)."""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Final
+
+from cedos.api.carried import CarriedReport
+from cedos.api.client import ControlClient
+from cedos.errors import CedosError
+from cedos.proxy.local.carried.carried_connections import CarriedConnections
+
+_LOOK_S: Final = 1.0
+_TELL_S: Final = 3.0
+"""Where nothing has changed: what nobody tells of for five seconds is not listed."""
+
+_ABSENT_S: Final = 10.0
+_TIMEOUT_S: Final = 1.0
+_MOST_ADDRESSES: Final = 16
+
+
+class CarriedTeller:
+    """`run` until it is cancelled; without connections, or without a daemon, nothing is said."""
+
+    def __init__(self, socket: Path, connections: CarriedConnections, gateway: str) -> None:
+        self._client = ControlClient(socket, _TIMEOUT_S)
+        self._connections = connections
+        self._gateway = gateway
+        self._addresses: dict[str, None] = {}  # known last at the end
+        self._program = secrets.token_hex(16)
+
+    async def run(self) -> None:
+        connections, silent_s = self._connections, 0.0
+        while True:
+            pause_s = _LOOK_S
+            connections.look()
+            if connections and (connections.changed or silent_s >= _TELL_S):
+                if not await self._tell():
+                    connections.forget_ended()
+                    pause_s = _ABSENT_S
+                silent_s = 0.0
+            await asyncio.sleep(pause_s)
+            silent_s += pause_s
+
+    async def _tell(self) -> bool:
+        news = self._connections.news()
+        for address in sorted(self._connections.addresses):
+            self._addresses.pop(address, None)
+            self._addresses[address] = None
+        report = CarriedReport(
+            program=self._program,
+            gateway=self._gateway,
+            addresses=tuple(self._addresses)[-_MOST_ADDRESSES:],
+            connections=tuple(news),
+        )
+        try:
+            await asyncio.to_thread(self._client.tell_carried, report)
+        except CedosError:  # none there, another version, not ours to tell
+            return False
+        self._connections.told(news)
+        return True

@@ -1,0 +1,96 @@
+"""The proxy tells the daemon each second; without one it goes on."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api.carried import CarriedReport
+from cedos.errors import DaemonUnreachableError
+from cedos.proxy.local.carried import carried_teller
+from cedos.proxy.local.carried.carried_teller import CarriedTeller
+
+pytestmark = pytest.mark.anyio
+
+Ends = Any
+
+
+class Daemon:
+    def __init__(self) -> None:
+        self.reports: list[CarriedReport] = []
+        self.there = True
+
+    def tell_carried(self, report: CarriedReport) -> None:
+        if not self.there:
+            raise DaemonUnreachableError("no daemon")
+        self.reports.append(report)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    daemon = Daemon()
+    monkeypatch.setattr(carried_teller, "ControlClient", lambda *_: daemon)
+    for name in ("_LOOK_S", "_ABSENT_S"):
+        monkeypatch.setattr(carried_teller, name, 0.02)
+    return daemon
+
+
+async def until(happens: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not happens():
+            await asyncio.sleep(0.01)
+
+
+async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    got = len(await reader.read())
+    writer.write(b"%d" % got)
+    await writer.drain()
+
+
+async def test_a_connection_is_told_of_while_it_lives_and_once_it_is_over(
+    ends: Ends, daemon: Daemon
+) -> None:
+    await ends.start()
+    teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), ends.carried, "gw").run())
+    port = await ends.origin(sink)
+    reader, writer = await ends.forward(port)
+    writer.write(bytes(100_000))
+    await until(
+        lambda: bool(daemon.reports) and daemon.reports[-1].connections[0].bytes_up == 10**5
+    )
+    writer.write_eof()
+    assert await reader.read() == b"100000"
+    writer.close()
+    await until(lambda: daemon.reports[-1].connections[0].ended)
+    last = daemon.reports[-1]
+    assert (last.gateway, last.addresses) == ("gw", ("127.0.0.1",))
+    (one,) = last.connections
+    assert (one.server, one.port, one.bytes_down, one.bytes_up) == ("127.0.0.1", port, 6, 100_000)
+    assert one.bytes_by_network == {"lo": 100_006}
+    reports = len(daemon.reports)
+    await asyncio.sleep(0.2)
+    assert len(daemon.reports) == reports  # nothing is left to be told
+    teller.cancel()
+
+
+async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_lives(
+    ends: Ends, daemon: Daemon
+) -> None:
+    await ends.start()
+    daemon.there = False
+    teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), ends.carried, "gw").run())
+    port = await ends.origin(sink)
+    _, stays = await ends.forward(port)
+    stays.write(b"abc")
+    reader, writer = await ends.forward(port)
+    writer.write_eof()
+    assert await reader.read() == b"0"
+    writer.close()
+    await until(lambda: len(ends.carried) == 1)
+    daemon.there = True
+    await until(lambda: bool(daemon.reports))
+    assert [each.bytes_up for each in daemon.reports[0].connections] == [3]
+    stays.close()
+    teller.cancel()
