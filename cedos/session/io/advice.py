@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cedos.model import Direction, Label, NetworkKind, Strategy, StrategyKind
+from cedos.session.io.told_sizes import ToldSizes
 from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.interface import LABELS
 from cedos.session.protocol.session import Session
@@ -23,8 +24,6 @@ _LOOK_S: Final = 0.1
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
-_MOST_TOLD_BYTES: Final = 10**12
-"""Whoever promises more is not believed, and a daemon refuses questions about absurd sizes."""
 
 _URGENT: Final = 0  # foreground, small
 
@@ -115,7 +114,7 @@ class Advice:
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._asked_bytes = [0] * len(LABELS)
         self._sent_bytes = self._sent_ever()
-        self._told, self._told_at_s = _nothing_told(), float("-inf")
+        self._told = ToldSizes(ASK_S)
         self._soon = False
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
@@ -159,9 +158,7 @@ class Advice:
 
         For `ASK_S`, or until more comes: what is carried shows then how much there is.
         """
-        self._told_at_s = self._loop.time()
-        told = self._told[direction]
-        told[rank] = min(told[rank] + size_bytes, _MOST_TOLD_BYTES)
+        self._told.add(self._loop.time(), rank, size_bytes, direction)
         self._check_soon()
 
     def _check_soon(self) -> None:
@@ -197,8 +194,7 @@ class Advice:
         """
         now, self._soon = self._loop.time(), False
         regular = now - self._checked_at_s >= ASK_S
-        if now - self._told_at_s >= ASK_S:
-            self._told = _nothing_told()
+        told = self._told.bytes_by_rank(now)
         # What was put off waits still, though nobody asks for it.
         queues = self._core.sender.send_queues
         waited = list(map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues)))
@@ -212,7 +208,7 @@ class Advice:
             # It was under any label: under that of which most waits, in all likelihood.
             most = waited.index(max(waited))
             waited[most] = max(waited[most], self._sent_bytes - sent_before)
-        in_use = _in_use(waited, came, received, progress, self._told)
+        in_use = _in_use(waited, came, received, progress, told)
         for rank, size, direction in in_use:
             more = size > self._asked_bytes[rank] or self._strategies[rank] is None
             if rank not in self._asking and (regular or more) and len(self._core.paths) > 1:
@@ -220,7 +216,7 @@ class Advice:
                 if progress.deadline_at_s is not None:
                     left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
                 question = Question(LABELS[rank], size, direction, left_s)
-                self._asked_bytes[rank] = max(size, _at_most(self._told[direction][rank]))
+                self._asked_bytes[rank] = max(size, _at_most(told[direction][rank]))
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
         idle = not (in_use or any(self._strategies))
@@ -313,10 +309,6 @@ def _in_use(
         else:
             found.append((rank, _coarse(goes or received, up[rank]), Direction.UP))
     return found
-
-
-def _nothing_told() -> dict[Direction, list[int]]:
-    return {direction: [0] * len(LABELS) for direction in Direction}
 
 
 def _coarse(guess_bytes: int, told_bytes: int) -> int:
