@@ -81,6 +81,11 @@ class SizeHistory:
         known = self._hosts.get((host, port))
         return len(known.sizes[direction]) if known else 0
 
+    def larger(self, host: str, port: int, direction: Direction, size_bytes: int) -> list[float]:
+        """The sizes of those that were larger than this."""
+        known = self._hosts.get((host, port))
+        return [size for size in known.sizes[direction] if size > size_bytes] if known else []
+
     def learn_resource(self, resource: str, size_bytes: int) -> None:
         """Notes how large a resource's body (`resource_name`) was this time."""
         self._resources[resource] = size_bytes

@@ -26,6 +26,7 @@ from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel.process import memory
+from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried.carried_connections import CarriedConnections
@@ -45,6 +46,7 @@ from cedos.session.sockets.connection import Connection
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
+_SERVERS_KNOWN: Final = 1_024
 _UDP: Final = "udp"
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
@@ -333,7 +335,10 @@ async def _run(
 
     clock = asyncio.get_running_loop().time
     carried = CarriedConnections(clock)
-    link = GatewayLink(joined, DaemonChooser(directories().socket), usable, carried=carried)
+    sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
+    link = GatewayLink(
+        joined, DaemonChooser(directories().socket), usable, carried=carried, sizes=sizes
+    )
 
     def own_link(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
         chooser = DaemonChooser(directories().socket)

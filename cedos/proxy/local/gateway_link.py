@@ -10,6 +10,7 @@ import structlog
 
 from cedos.errors import CedosError, SessionError
 from cedos.model import Label
+from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried.carried_connections import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
@@ -68,6 +69,7 @@ class GatewayLink:
         ready: called with each session that was made.
         unused_s: a session without connections ends after so long; None: `UNUSED_S`.
         carried: is told of each stream.
+        sizes: what servers sent and took before, of all sessions of this proxy.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class GatewayLink:
         ready: Callable[[Connection], None] = lambda _connection: None,
         unused_s: float | None = None,
         carried: CarriedConnections | None = None,
+        sizes: SizeHistory | None = None,
     ) -> None:
         self.joined = joined
-        self._carried = carried
+        self._carried, self._sizes = carried, sizes
         self._chooser = chooser
         self._networks = networks
         self._patience_s = patience_s + (OTHER_NODE_S if joined.others else 0.0)
@@ -154,7 +157,7 @@ class GatewayLink:
         def ask(streams: Multiplexer) -> ProxiedStream:
             stream = streams.open(host, port, use)
             if self._carried is not None:
-                self._carried.began(streams.connection, stream, host, port, self._decided)
+                self._carried.began(streams.connection, stream, self._decided)
             if begun is not None:
                 begun(stream)
             return stream
@@ -347,7 +350,7 @@ class GatewayLink:
             self._went_away(str(error))
             raise
         self._away_at_s = None
-        self._streams = streams = Multiplexer(connection)
+        self._streams = streams = Multiplexer(connection, sizes=self._sizes)
         streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))
         self._ready(connection)

@@ -18,6 +18,7 @@ class AnnouncedBodies:
 
     Attributes:
         server_name: whom the first message is for, as TLS or HTTP says it; None: it does not.
+        says_lengths: whether that is a request of HTTP/1.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class AnnouncedBodies:
         self._response_from: float = 0
         self._method = ""
         self.server_name: str | None = None
+        self.says_lengths = False
 
     def sends(self, offset: int, data: bytes | memoryview) -> int:
         """The body of a request that begins here, in bytes; 0: none begins, or nobody knows."""
@@ -34,6 +36,7 @@ class AnnouncedBodies:
         head = bytes(data[:_HEAD_BYTES])
         request = parse_request(head)
         if offset == 0:
+            self.says_lengths = request is not None
             hello = read_records(head) if request is None else None
             self.server_name = hello.name if hello else request.host if request else None
         if request is None:

@@ -11,10 +11,12 @@ import structlog
 
 from cedos.errors import SessionError
 from cedos.model import Direction, Label
+from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.streams import packets
 from cedos.proxy.streams.announced import AnnouncedBodies
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.early_packets import EarlyPackets
+from cedos.proxy.streams.expected_bursts import ExpectedBursts
 from cedos.proxy.streams.frames import (
     Frame,
     OpenAssociation,
@@ -64,6 +66,7 @@ class Multiplexer:
         asked: called with the other end's questions for names; None: they are not answered.
         kept: what another process had of this session's streams.
         unread: bounds what waits of what the other end sends; None: each stream's window alone does.
+        sizes: what servers sent and took before; what this end opens is learnt from. None: it is not.
 
     Attributes:
         answered: to be set: called with the answers to our own.
@@ -77,8 +80,10 @@ class Multiplexer:
         asked: Callable[[NameQuestion], None] | None = None,
         kept: KeptStreams | None = None,
         unread: Share | None = None,
+        sizes: SizeHistory | None = None,
     ) -> None:
         self.connection = connection
+        self._sizes = sizes
         self._unread = unread
         self._opened = opened
         self._associated = associated
@@ -364,7 +369,8 @@ class Multiplexer:
     def _made(self, number: int) -> ProxiedStream:
         # The end that dialled chooses networks.
         bodies = AnnouncedBodies() if self._opened is None else None
-        stream = ProxiedStream(number, self, unread=self._unread, bodies=bodies)
+        bursts = ExpectedBursts(self._sizes) if bodies and self._sizes is not None else None
+        stream = ProxiedStream(number, self, unread=self._unread, bodies=bodies, bursts=bursts)
         self._streams[number] = stream
         return stream
 

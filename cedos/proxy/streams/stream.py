@@ -3,11 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final, Protocol
 
 from cedos.model import Bulk, Direction, Label, Urgency
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.streams.announced import AnnouncedBodies
+from cedos.proxy.streams.expected_bursts import ExpectedBursts
 from cedos.proxy.streams.frames import (
     Frame,
     OpenStream,
@@ -82,9 +84,11 @@ class StreamSession(Protocol):
 class ProxiedStream:
     """Made by a `Multiplexer`, which tells it what came (`took`), and whoever watches it (`changed`).
 
-    `unread`: bounds what waits of all streams together. `bodies`: reads how much follows.
+    `unread`: bounds what waits of all streams together. `bodies`: reads how much follows. `bursts`:
+    expects how much does where nothing says so.
 
     Attributes:
+        host, port: what was asked for, by this end.
         after: the number of the message behind which the next one goes.
         sent_bytes, received_bytes: of the programs.
         lent_bytes: what its session has lent it.
@@ -97,11 +101,13 @@ class ProxiedStream:
         kept: KeptStream | None = None,
         unread: Share | None = None,
         bodies: AnnouncedBodies | None = None,
+        bursts: ExpectedBursts | None = None,
     ) -> None:
         self.number = number
+        self.host, self.port = "", 0
         self._session = session
         self._unread = unread
-        self._bodies = bodies
+        self._bodies, self._bursts = bodies, bursts
         self._loop = asyncio.get_running_loop()
         self.sent_bytes = self.received_bytes = self.lent_bytes = 0
         self.after: tuple[int, ...] = ()
@@ -144,13 +150,15 @@ class ProxiedStream:
         return self._broken
 
     @property
-    def server_name(self) -> str | None:
-        """Whom the first words on it are for; None: they do not say, or nobody reads them."""
-        return self._bodies.server_name if self._bodies is not None else None
+    def server(self) -> str:
+        """Whom it is for: who is redirected asks for an address, and the first words have the name."""
+        named = self._bodies.server_name if self._bodies is not None else None
+        return named if named is not None and _is_address(self.host) else self.host
 
     # What a program's end calls
 
     def ask(self, host: str, port: int, use: StreamUse = StreamUse.ANY) -> None:
+        self.host, self.port = host, port
         self._say(OpenStream(self.number, host, port, use))
 
     async def accepted(self) -> None:
@@ -231,6 +239,7 @@ class ProxiedStream:
                 break
             if self._bodies is not None:
                 self._announce(self._bodies.sends(self.sent_bytes, chunk), Direction.UP)
+            self._expect(Direction.UP, len(chunk))
             self.sent_bytes += len(chunk)
             begin += len(chunk)
         return begin
@@ -241,7 +250,7 @@ class ProxiedStream:
             self._say(StreamEnd(self.number, self.sent_bytes))
             self._ended = True
             if self._peer_ended:
-                self._session.forget(self.number)
+                self._is_over()
 
     def reset(self) -> None:
         """Breaks it for both ends; nothing happens where it is over."""
@@ -270,7 +279,7 @@ class ProxiedStream:
                     raise ValueError("a stream's end is not where its bytes ended")
                 self._peer_ended = True
                 if self._ended:
-                    self._session.forget(self.number)
+                    self._is_over()
             case StreamWindow():
                 self._widen(frame.limit)
             case StreamAccepted():
@@ -287,6 +296,8 @@ class ProxiedStream:
         """It is over: nothing is sent or read any more."""
         if self._broken is None:
             self._broken = error
+        if self._bursts is not None:
+            self._bursts.broke()
         self._tell()
         self._session.forget(self.number)
 
@@ -298,6 +309,11 @@ class ProxiedStream:
         )  # fmt: skip
 
     # Inside
+
+    def _is_over(self) -> None:
+        if self._bursts is not None:
+            self._bursts.ended()
+        self._session.forget(self.number)
 
     def _take_up(self, kept: KeptStream) -> None:
         self.sent_bytes, self.received_bytes = kept.sent_bytes, kept.received_bytes
@@ -313,6 +329,7 @@ class ProxiedStream:
             raise ValueError("a stream's bytes came in another order than they were sent in")
         if self._bodies is not None:
             self._announce(self._bodies.comes(frame.offset, frame.data), Direction.DOWN)
+        self._expect(Direction.DOWN, len(frame.data))
         self.received_bytes += len(frame.data)
         if self.received_bytes > self._granted:
             raise ValueError("a stream brought more than its window")
@@ -332,6 +349,17 @@ class ProxiedStream:
         if direction is Direction.DOWN and self._window_bytes < wider and self._lent(wider):
             self._window_bytes, self._window_from = wider, self.read_bytes
             self._grant()
+
+    def _expect(self, direction: Direction, count: int) -> None:
+        bursts, bodies = self._bursts, self._bodies
+        if bursts is None or (bodies is not None and bodies.says_lengths):
+            return
+        now_s = self._loop.time()
+        if bursts.begins(direction, now_s):
+            bursts.begin(self.server, self.port)
+        for way, size in bursts.moves(direction, count, now_s):
+            if size > SMALL_BYTES:
+                self._session.announced(size - SMALL_BYTES, way)
 
     def _lent(self, window_bytes: int) -> bool:
         """Whether the window may be so large, before as much was read."""
@@ -384,3 +412,11 @@ class ProxiedStream:
         self._sent_at_s = now_s
         self._burst_bytes += count
         return LARGE if self._burst_bytes > SMALL_BYTES else SMALL
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,7 +1,6 @@
 """One connection of a program as it is carried: for whom, how much, and over which networks."""
 
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 
 from cedos.api.carried import CarriedNews
 from cedos.model import Label
@@ -20,13 +19,10 @@ class CarriedConnection:
         self,
         number: int,
         stream: ProxiedStream,
-        host: str,
-        port: int,
         began_s: float,
         decided: Callable[[Label], int | None],
     ) -> None:
-        self._number, self._stream = number, stream
-        self._host, self._port, self._began_s = host, port, began_s
+        self._number, self._stream, self._began_s = number, stream, began_s
         self._decided = decided
         self._decision: int | None = None
         self._by_network: dict[str, int] = {}
@@ -64,8 +60,8 @@ class CarriedConnection:
             self._decision = self._decided(LARGE if large else SMALL)
         return CarriedNews(
             number=self._number,
-            server=self._server[:_MOST_TEXT],
-            port=self._port,
+            server=stream.server[:_MOST_TEXT],
+            port=stream.port,
             age_s=max(0.0, now_s - self._began_s),
             bytes_down=stream.received_bytes,
             bytes_up=stream.sent_bytes,
@@ -73,15 +69,6 @@ class CarriedConnection:
             decision=self._decision,
             ended=self.ended,
         )
-
-    @property
-    def _server(self) -> str:
-        """Who is redirected asks for an address: the first words to it have the name."""
-        try:
-            ip_address(self._host)
-        except ValueError:
-            return self._host
-        return self._stream.server_name or self._host
 
     def _share(self, size_bytes: int, carried: Mapping[str, int]) -> None:
         left, rest = size_bytes, sum(carried.values())

@@ -43,17 +43,13 @@ class CarriedConnections:
         self,
         session: CarryingSession,
         stream: ProxiedStream,
-        host: str,
-        port: int,
         decided: Callable[[Label], int | None],
     ) -> None:
         """One more; what is beyond 8,192 is not heard of."""
         if len(self) < _MOST:
             number = next(self._numbers)
             self._sessions[number] = session
-            self._connections[number] = CarriedConnection(
-                number, stream, host, port, self._clock(), decided
-            )
+            self._connections[number] = CarriedConnection(number, stream, self._clock(), decided)
 
     def look(self) -> None:
         """To be called each second: what went since the last time is spread over the networks."""

@@ -6,7 +6,9 @@ import itertools
 import pytest
 
 from cedos.model import Direction, Label
+from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.streams.announced import AnnouncedBodies
+from cedos.proxy.streams.expected_bursts import ExpectedBursts
 from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,
@@ -31,6 +33,7 @@ class Sent:
     def __init__(self, lends_bytes: int = 0) -> None:
         self.frames: list[bytes] = []
         self.lends_bytes = lends_bytes
+        self.ends = False
         self.told: list[tuple[int, Direction]] = []
 
     def announced(self, size_bytes: int, direction: Direction) -> None:
@@ -47,7 +50,7 @@ class Sent:
         return True
 
     def forget(self, number: int) -> None:
-        raise AssertionError("it is not over")
+        assert self.ends, "it is not over"
 
     def windows(self) -> list[int]:
         return [each.limit for each in map(parse, self.frames) if isinstance(each, StreamWindow)]
@@ -225,3 +228,43 @@ async def test_where_more_is_lent_half_a_window_that_was_read_doubles_it() -> No
         stream.took(StreamBytes(1, offset, bytes(1 << 15)))
         stream.taken(1 << 15)
     assert sent.windows() == [INITIAL_WINDOW_BYTES * 5 // 2]
+
+
+async def test_a_server_is_who_was_asked_for_or_by_an_address_who_the_first_words_are_for() -> None:
+    words = b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n"
+    found = []
+    for host in ("192.0.2.7", "2001:db8::7", "front.example"):
+        stream = ProxiedStream(1, Sent(), bodies=AnnouncedBodies())
+        stream.ask(host, 80)
+        assert stream.server == host
+        stream.write(words)
+        found.append(stream.server)
+    assert found == ["shop.example", "shop.example", "front.example"]
+
+
+async def test_what_a_server_did_before_is_told_where_nothing_says_its_length() -> None:
+    history = SizeHistory()
+    for number in range(4):
+        sent = Sent()
+        stream = ProxiedStream(
+            number, sent, bodies=AnnouncedBodies(), bursts=ExpectedBursts(history)
+        )
+        stream.ask("films.example", 443)
+        stream.write(b"\x16\x03\x01")
+        stream.took(StreamBytes(number, 0, bytes(200_000)))
+        told, sent.ends = list(sent.told), True
+        stream.finish()
+        stream.took(StreamEnd(number, 200_000))
+    assert told == [(200_000 - SMALL_BYTES, Direction.DOWN)]
+    assert len(history.larger("films.example", 443, Direction.DOWN, 199_999)) == 4
+
+
+async def test_of_http_its_own_word_counts() -> None:
+    history = SizeHistory()
+    for _ in range(3):
+        history.learn("films.example", 80, Direction.DOWN, 9_000_000)
+    sent = Sent()
+    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies(), bursts=ExpectedBursts(history))
+    stream.ask("films.example", 80)
+    stream.write(b"GET / HTTP/1.1\r\nHost: films.example\r\n\r\n")
+    assert sent.told == []

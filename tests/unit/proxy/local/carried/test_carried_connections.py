@@ -19,7 +19,8 @@ class Stream:
     sent_bytes: int = 0
     over: bool = False
     broken: Exception | None = None
-    server_name: str | None = None
+    server: str = "example.org"
+    port: int = 443
 
 
 @dataclass(eq=False)
@@ -47,8 +48,8 @@ class Case:
         self.carried = CarriedConnections(lambda: self.now_s)
 
     def begin(self, host: str = "example.org", session: Session | None = None) -> Stream:
-        stream = Stream()
-        self.carried.began(session or self.session, stream, host, 443, self._decided)  # type: ignore[arg-type]
+        stream = Stream(server=host)
+        self.carried.began(session or self.session, stream, self._decided)  # type: ignore[arg-type]
         return stream
 
     def _decided(self, label: Label) -> int | None:
@@ -114,17 +115,6 @@ def test_no_byte_is_lost_or_counted_twice(seconds: list[tuple[int, dict[str, int
             case.session.down[network] = case.session.down.get(network, 0) + size
         case.carried.look()
     assert sum(case.carried.news()[0].bytes_by_network.values()) == stream.received_bytes
-
-
-def test_a_redirected_program_asks_for_an_address_and_its_first_words_have_the_name(
-    case: Case,
-) -> None:
-    named, unnamed, given_name = case.begin("192.0.2.7"), case.begin("2001:db8::7"), case.begin()
-    named.server_name = "shop.example"
-    given_name.server_name = "front.example"
-    assert unnamed.server_name is None
-    servers = [each.server for each in case.carried.news()]
-    assert servers == ["shop.example", "2001:db8::7", "example.org"]
 
 
 def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> None:
