@@ -18,13 +18,14 @@ import structlog
 from cedos import logs
 from cedos.api.asking.daemon_routes import DaemonRoutes
 from cedos.api.asking.session_choices import DaemonChooser
+from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
 from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
-from cedos.errors import CedosError, ConfigError
+from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.kernel.process import memory
 from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.answers import RefusedError
@@ -46,6 +47,7 @@ from cedos.session.sockets.connection import Connection
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
+_DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
 _UDP: Final = "udp"
 _LOOPBACK: Final = ("127.0.0.1", "::1")
@@ -415,6 +417,7 @@ async def _listen(
     redirection: Redirection | None,
     joined: joined_gateway.JoinedGateway,
 ) -> None:
+    await asyncio.to_thread(say_who_chooses, directories().socket)
     proxy.open(listening)
     for address, port in dns:
         names.open(address, port)
@@ -437,6 +440,19 @@ async def _listen(
         )
         log.info("carries what its users connect to", but="local networks and VPNs go direct")
     await asyncio.get_running_loop().create_future()
+
+
+def say_who_chooses(control: Path) -> None:
+    """To a person, once: without the daemon it all works, and less of it."""
+    without = "metered networks are used only while there is no other one"
+    try:
+        ControlClient(control, _DAEMON_S).networks()
+    except DaemonUnreachableError:
+        log.info(f"no daemon answers: {without}, until one does")
+    except CedosError as error:
+        log.warning(f"the daemon cannot be asked: {without}", why=str(error))
+    else:
+        log.info("the daemon chooses the networks")
 
 
 async def _refuse_loop(gateway: str) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from cedos.commands.gateway import forward
+from cedos.errors import DaemonUnreachableError, PrivilegeError
 from cedos.proxy.local import joined_gateway
 
 
@@ -164,3 +167,28 @@ def test_the_units_have_no_privilege(cedos: Any) -> None:
         assert service["NoNewPrivileges"] == "yes"
         assert "AmbientCapabilities" not in service
         assert service["ExecStart"].split()[1] == command
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "said"),
+    [
+        (None, "info", "the daemon chooses the networks"),
+        (DaemonUnreachableError("none there"), "info", "no daemon answers: metered networks"),
+        (PrivilegeError("you may not open it"), "warning", "the daemon cannot be asked: metered"),
+    ],
+)
+def test_a_person_is_told_who_chooses(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, level: str, said: str
+) -> None:
+    def networks(_client: object) -> list[Any]:
+        if error is not None:
+            raise error
+        return []
+
+    monkeypatch.setattr(forward.ControlClient, "networks", networks)
+    with capture_logs() as logged:
+        forward.say_who_chooses(Path("/nowhere"))
+    (entry,) = logged
+    assert entry["log_level"] == level
+    assert entry["event"].startswith(said)
+    assert entry.get("why") == (str(error) if level == "warning" else None)
