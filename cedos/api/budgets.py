@@ -100,10 +100,15 @@ class NetworkUsage(ControlMessage, frozen=True, kw_only=True):
 
 
 class ServerUsage(ControlMessage, frozen=True, kw_only=True):
-    """What connections with one server (its name, else its address) have carried, by network."""
+    """What connections with one server (its name, else its address) have carried, by network.
+
+    `gateway`: through which they went; None: they went directly. A gateway's own entry is without what
+    it carried for others.
+    """
 
     server: str
     bytes_by_network: dict[str, int]
+    gateway: str | None = None
 
 
 class UsageMessage(ControlMessage, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cedos.api.budgets import BudgetMessage, UsageMessage
+from cedos.api.budgets import BudgetMessage, ServerUsage, UsageMessage
 from cedos.api.client import ControlClient
 from cedos.commands.budget import without_daemon
 from cedos.commands.console import render
@@ -46,8 +46,13 @@ def command(since: str, as_json: bool) -> None:
     exact to a quarter of an hour only.
 
     Below are the servers whose connections carried most, those over metered networks first: of those
-    that are open now, and the last 20,000 that have ended (`max_rows` in [history]), each with all that
+    that are open now, and the last 200,000 that have ended (`max_rows` in [history]), each with all that
     it carried.
+
+    A server behind a gateway has a row of its own, "github.com (through gw.example.org)". Where the
+    session with the gateway used several networks at once, its connections' bytes are shared out among
+    them by what the whole session carried over each in that second. The gateway's own row is what is
+    left: the session's own overhead, datagrams, and other sessions with it.
     """
     try:
         since_unix_s = amounts.since(since, datetime.now()).timestamp()
@@ -103,7 +108,7 @@ def lines(
     if used.servers:
         yield ""
         servers = [
-            (each.server, render.size(sum(sizes.values())), _networks(sizes))
+            (_server(each), render.size(sum(sizes.values())), render.networks(sizes))
             for each in used.servers
             if (sizes := each.bytes_by_network)
         ]
@@ -125,9 +130,8 @@ def _budget(one: BudgetMessage) -> str:
     )
 
 
-def _networks(sizes: dict[str, int]) -> str:
-    most = sorted(sizes.items(), key=lambda each: -each[1])
-    return ", ".join(f"{network} {render.size(carried)}" for network, carried in most)
+def _server(used: ServerUsage) -> str:
+    return f"{used.server} (through {used.gateway})" if used.gateway else used.server
 
 
 def _without_daemon(where: Directories, since_unix_s: float) -> UsageMessage:

@@ -1,4 +1,4 @@
-"""The daemon's memory: every decision and every finished flow, in SQLite (WAL).
+"""The daemon's memory: decisions, finished flows and carried connections, in SQLite (WAL).
 
 A decision must never wait for the disk: `add_*` only appends to a list in memory, and `flush`, which
 the daemon calls about once a second in a thread, writes what has gathered in one transaction. Where
@@ -16,8 +16,12 @@ from typing import Generic, TypeVar
 
 from cedos.errors import HistoryError
 from cedos.model import Decision, FlowRecord
+from cedos.storage.carried_record import CarriedRecord
 from cedos.storage.history_rows import (
     Matcher,
+    carried_of,
+    carried_row,
+    carried_target,
     decision_of,
     decision_row,
     decision_target,
@@ -26,7 +30,7 @@ from cedos.storage.history_rows import (
     flow_target,
     matcher,
 )
-from cedos.storage.history_store import DECISIONS, FLOWS, HistoryTable, Row, Store
+from cedos.storage.history_store import CARRIED, DECISIONS, FLOWS, HistoryTable, Row, Store
 
 _Record = TypeVar("_Record")
 _Result = TypeVar("_Result")
@@ -68,7 +72,7 @@ class _Waiting(Generic[_Record]):
 
 
 class History:
-    """Decisions and flows, newest first. Any thread may call any method.
+    """Decisions, flows and carried connections, newest first. Any thread may call any method.
 
     Nothing here raises for want of a disk: a file that is damaged or not ours is moved aside
     (`notice` says so), and while nothing can be written the history lives in memory (`problem`).
@@ -90,7 +94,7 @@ class History:
 
         Args:
             path: the file; its folder is made.
-            max_rows: decisions and flows to keep, each; the oldest go. 20,000 take about 50 MB.
+            max_rows: records of each kind to keep; the oldest go. 20,000 take about 50 MB.
             max_waiting: records of each kind to keep in memory while the disk is of no use.
             retry_s: seconds from a failure to the next try.
             clock: monotonic seconds.
@@ -104,6 +108,7 @@ class History:
         self._clock = clock
         self._decisions = _Waiting[Decision](max_waiting)
         self._flows = _Waiting[FlowRecord](max_waiting)
+        self._carried = _Waiting[CarriedRecord](max_waiting)
         with self._disk:
             self._highest_number = self._attempt(self._store.highest_number, 0)
 
@@ -115,12 +120,12 @@ class History:
     @property
     def waiting(self) -> int:
         """How many records are in memory only."""
-        return len(self._decisions) + len(self._flows)
+        return len(self._decisions) + len(self._flows) + len(self._carried)
 
     @property
     def dropped(self) -> int:
         """How many records were lost because the disk was of no use for too long."""
-        return self._decisions.dropped + self._flows.dropped
+        return self._decisions.dropped + self._flows.dropped + self._carried.dropped
 
     @property
     def next_number(self) -> int:
@@ -136,17 +141,23 @@ class History:
         """Remembers a finished flow; takes about a microsecond, the disk comes later."""
         self._flows.add(flow)
 
+    def add_carried(self, carried: CarriedRecord) -> None:
+        """Remembers a carried connection; takes about a microsecond, the disk comes later."""
+        self._carried.add(carried)
+
     def flush(self) -> None:
         """Writes what has gathered and prunes the oldest rows; blocks on the disk."""
         with self._disk:
             if self.problem is not None and self._clock() < self._retry_at_s:
                 return
             decisions, flows = self._decisions.take(), self._flows.take()
-            if not decisions and not flows and self.problem is None:
+            carried = self._carried.take()
+            if not (decisions or flows or carried) and self.problem is None:
                 return
             batches = (
                 (DECISIONS, [decision_row(each) for each in decisions]),
                 (FLOWS, [flow_row(each) for each in flows]),
+                (CARRIED, [carried_row(each) for each in carried]),
             )
 
             def write() -> bool:
@@ -158,6 +169,7 @@ class History:
             else:
                 self._decisions.put_back(decisions)
                 self._flows.put_back(flows)
+                self._carried.put_back(carried)
 
     def decisions(
         self, limit: int = 20, *, flow: str | None = None, number: int | None = None
@@ -192,6 +204,23 @@ class History:
         with self._disk:
             rows = self._read(FLOWS, matches, decision, limit)
             return _newest(self._flows.all(), wanted, rows, flow_of, limit)
+
+    def carried(
+        self, limit: int = 20, *, flow: str | None = None, decision: int | None = None
+    ) -> list[CarriedRecord]:
+        """The newest connections carried through a gateway; reads the disk.
+
+        `flow`: only those with this server (see `history_rows.matcher`).
+        """
+        matches = _anything if flow is None else matcher(flow)
+
+        def wanted(record: CarriedRecord) -> bool:
+            known = decision is None or record.decision == decision
+            return known and matches(*carried_target(record))
+
+        with self._disk:
+            rows = self._read(CARRIED, matches, decision, limit)
+            return _newest(self._carried.all(), wanted, rows, carried_of, limit)
 
     def close(self) -> None:
         self._retry_at_s = 0.0

@@ -1,4 +1,4 @@
-"""Decisions and flows as rows of the history, and back.
+"""Decisions, flows and carried connections as rows of the history, and back.
 
 Scalars that queries look at have columns of their own; the rest is JSON. To stay compact (a decision
 takes about 1.2 KB) indicators and evaluations are arrays:
@@ -34,6 +34,7 @@ from cedos.model import (
     Subflow,
     Transfer,
 )
+from cedos.storage.carried_record import CarriedRecord
 
 DECISION_COLUMNS = (
     "number", "made_unix_s", "remote", "remote_port", "server_name", "direction", "size_bytes",
@@ -42,6 +43,10 @@ DECISION_COLUMNS = (
 FLOW_COLUMNS = (
     "ended_unix_s", "remote", "remote_port", "server_name", "decision", "token", "bytes_down",
     "bytes_up", "record",
+)  # fmt: skip
+CARRIED_COLUMNS = (
+    "ended_unix_s", "server", "port", "gateway", "addresses", "bytes_down", "bytes_up", "decision",
+    "bytes_by_network",
 )  # fmt: skip
 
 Matcher = Callable[[str | None, int | None, str | None], bool]
@@ -139,6 +144,31 @@ def flow_of(row: Sequence[Any]) -> FlowRecord:
     )
 
 
+def carried_row(carried: CarriedRecord) -> tuple[Any, ...]:
+    """A carried connection as values of `CARRIED_COLUMNS`."""
+    return (
+        carried.ended_unix_s,
+        carried.server,
+        carried.port,
+        carried.gateway,
+        _text(carried.addresses),
+        carried.bytes_down,
+        carried.bytes_up,
+        carried.decision,
+        _text(carried.bytes_by_network),
+    )
+
+
+def carried_of(row: Sequence[Any]) -> CarriedRecord:
+    """The carried connection that `carried_row` made the row from."""
+    columns = dict(zip(CARRIED_COLUMNS, row, strict=True))
+    return CarriedRecord(
+        addresses=tuple(msgspec.json.decode(columns.pop("addresses"))),
+        bytes_by_network=msgspec.json.decode(columns.pop("bytes_by_network")),
+        **columns,
+    )
+
+
 def decision_target(decision: Decision) -> tuple[str | None, int | None, str | None]:
     """What a decision is found by: remote address, remote port, server name."""
     flow = decision.transfer.flow
@@ -152,6 +182,11 @@ def flow_target(flow: FlowRecord) -> tuple[str | None, int | None, str | None]:
         return None, None, flow.server_name
     key = flow.subflows[0].key
     return str(key.remote), key.remote_port, flow.server_name
+
+
+def carried_target(carried: CarriedRecord) -> tuple[str | None, int | None, str | None]:
+    """What a carried connection is found by: no address, its port, its server."""
+    return None, carried.port, carried.server
 
 
 def matcher(flow: str) -> Matcher:

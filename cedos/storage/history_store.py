@@ -10,7 +10,7 @@ from cedos.kernel import own_file
 from cedos.storage import whole_file
 from cedos.storage.history_rows import Matcher
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x6365646F  # "cedo": tells our files from those of others
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SCHEMA = f"""
@@ -26,6 +26,12 @@ CREATE TABLE flow (
     remote_port INTEGER, server_name TEXT, decision INTEGER, token INTEGER,
     bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL, record TEXT NOT NULL);
 CREATE INDEX flow_decision ON flow (decision);
+CREATE TABLE carried (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, ended_unix_s REAL NOT NULL, server TEXT NOT NULL,
+    port INTEGER NOT NULL, gateway TEXT NOT NULL, addresses TEXT NOT NULL,
+    bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL, decision INTEGER,
+    bytes_by_network TEXT NOT NULL);
+CREATE INDEX carried_decision ON carried (decision);
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -56,6 +62,13 @@ FLOWS = HistoryTable(
     "DELETE FROM flow WHERE id <= (SELECT max(id) FROM flow) - ?",
     "SELECT * FROM flow WHERE matches(remote, remote_port, server_name) ORDER BY id DESC LIMIT ?",
     "SELECT * FROM flow WHERE matches(remote, remote_port, server_name) AND decision = ?"
+    " ORDER BY id DESC LIMIT ?",
+)
+CARRIED = HistoryTable(
+    "INSERT INTO carried VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "DELETE FROM carried WHERE id <= (SELECT max(id) FROM carried) - ?",
+    "SELECT * FROM carried WHERE matches(NULL, port, server) ORDER BY id DESC LIMIT ?",
+    "SELECT * FROM carried WHERE matches(NULL, port, server) AND decision = ?"
     " ORDER BY id DESC LIMIT ?",
 )
 _HIGHEST_NUMBER = "SELECT coalesce(max(number), 0) FROM decision"

@@ -1,7 +1,7 @@
 """Facts as people read them: units, ages, tables."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import click
@@ -82,6 +82,12 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 def size(number: float | None) -> str:
     """`3.0 kB`, in powers of 1000."""
     return UNKNOWN if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB"))
+
+
+def networks(sizes: Mapping[str, int]) -> str:
+    """`lte0 1 GB, wlan0 5 B`: what went over each, most first."""
+    most = sorted(sizes.items(), key=lambda each: -each[1])
+    return ", ".join(f"{network} {size(carried)}" for network, carried in most)
 
 
 def energy(joules: float | None) -> str:

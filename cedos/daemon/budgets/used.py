@@ -1,13 +1,15 @@
 """What was used since an instant: the odometers by network, the history by server."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
 from cedos.daemon.budgets.metering import FREE, METERED, RADIO, RADIOS
-from cedos.storage.bytes_by_server import bytes_by_server
+from cedos.storage.bytes_by_server import Server, bytes_by_server
+from cedos.storage.carried_record import CarriedRecord
 from cedos.storage.usage import Usage
 
 _MOST_SERVERS = 10
@@ -44,26 +46,62 @@ def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
 
 
 def by_server(
-    usage: UsageMessage, history: Path, living: Mapping[str, Mapping[str, int]] | None = None
+    usage: UsageMessage,
+    history: Path,
+    living: Mapping[str, Mapping[str, int]] | None = None,
+    carried: Iterable[CarriedRecord] = (),
 ) -> UsageMessage:
     """The same with the servers of its metered networks' bytes; reads the disk.
 
     `living`: what open connections have carried so far, by server and network; None: nobody knows.
+    `carried`: those through a gateway that the history does not have.
     """
-    first_s, servers = bytes_by_server(history, usage.since_unix_s)
-    for server, sizes in (living or {}).items():
-        known = servers.setdefault(server, {})
-        for network, size in sizes.items():
-            known[network] = known.get(network, 0) + size
+    first_s, kept, addresses = bytes_by_server(history, usage.since_unix_s)
+    servers = {server: Counter(sizes) for server, sizes in kept.items()}
+    for name, sizes in (living or {}).items():
+        servers.setdefault((name, None), Counter()).update(sizes)
+    for each in carried:
+        servers.setdefault((each.server, each.gateway), Counter()).update(each.bytes_by_network)
+        addresses.setdefault(each.gateway, set()).update(each.addresses)
+    _leave_gateways_their_own(servers, addresses)
     metered = {each.network for each in usage.networks if each.metered_bytes}
 
-    def weight(carried: dict[str, int]) -> tuple[int, int]:
-        return sum(size for name, size in carried.items() if name in metered), sum(carried.values())
+    def weight(sizes: Mapping[str, int]) -> tuple[int, int]:
+        return sum(size for name, size in sizes.items() if name in metered), sum(sizes.values())
 
     most = sorted(servers.items(), key=lambda each: weight(each[1]), reverse=True)[:_MOST_SERVERS]
     return msgspec.structs.replace(
         usage,
-        servers=tuple(ServerUsage(server=name, bytes_by_network=carried) for name, carried in most),
+        servers=tuple(
+            ServerUsage(server=name, gateway=gateway, bytes_by_network=dict(sizes))
+            for (name, gateway), sizes in most
+        ),
         flows_since_unix_s=first_s if first_s and first_s > usage.since_unix_s else None,
         with_open=living is not None,
     )
+
+
+def _leave_gateways_their_own(
+    servers: dict[Server, Counter[str]], addresses: Mapping[str, Iterable[str]]
+) -> None:
+    """Takes what gateways carried for others out of their own entries, which get the gateways' names.
+
+    Those with an address in common are one gateway under several names.
+    """
+    for_others: dict[str, Counter[str]] = {}
+    for (_, gateway), sizes in servers.items():
+        if gateway is not None:
+            for_others.setdefault(gateway, Counter()).update(sizes)
+    names: dict[str, str] = {}
+    own: dict[str, Counter[str]] = {}
+    for gateway, known in addresses.items():
+        every = {gateway, *known}
+        name = next((names[each] for each in sorted(every) if each in names), gateway)
+        names.update(dict.fromkeys(every, name))
+        left = own.setdefault(name, Counter())
+        for each in every:
+            left.update(servers.pop((each, None), {}))
+        left.subtract(for_others.get(gateway, {}))
+    for name, left in own.items():
+        if sizes := +left:  # what is above 0
+            servers[name, None] = sizes

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from cedos.api.budgets import BudgetMessage, NetworkUsage, ServerUsage, UsageMessage
 from cedos.commands import usage
+from cedos.commands.console import render
 from cedos.config import amounts
 from cedos.model import FlowKey, FlowRecord, Subflow
+from cedos.storage.carried_record import CarriedRecord
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -100,12 +102,50 @@ def test_after_the_daemon_its_files_are_read(cedos: Any, folders: Path) -> None:
     metered = json.loads(cedos("usage", "--since", "36h", "--json").stdout)
     assert metered["networks"][0]["network"] == "lte0"
     assert metered["networks"][0]["metered_bytes"] == pytest.approx(5e5, rel=0.01)
-    assert metered["servers"] == [{"server": "big.example", "bytes_by_network": {"lte0": 500}}]
+    assert metered["servers"] == [
+        {"server": "big.example", "bytes_by_network": {"lte0": 500}, "gateway": None}
+    ]
     assert "198.51.100.1" in done.stdout, "a server without a name"
     assert done.stdout.index("198.51.100.1") < done.stdout.index("big.example"), "metered first"
     assert "old.example" not in done.stdout
     assert "No daemon answers" in done.stdout
     assert "old.example" in cedos("usage", "--since", "31d").stdout
+
+
+def test_servers_behind_a_gateway_are_shown_with_it() -> None:
+    used = UsageMessage(
+        since_unix_s=0.0,
+        servers=(
+            ServerUsage(
+                server="github.com", bytes_by_network={"lte0": 5}, gateway="gw.example.org"
+            ),
+            ServerUsage(server="a\x1b[2J", bytes_by_network={"lte0": 4}, gateway="b\nTotal 0 B"),
+            ServerUsage(server="github.com", bytes_by_network={"lte0": 3}),
+        ),
+    )
+    shown = [render.plain(line) for line in usage.lines(used, [], 90.0)]
+    assert "github.com (through gw.example.org)  5 B      lte0 5 B" in shown
+    assert any(line.startswith("a\ufffd[2J (through b\ufffdTotal 0 B)") for line in shown)
+    assert any(line.split() == ["github.com", "3", "B", "lte0", "3", "B"] for line in shown)
+
+
+def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos: Any, folders: Path) -> None:
+    history = History(folders / "state" / "history.sqlite")
+    Usage(folders / "state" / Usage.FILE, "boot").close()
+    now_s = time.time()
+    key = FlowKey(IPv4Address("10.0.0.2"), 5000, IPv4Address("198.51.100.7"), 7010)
+    history.add_flow(FlowRecord((Subflow(key, "lte0", 700, 0),), None, None, now_s, None))
+    history.add_carried(
+        CarriedRecord(
+            now_s, "github.com", 443, "gw.example", ("198.51.100.7",), 400, 100, None, {"lte0": 500}
+        )
+    )
+    history.close()
+    used = json.loads(cedos("usage", "--json").stdout)["servers"]
+    assert [(each["server"], each["gateway"], each["bytes_by_network"]) for each in used] == [
+        ("github.com", "gw.example", {"lte0": 500}),
+        ("gw.example", None, {"lte0": 200}),
+    ]
 
 
 def test_a_host_that_never_counted_says_so(cedos: Any, folders: Path) -> None:

@@ -1,0 +1,81 @@
+"""What servers have carried: directly, through gateways, and the gateways themselves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cedos.api.budgets import NetworkUsage, UsageMessage
+from cedos.daemon.budgets import used
+from cedos.storage.carried_record import CarriedRecord
+
+METERED = UsageMessage(
+    since_unix_s=0.0,
+    networks=(NetworkUsage(network="lte0", metered_bytes=1.0, free_bytes=0.0, radio_j=0.0),),
+)
+
+
+def carried(server: str, gateway: str, addresses: tuple[str, ...], **sizes: int) -> CarriedRecord:
+    return CarriedRecord(0.0, server, 443, gateway, addresses, 0, sum(sizes.values()), None, sizes)
+
+
+def shown(
+    tmp_path: Path, living: Mapping[str, Mapping[str, int]], *through: CarriedRecord
+) -> dict[tuple[str, str | None], dict[str, int]]:
+    message = used.by_server(METERED, tmp_path / "none.sqlite", living, through)
+    return {(each.server, each.gateway): each.bytes_by_network for each in message.servers}
+
+
+def test_a_gateways_own_entry_is_without_what_it_carried(tmp_path: Path) -> None:
+    living = {
+        "198.51.100.7": {"wlan0": 1000, "lte0": 300},
+        "2001:db8::7": {"wlan0": 10},
+        "gw.example": {"lte0": 50},
+        "github.com": {"wlan0": 5},
+    }
+    addresses = ("198.51.100.7", "2001:db8::7")
+    assert shown(
+        tmp_path,
+        living,
+        carried("github.com", "gw.example", addresses, wlan0=600, lte0=400),
+        carried("github.com", "gw.example", addresses, wlan0=100),
+        carried("gw.example", "gw.example", addresses, wlan0=20),
+    ) == {
+        ("github.com", "gw.example"): {"wlan0": 700, "lte0": 400},
+        ("gw.example", "gw.example"): {"wlan0": 20},
+        ("gw.example", None): {"wlan0": 290},
+        ("github.com", None): {"wlan0": 5},
+    }
+
+
+def test_a_gateway_of_which_nothing_is_left_has_no_entry(tmp_path: Path) -> None:
+    assert shown(
+        tmp_path,
+        {"198.51.100.7": {"wlan0": 700}},
+        carried("github.com", "gw.example", ("198.51.100.7",), wlan0=700),
+    ) == {("github.com", "gw.example"): {"wlan0": 700}}
+    assert shown(tmp_path, {}, carried("a.example", "gw.example", (), lte0=1)) == {
+        ("a.example", "gw.example"): {"lte0": 1}
+    }
+
+
+def test_a_gateway_with_two_names_is_one(tmp_path: Path) -> None:
+    assert shown(
+        tmp_path,
+        {"198.51.100.7": {"wlan0": 1000}, "198.51.100.8": {"wlan0": 1}},
+        carried("a.example", "gw.example", ("198.51.100.7",), wlan0=300),
+        carried("b.example", "198.51.100.7", ("198.51.100.7", "198.51.100.8"), wlan0=200),
+        carried("c.example", "other.example", ("198.51.100.9",), wlan0=400),
+    ) == {
+        ("a.example", "gw.example"): {"wlan0": 300},
+        ("b.example", "198.51.100.7"): {"wlan0": 200},
+        ("c.example", "other.example"): {"wlan0": 400},
+        ("gw.example", None): {"wlan0": 501},
+    }
+
+
+def test_metered_bytes_come_first(tmp_path: Path) -> None:
+    rows = shown(
+        tmp_path,
+        {"free.example": {"wlan0": 10**9}},
+        carried("metered.example", "gw.example", (), lte0=1),
+    )
+    assert list(rows) == [("metered.example", "gw.example"), ("free.example", None)]

@@ -1,0 +1,151 @@
+"""Connections through a gateway in the history, and what servers carried by it."""
+
+import sqlite3
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import FlowKey, FlowRecord, Subflow
+from cedos.storage.bytes_by_server import bytes_by_server
+from cedos.storage.carried_record import CarriedRecord
+from cedos.storage.history import History
+from cedos.storage.history_rows import carried_of, carried_row
+
+GITHUB = CarriedRecord(
+    ended_unix_s=10.0,
+    server="github.com",
+    port=443,
+    gateway="gw.example.org",
+    addresses=("198.51.100.7", "2001:db8::7"),
+    bytes_down=70,
+    bytes_up=30,
+    decision=5,
+    bytes_by_network={"wlan0": 60, "lte0": 40},
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+counts = st.integers(0, 10**15)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "history.sqlite"
+
+
+@given(
+    st.builds(
+        CarriedRecord,
+        st.floats(0, 1e10),
+        texts,
+        st.integers(1, 65_535),
+        texts,
+        st.lists(texts, max_size=3).map(tuple),
+        counts,
+        counts,
+        st.none() | st.integers(1, 2**53),
+        st.dictionaries(texts, counts, max_size=3),
+    )
+)
+def test_a_row_gives_back_what_it_was_made_from(record: CarriedRecord) -> None:
+    with sqlite3.connect(":memory:") as connection:
+        row = connection.execute("SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?", carried_row(record)).fetchone()
+    assert carried_of(row) == record
+    connection.close()
+
+
+def test_they_are_found_from_memory_and_from_the_file(path: Path) -> None:
+    history = History(path)
+    history.add_carried(GITHUB)
+    assert history.waiting == 1
+    history.flush()
+    assert history.waiting == 0
+    newer = replace(GITHUB, server="2001:db8::1", port=22, decision=None)
+    history.add_carried(newer)
+    assert history.carried() == [newer, GITHUB]
+    assert history.carried(flow="GitHub.com:443") == [GITHUB]
+    assert history.carried(flow="github.com:22") == []
+    assert history.carried(flow="[2001:db8::1]:22") == [newer]
+    assert history.carried(decision=5) == [GITHUB]
+    assert history.carried(1) == [newer]
+    history.close()
+    again = History(path)
+    assert again.carried() == [newer, GITHUB]
+    assert again.carried(flow="github", decision=5) == [GITHUB]
+    again.close()
+
+
+def test_there_are_not_more_than_are_to_be_kept(path: Path) -> None:
+    history = History(path, max_rows=10, max_waiting=20)
+    for port in range(1, 31):
+        history.add_carried(replace(GITHUB, port=port))
+    assert history.dropped == 10
+    history.flush()
+    assert [each.port for each in history.carried(100)] == list(range(30, 20, -1))
+    history.close()
+
+
+def test_what_cannot_be_written_waits(path: Path) -> None:
+    path.parent.write_text("a file where the folder should be")
+    history = History(path, retry_s=0.0)
+    history.add_carried(GITHUB)
+    history.flush()
+    assert history.carried() == [GITHUB]
+    path.parent.unlink()
+    history.flush()
+    assert history.waiting == 0
+    assert history.carried() == [GITHUB]
+    history.close()
+
+
+def test_a_file_of_the_schema_before_is_moved_aside(path: Path) -> None:
+    History(path).close()
+    with sqlite3.connect(path) as older:
+        older.execute("DROP TABLE carried")
+        older.execute("PRAGMA user_version = 1")
+    older.close()
+    assert bytes_by_server(path, 0.0).servers == {}, "whoever only looks leaves it alone"
+    history = History(path)
+    assert history.notice is not None
+    assert "has schema 1 and this cedos knows 2" in history.notice
+    history.add_carried(GITHUB)
+    history.flush()
+    assert history.carried() == [GITHUB]
+    history.close()
+    assert Path(f"{path}.aside-1").exists()
+
+
+def test_servers_are_told_apart_by_the_gateway(path: Path) -> None:
+    history = History(path)
+    key = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.7"), 7010)
+    history.add_flow(FlowRecord((Subflow(key, "wlan0", 200, 0),), None, None, 30.0, None))
+    history.add_flow(FlowRecord((Subflow(key, "lte0", 7, 0),), None, None, 30.0, "github.com"))
+    for ended_unix_s in (9.0, 10.0, 20.0):
+        history.add_carried(replace(GITHUB, ended_unix_s=ended_unix_s))
+    history.add_carried(replace(GITHUB, gateway="other.example", bytes_by_network={"lte0": 0}))
+    history.close()
+    first, servers, addresses = bytes_by_server(path, 10.0)
+    assert first == 9.0
+    assert servers == {
+        ("198.51.100.7", None): {"wlan0": 200},
+        ("github.com", None): {"lte0": 7},
+        ("github.com", "gw.example.org"): {"wlan0": 120, "lte0": 80},
+    }
+    known = {"198.51.100.7", "2001:db8::7"}
+    assert addresses == {"gw.example.org": known, "other.example": known}
+
+
+def test_completeness_begins_where_a_table_has_forgotten(path: Path) -> None:
+    history = History(path, max_rows=5)
+    history.add_flow(FlowRecord((), None, None, 1.0, None))
+    for ended in range(2, 12):
+        history.add_carried(replace(GITHUB, ended_unix_s=float(ended)))
+    history.close()
+    assert bytes_by_server(path, 0.0).first_unix_s == 7.0
+
+
+def test_a_history_without_connections_knows_of_no_first_one(path: Path) -> None:
+    History(path).close()
+    assert bytes_by_server(path, 0.0) == (None, {}, {})
