@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
+from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
@@ -38,8 +39,8 @@ class Backend(Protocol):
         Errors: NotFoundError, no decision about such a flow is known.
 
         Args:
-            flow: a decision's number, or what `messages.flow_matches` understands; None: the
-                latest decision of all.
+            flow: a decision's number, or what `messages.flow_matches` understands, or of a connection
+                through a gateway `messages.server_matches`; None: the latest decision of all.
         """
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
@@ -69,6 +70,9 @@ class Backend(Protocol):
 
     async def players(self) -> list[PlayingMessage]:
         """The players of which proxies told lately."""
+
+    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+        """Takes a proxy's word about what it carries; ConfigError where it cannot be taken."""
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         """Takes a user's hint into account for coming transfers."""

@@ -1,4 +1,4 @@
-"""Connections that a proxy carries through a gateway: its word about them, and what people see of that.
+"""Connections that a proxy carries through a gateway: its word about them.
 
 The daemon sees one session with the gateway; whose bytes it carries only the proxy knows.
 """
@@ -7,9 +7,6 @@ from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
-
-from cedos.api.messages import ControlMessage
-from cedos.model import Strategy
 
 MOST_TOLD: Final = 256
 """Connections in one report; of more each has its turn."""
@@ -55,20 +52,3 @@ class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     gateway: _Text
     addresses: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
     connections: Annotated[tuple[CarriedNews, ...], Meta(max_length=MOST_TOLD)] = ()
-
-
-class CarriedMessage(ControlMessage, frozen=True, kw_only=True):
-    """A connection that is carried now, as people want to see it.
-
-    `bytes_by_network` is by the networks' names, both ways; `strategy` what `decision` chose.
-    """
-
-    server: str
-    port: int
-    gateway: str
-    age_s: float
-    bytes_down: int
-    bytes_up: int
-    bytes_by_network: dict[str, int]
-    strategy: Strategy | None = None
-    decision: int | None = None

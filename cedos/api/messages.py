@@ -3,6 +3,7 @@
 `None` means not known; times and sizes are in SI units as everywhere.
 """
 
+from ipaddress import ip_address
 from math import isfinite
 from typing import TypeVar
 
@@ -131,6 +132,23 @@ class FlowMessage(ControlMessage, frozen=True, kw_only=True):
     decision: int | None = None
 
 
+class CarriedMessage(ControlMessage, frozen=True, kw_only=True):
+    """A connection that is carried now, as people want to see it.
+
+    `bytes_by_network` is by the networks' names, both ways; `strategy` what `decision` chose.
+    """
+
+    server: str
+    port: int
+    gateway: str
+    age_s: float
+    bytes_down: int
+    bytes_up: int
+    bytes_by_network: dict[str, int]
+    strategy: Strategy | None = None
+    decision: int | None = None
+
+
 class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
     """What all probes of one kind have cost on one network; `energy_j` includes the radio's tails."""
 
@@ -148,7 +166,8 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     """All that a person wants to see at a glance.
 
     `problems` are sentences about what is degraded or in the way; `budget_problems` those of them
-    that are about budgets. `flows` are those that carried most; there are `other_flows` more.
+    that are about budgets. `flows` are those that carried most; there are `other_flows` more. So are
+    `carried`, through a gateway, and `other_carried`.
     """
 
     version: str
@@ -165,6 +184,8 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     decisions: int = 0
     probes: list[ProbesMessage] = []
     config_file: str | None = None
+    carried: list[CarriedMessage] = []
+    other_carried: int = 0
 
 
 class TransferMessage(ControlMessage, frozen=True, kw_only=True):
@@ -214,7 +235,8 @@ class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
 class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
     """One decision; `context` is by network and indicator, with ages at the time of the decision.
 
-    `direct`: where it was asked, whether the connection goes around the gateway.
+    `direct`: where it was asked, whether the connection goes around the gateway. `gateway`: it explains a
+    connection that goes through this one, and was made about all such data there.
     """
 
     number: int
@@ -226,9 +248,12 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
     objective: str
     reason: str
     direct: bool | None = None
+    gateway: str | None = None
 
     @classmethod
-    def of(cls, decision: Decision, *, direct: bool | None = None) -> "DecisionMessage":
+    def of(
+        cls, decision: Decision, *, direct: bool | None = None, gateway: str | None = None
+    ) -> "DecisionMessage":
         at_s = decision.context.at_s
         return cls(
             number=decision.number,
@@ -243,6 +268,7 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
             objective=decision.objective,
             reason=decision.reason,
             direct=direct,
+            gateway=gateway,
         )
 
 
@@ -273,13 +299,38 @@ def _finite(value: float) -> float | None:
 
 def flow_text(key: FlowKey) -> str:
     """A 4-tuple for people: `tcp 192.168.43.2:5000 > [2001:db8::1]:443`."""
-
-    def end(address: object, port: int) -> str:
-        text = str(address)
-        return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
-
-    local, remote = end(key.local, key.local_port), end(key.remote, key.remote_port)
+    local = server_text(str(key.local), key.local_port)
+    remote = server_text(str(key.remote), key.remote_port)
     return f"{key.protocol} {local} > {remote}"
+
+
+def server_text(server: str, port: int) -> str:
+    """One end for people: `example.org:443`, `[2001:db8::1]:443`."""
+    return f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
+
+
+def server_matches(wanted: str, server: str, port: int) -> bool:
+    """Whether a person who wrote `wanted` means this server: its address, its name or the end of it.
+
+    Each may have the port behind it.
+    """
+    wanted, server = wanted.strip().lower(), server.lower()
+    texts = server, server_text(server, port)
+    if wanted in texts:
+        return True
+    return any(_names(wanted, text) for text in texts) and not _is_address(server)
+
+
+def _is_address(server: str) -> bool:
+    try:
+        ip_address(server)
+    except ValueError:
+        return False
+    return True
+
+
+def _names(wanted: str, name: str) -> bool:
+    return wanted == name or name.endswith(f".{wanted}")
 
 
 def flow_matches(wanted: str, key: FlowKey, server_name: str | None = None) -> bool:
@@ -292,9 +343,7 @@ def flow_matches(wanted: str, key: FlowKey, server_name: str | None = None) -> b
     wanted = wanted.strip().lower()
     text = flow_text(key).lower()
     local, _, remote = text.partition(" ")[2].partition(" > ")
-    named = server_name is not None and (
-        wanted == server_name.lower() or server_name.lower().endswith(f".{wanted}")
-    )
+    named = server_name is not None and _names(wanted, server_name.lower())
     return named or wanted in {
         text,
         f"{local} > {remote}",

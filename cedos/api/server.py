@@ -22,6 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from cedos.api.backend import Backend
 from cedos.api.budgets import parse_budget
+from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintRequest
 from cedos.api.messages import ErrorMessage, parse
@@ -170,6 +171,7 @@ class ControlServer:
         application.router.add_post("/v1/transfers", self._transfer)
         application.router.add_get("/v1/players", self._players)
         application.router.add_post("/v1/players", self._told_players)
+        application.router.add_post("/v1/carried", self._told_carried)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_get("/v1/rules", self._rules)
         application.router.add_post("/v1/rules", self._add_rule)
@@ -226,6 +228,11 @@ class ControlServer:
     async def _told_players(self, request: web.Request) -> web.Response:
         report = parse(await request.read(), PlayersReport, "players")
         await self._backend.told_players(report, _asker(request))
+        return web.Response(status=204)
+
+    async def _told_carried(self, request: web.Request) -> web.Response:
+        report = parse(await request.read(), CarriedReport, "carried")
+        await self._backend.told_carried(report, _asker(request))
         return web.Response(status=204)
 
     async def _hint(self, request: web.Request) -> web.Response:

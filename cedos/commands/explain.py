@@ -40,7 +40,8 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
 
     FLOW is a server's name (or the end of it), an address, an address with its port, a local port,
     a whole flow as `cedos status` shows it, or the number of a decision; without it, the latest
-    decision is explained.
+    decision is explained. Of a connection through a gateway FLOW is its server, with or without the
+    port; what is decided there is about all small or all large data of the session.
 
     Shown are what was known of the transfer, what each strategy was expected to cost (time with
     its 90 % interval, energy, metered bytes, and all in the one currency of the objective), which
@@ -98,7 +99,16 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
     yield ""
     transfer = decision.transfer
     named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
-    if not named:
+    if decision.gateway:
+        yield from textwrap.wrap(
+            f"{asked} goes through {decision.gateway}. This was decided for all {transfer.label.bulk}"
+            " data there, which it is part of.",
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+    elif not named:
         yield f"  Nothing was decided about {asked} alone: it went where all new connections went."
     yield from _transfer(transfer)
     yield ""

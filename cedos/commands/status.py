@@ -6,7 +6,12 @@ from collections.abc import Iterator
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.messages import FlowMessage, NetworkMessage, StatusMessage
+from cedos.api.messages import (
+    FlowMessage,
+    NetworkMessage,
+    StatusMessage,
+    server_text,
+)
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
@@ -48,7 +53,9 @@ def command(as_json: bool) -> None:
     with ages in brackets; values with * are synthetic.
 
     Then the network of new connections, and why. Then the flows that have a socket now, except for
-    the daemon's own look-ups, and the paths of MPTCP connections. Problems come last.
+    the daemon's own look-ups, and the paths of MPTCP connections. Then the connections that `cedos
+    forward` carries through a gateway: OVER are the networks that carried them, most bytes first.
+    Problems come last.
     """
     status = ControlClient(directories().socket).status()
     if as_json:
@@ -97,6 +104,7 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
             yield f"  {connection.token:#010x} {connection.flow}"
             roles = ("NETWORK", "ROLE", "PATH", "RTT", "RATE")
             yield from render.table(roles, _paths(connection), indent="    ")
+    yield from _through_gateways(status)
     if status.problems:
         yield ""
         yield "Problems"
@@ -177,6 +185,28 @@ def _flow(flow: FlowMessage) -> tuple[str, ...]:
             else (render.size(flow.bytes_down), render.size(flow.bytes_up))
         ),
     )
+
+
+def _through_gateways(status: StatusMessage) -> Iterator[str]:
+    for gateway in dict.fromkeys(each.gateway for each in status.carried):
+        yield ""
+        yield f"Through {gateway}"
+        rows = [
+            (
+                server_text(each.server, each.port),
+                render.strategy(each.strategy),
+                render.duration(each.age_s),
+                render.size(each.bytes_down),
+                render.size(each.bytes_up),
+                render.networks(each.bytes_by_network) or render.UNKNOWN,
+            )
+            for each in status.carried
+            if each.gateway == gateway
+        ]
+        columns = ("SERVER", "STRATEGY", "AGE", "DOWN", "UP", "OVER")
+        yield from render.table(columns, rows, indent="  ")
+    if status.other_carried:
+        yield f"and {status.other_carried} more, which carried less"
 
 
 def _paths(connection: FlowMessage) -> Iterator[tuple[str, ...]]:

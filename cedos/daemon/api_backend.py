@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
+from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
@@ -20,7 +21,6 @@ from cedos.api.messages import (
     ProbesMessage,
     StatusMessage,
     SubflowMessage,
-    flow_matches,
     flow_text,
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
@@ -40,14 +40,16 @@ from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.explained import explained
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.flows.told_players import ToldPlayers
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
-from cedos.errors import ConfigError, NotFoundError
+from cedos.errors import ConfigError
 from cedos.model import Budget
 from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
@@ -82,6 +84,7 @@ class ApiBackend:
         transfers: Transfers,
         probing: AdaptiveProbing,
         reliability: Reliability,
+        carried: ToldConnections,
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         usage: Usage,
@@ -100,6 +103,7 @@ class ApiBackend:
         self._transfers = transfers
         self._probing = probing
         self._reliability = reliability
+        self._carried = carried
         self._problems = problems
         self._open_sockets = open_sockets
         self._usage = usage
@@ -111,6 +115,7 @@ class ApiBackend:
 
     async def status(self) -> StatusMessage:
         shown, others = await self._largest(SHOWN_FLOWS)
+        carried, other_carried = self._carried.listed(SHOWN_FLOWS, time.monotonic())
         return StatusMessage(
             version=version("cedos"),
             pid=os.getpid(),
@@ -138,6 +143,8 @@ class ApiBackend:
                 for network, kind, total in self._observer.prober.costs
             ],
             config_file=str(self._config_file) if self._config_file else None,
+            carried=carried,
+            other_carried=other_carried,
         )
 
     async def networks(self) -> list[NetworkMessage]:
@@ -175,22 +182,9 @@ class ApiBackend:
         ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        decision = await self._log.find(flow, self._flows)
-        if decision is None:
-            if not flow:
-                raise NotFoundError("nothing was decided yet")
-            if any(
-                flow_matches(flow, key, one.server_name) for one in self._flows for key in one.paths
-            ):
-                raise NotFoundError(
-                    f"nothing was decided about {flow}: it began before this daemon did, or its program"
-                    " chose the network itself"
-                )
-            raise NotFoundError(
-                f"no decision about {flow} is known. `cedos status` lists the flows that live;"
-                " `cedos explain` alone shows the latest decision"
-            )
-        return DecisionMessage.of(decision)
+        return await explained(
+            flow, time.time(), log=self._log, living=self._flows, carried=self._carried
+        )
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         hard = self._hard_budgets
@@ -203,7 +197,8 @@ class ApiBackend:
             for path in flow.paths.values():
                 if path.network is not None and (carried := path.bytes_down + path.bytes_up):
                     living[flow.server_name or str(flow.key.remote)][path.network] += carried
-        return await asyncio.to_thread(used.by_server, counted, self._history_file, living)
+        through = self._carried.unwritten(time.time())
+        return await asyncio.to_thread(used.by_server, counted, self._history_file, living, through)
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._budgets.set(budget)
@@ -260,6 +255,9 @@ class ApiBackend:
 
     async def players(self) -> list[PlayingMessage]:
         return self._players.listed(time.monotonic())
+
+    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+        self._carried.told(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
         return self._director.ruled.messages()

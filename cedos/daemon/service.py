@@ -36,6 +36,7 @@ from cedos.daemon.decisions.user_rules import UserRules
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_events import FlowEvents
@@ -358,6 +359,7 @@ class Daemon:
         self._lookups = (
             LookupWatch(lambda: self._decider.usable, self._lies, deliver) if watched else None
         )
+        self._carried = ToldConnections(lambda: self._decider.networks, self._log.choice, history)
         self._hints = Hints(self._profiler, self._flows, self._director, self._observer.context)
         self.backend = ApiBackend(
             director=self._director,
@@ -371,6 +373,7 @@ class Daemon:
             transfers=self._transfers,
             probing=self._probing,
             reliability=reliability,
+            carried=self._carried,
             problems=self.problems,
             open_sockets=open_sockets,
             usage=usage,
@@ -512,6 +515,7 @@ class Daemon:
                 if self._privileged is not None:
                     with suppress(HostError):  # it has ended, which another task says
                         await asyncio.to_thread(self._privileged.call, "give_back")
+            self._carried.check(time.monotonic(), time.time())
             history = self._history
             if history is not None and (history.waiting or history.problem):
                 await asyncio.to_thread(history.flush)

@@ -20,7 +20,7 @@ WHERE ended_unix_s >= ? AND network IS NOT NULL
 GROUP BY server, network HAVING carried > 0 ORDER BY carried DESC
 """
 _THROUGH_GATEWAYS = """
-SELECT server, gateway, network.key, sum(network.value) AS bytes
+SELECT server, gateway, network.key, cast(total(network.value) AS INTEGER) AS bytes
 FROM carried, json_each(carried.bytes_by_network) AS network
 WHERE ended_unix_s >= ?
 GROUP BY server, gateway, network.key HAVING bytes > 0 ORDER BY bytes DESC

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage, UsageMessage
+from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest, program_mark
 from cedos.api.messages import (
@@ -96,6 +97,7 @@ class FakeDaemon:
         self.programs: list[ProgramMessage] = []
         self.probed: list[ProbingMessage] = []
         self.told_of: list[tuple[PlayersReport, int]] = []
+        self.told_carrying: list[tuple[CarriedReport, int]] = []
         self.usage_since: UsageMessage | None = None
         self.fault: Exception | None = None
         self.delay_s = 0.0
@@ -159,6 +161,9 @@ class FakeDaemon:
 
     async def players(self) -> list[PlayingMessage]:
         return [each for report, _ in self.told_of for each in report.players]
+
+    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+        self.told_carrying.append((report, uid))
 
     async def prefetched(self) -> list[ProgramMessage]:
         return self.programs

@@ -7,7 +7,7 @@ import structlog
 from cedos.api.broadcast import Broadcast
 from cedos.api.messages import DecisionMessage, flow_matches
 from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.model import Decision
+from cedos.model import Decision, Strategy
 from cedos.storage.history import History
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class DecisionLog:
             if any(flow_matches(flow, key, each.server_name) for key in each.paths)
         ]
         for number in [each.decision for each in meant if each.decision is not None]:
-            found = self._recent.get(number) or await asyncio.to_thread(self._numbered, number)
+            found = await self.numbered(number)
             if found is not None:
                 return found
         for decision in reversed(self._recent.values()):
@@ -61,6 +61,15 @@ class DecisionLog:
                 return decision
         # What was decided about an earlier flow of these ports does not explain one that lives.
         return None if meant else await asyncio.to_thread(self._from_history, flow)
+
+    async def numbered(self, number: int) -> Decision | None:
+        """The decision with this number, as far as it is remembered."""
+        return self._recent.get(number) or await asyncio.to_thread(self._numbered, number)
+
+    def choice(self, number: int) -> Strategy | None:
+        """What one of the last decisions chose; None: it is not among them."""
+        decision = self._recent.get(number)
+        return decision.choice if decision is not None else None
 
     def _numbered(self, number: int) -> Decision | None:
         if self._history is None:

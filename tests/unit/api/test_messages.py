@@ -9,7 +9,13 @@ import pytest
 
 from cedos.api.broadcast import Broadcast
 from cedos.api.hints import HintRequest
-from cedos.api.messages import DecisionMessage, NetworkMessage, flow_matches, flow_text
+from cedos.api.messages import (
+    DecisionMessage,
+    NetworkMessage,
+    flow_matches,
+    flow_text,
+    server_matches,
+)
 from cedos.model import Bulk, FlowKey, Label, Network, NetworkKind, Urgency
 
 V4 = FlowKey(IPv4Address("192.168.43.2"), 5000, IPv4Address("198.51.100.1"), 443)
@@ -41,6 +47,27 @@ def test_flow_matches(wanted: str) -> None:
 @pytest.mark.parametrize("wanted", ["", "443", "ample.org", "198.51.100.10", "198.51.100.1:44"])
 def test_flow_does_not_match(wanted: str) -> None:
     assert not flow_matches(wanted, V4, "www.example.org")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "server", "means"),
+    [
+        (" Example.org ", "www.EXAMPLE.org", True),
+        ("example.org:443", "www.example.org", True),
+        ("www.example.org", "www.example.org", True),
+        ("example.org:44", "example.org", False),
+        ("ample.org", "example.org", False),
+        ("443", "example.org", False),
+        ("2001:DB8::1", "2001:db8::1", True),
+        ("[2001:db8::1]:443", "2001:db8::1", True),
+        ("[2001:db8::1]:444", "2001:db8::1", False),
+        ("198.51.100.1:443", "198.51.100.1", True),
+        ("100.1", "198.51.100.1", False),
+        ("100.1:443", "198.51.100.1", False),
+    ],
+)
+def test_server_matches(wanted: str, server: str, means: bool) -> None:
+    assert server_matches(wanted, server, 443) is means
 
 
 def test_flow_matches_without_a_name() -> None:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cedos.api import server
+from cedos.api.carried import CarriedNews, CarriedReport
 from cedos.api.client import ControlClient
 from cedos.api.hints import HintRequest
 from cedos.api.messages import DecisionMessage
@@ -89,6 +91,60 @@ def test_players(control: Path, fake_daemon: Any) -> None:
     body = b'{"program": "x", "players": []}'
     head = f"POST /v1/players HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     assert raw(control, head.encode() + body)[0] == 400
+
+
+def test_carried_connections(control: Path, fake_daemon: Any) -> None:
+    news = CarriedNews(
+        number=1,
+        server="github.com",
+        port=443,
+        age_s=2.5,
+        bytes_down=7,
+        bytes_by_network={"wlan0": 7},
+        decision=3,
+    )
+    report = CarriedReport(
+        program="0" * 32, gateway="gw.example", addresses=("2001:db8::7",), connections=(news,)
+    )
+    ControlClient(control).tell_carried(report)
+    assert fake_daemon.told_carrying == [(report, os.getuid())]
+
+
+def carrying(**changed: Any) -> dict[str, Any]:
+    news = {"number": 1, "server": "a.example", "port": 443, "age_s": 0.0}
+    return {"program": "0" * 32, "gateway": "gw.example", "connections": [news | changed]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "Expected `object`, got `array`"),
+        (carrying() | {"program": "A" * 32}, r"regex .* - at `\$.program`"),
+        (carrying() | {"gateway": ""}, r"length >= 1 - at `\$.gateway`"),
+        (carrying() | {"addresses": ["a"] * 17}, r"length <= 16 - at `\$.addresses`"),
+        (carrying() | {"connections": 257 * carrying()["connections"]}, "length <= 256"),
+        (carrying(server="a" * 254), r"length <= 253 - at `\$.connections\[0\].server`"),
+        (carrying(port=0), ">= 1"),
+        (carrying(age_s=-1.0), ">= 0"),
+        (carrying(bytes_down=-1), ">= 0"),
+        (carrying(bytes_up=10**16), "<= 1000000000000000"),
+        (carrying(bytes_by_network={"wlan0": -1}), ">= 0"),
+        (carrying(bytes_by_network=dict.fromkeys(map(str, range(65)), 1)), "length <= 64"),
+        (carrying(decision=0), ">= 1"),
+        (carrying(uid=0), "unknown field `uid`"),
+    ],
+)
+def test_bad_word_of_carried_connections(
+    control: Path, fake_daemon: Any, content: Any, message: str
+) -> None:
+    body = json.dumps(content).encode()
+    head = f"POST /v1/carried HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    status, answer = raw(control, head.encode() + body)
+    assert status == 400
+    assert answer["kind"] == "ConfigError"
+    assert answer["error"].startswith("carried: ")
+    assert re.search(message, answer["error"]), answer["error"]
+    assert fake_daemon.told_carrying == []
 
 
 @pytest.mark.parametrize(

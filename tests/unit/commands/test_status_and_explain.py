@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.api.messages import (
+    CarriedMessage,
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
@@ -96,6 +97,62 @@ def test_status_in_full() -> None:
     assert "0x00000abc tcp 192.168.43.2:5" in text
     assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
+
+
+def carried(server: str = "github.com", gateway: str = "gw.example", **more: Any) -> CarriedMessage:
+    usual: dict[str, Any] = {
+        "port": 443,
+        "age_s": 3.0,
+        "bytes_down": 2_345_678,
+        "bytes_up": 1000,
+        "bytes_by_network": {"wlan0": 346_678, "lte0": 2_000_000},
+    }
+    return CarriedMessage(server=server, gateway=gateway, **usual | more)
+
+
+def test_status_shows_what_goes_through_gateways() -> None:
+    told = msgspec.structs.replace(
+        STATUS,
+        carried=[
+            carried(strategy=BOTH, decision=5),
+            carried("a.example", "other.example", bytes_by_network={}),
+            carried("2001:db8::1", port=22),
+        ],
+        other_carried=7,
+    )
+    shown = list(status.lines(told))
+    begins = shown.index("Through gw.example")
+    assert shown[begins - 1 : begins + 10] == [
+        "",
+        "Through gw.example",
+        "  SERVER            STRATEGY              AGE    DOWN     UP    OVER",
+        "  github.com:443    wlan0 + lte0 (MPTCP)  3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
+        "  [2001:db8::1]:22  -                     3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
+        "",
+        "Through other.example",
+        "  SERVER         STRATEGY  AGE    DOWN     UP    OVER",
+        "  a.example:443  -         3.0 s  2.35 MB  1 kB  -",
+        "and 7 more, which carried less",
+        "",
+    ]
+    assert shown[begins + 10] == "Problems"
+    assert msgspec.json.decode(msgspec.json.encode(told), type=StatusMessage) == told
+
+
+def test_what_strangers_named_moves_no_cursor(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    hostile = "a\x1b[2Jb\rc\n\x9b31md\u202e"
+    told = msgspec.structs.replace(
+        STATUS, carried=[carried(hostile, hostile, bytes_by_network={hostile: 1})]
+    )
+
+    async def said() -> StatusMessage:
+        return told
+
+    fake_daemon.status = said
+    for shown in (cedos("status").stdout, cedos("top", "--count", "1").stdout):
+        assert "Through a\ufffd[2Jb\ufffdc\ufffd\ufffd31md\ufffd\n" in shown
+        assert not set(shown) & set("\x1b\r\x9b\u202e")
+        assert len(shown.splitlines()) == len(list(status.lines(told)))
 
 
 def test_sentences_fit_a_narrow_screen() -> None:
@@ -256,6 +313,23 @@ def test_a_flow_that_was_rescued_compares_nothing(make_decision: Any) -> None:
     text = "\n".join(explain.lines(message, 0.0))
     assert "COST" not in text
     assert "The least cost" not in text
+
+
+def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(
+    make_decision: Any,
+) -> None:
+    message = DecisionMessage.of(make_decision(7), gateway="gw.example")
+    assert message.gateway == "gw.example"
+    unnamed = msgspec.structs.replace(message.transfer, flow=None, server_name=None)
+    for each in (message, msgspec.structs.replace(message, transfer=unnamed)):
+        told = list(explain.lines(each, 0.0, "github.com"))
+        text = " ".join(line.strip() for line in told)
+        assert (
+            "github.com goes through gw.example. This was decided for all small data there, which it"
+            " is part of. Download of"
+        ) in text
+        assert max(map(len, told)) <= 100
+        assert "Nothing was decided about" not in text
 
 
 def test_who_follows_the_default_is_told_so(make_decision: Any) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from cedos.api.carried import CarriedNews, CarriedReport
 from cedos.api.messages import flow_text
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
 from cedos.model import FlowKey
 from cedos.monitor.events import FlowClosed, FlowOpened
@@ -32,7 +34,8 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
         " probing problems config_file usage history_file"
     )
     parts: Any = dict.fromkeys(others.split())
-    return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, **parts)
+    carried = ToldConnections(list, lambda _number: None, None)
+    return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, carried=carried, **parts)
 
 
 async def test_flows_without_a_socket_are_over() -> None:
@@ -106,6 +109,40 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
     nothing_open = backend_of(flows, OpenSockets(frozenset(), frozenset()))
     nothing_open._usage, nothing_open._history_file = backend._usage, backend._history_file
     assert (await nothing_open.usage(0.0)).servers == ()
+    backend._usage.close()
+
+
+async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Path) -> None:
+    flows = LivingFlows()
+    session = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.7"), 7010)
+    flow = flows.opened(FlowOpened(session, 1.0, 1.0))
+    assert flow is not None
+    flow.paths[session].network = "wlan0"
+    flow.paths[session].ended(FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
+    backend = backend_of(flows, OpenSockets(None, None))
+    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
+    backend._history_file = tmp_path / "none.sqlite"
+    news = CarriedNews(
+        number=1,
+        server="github.com",
+        port=443,
+        age_s=0.0,
+        bytes_down=600,
+        bytes_by_network={"wlan0": 600},
+    )
+    quiet = CarriedNews(number=2, server="quiet.example", port=443, age_s=0.0)
+    report = CarriedReport(
+        program="0" * 32,
+        gateway="gw.example",
+        addresses=("198.51.100.7",),
+        connections=(news, quiet),
+    )
+    await backend.told_carried(report, 1000)
+    used = (await backend.usage(0.0)).servers
+    assert [(each.server, each.gateway, each.bytes_by_network) for each in used] == [
+        ("github.com", "gw.example", {"wlan0": 600}),
+        ("gw.example", None, {"wlan0": 400}),
+    ]
     backend._usage.close()
 
 

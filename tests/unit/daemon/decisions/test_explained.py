@@ -1,0 +1,134 @@
+"""What explains what a person names: a flow of this host, or a connection through a gateway."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from cedos.api.carried import CarriedNews, CarriedReport
+from cedos.api.messages import DecisionMessage
+from cedos.daemon.decisions.decision_log import DecisionLog
+from cedos.daemon.decisions.explained import explained
+from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.told_connections import ToldConnections
+from cedos.errors import NotFoundError
+from cedos.model import Decision, FlowKey
+from cedos.monitor.events import FlowOpened
+from cedos.storage.history import History
+
+pytestmark = pytest.mark.anyio
+
+KEY = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443)
+MADE = 1.7e9
+"""When `make_decision` makes its decisions."""
+
+
+class Daemon:
+    def __init__(self, path: Path, make_decision: Callable[[int], Decision]) -> None:
+        self.history = History(path)
+        self.make_decision = make_decision
+        self.begins()
+
+    def begins(self) -> None:
+        self.log = DecisionLog(self.history)
+        self.flows = LivingFlows()
+        self.carried = ToldConnections(list, self.log.choice, self.history)
+
+    def decides(self, number: int, key: FlowKey | None = None, name: str | None = None) -> Decision:
+        decision = self.make_decision(number)
+        transfer = replace(decision.transfer, flow=key, server_name=name)
+        decision = replace(decision, transfer=transfer)
+        self.log.record(decision)
+        return decision
+
+    def hears(self, decision: int | None, *, after_s: float = 5.0, ended: bool = False) -> None:
+        news = CarriedNews(
+            number=1, server="github.com", port=443, age_s=1.0, decision=decision, ended=ended
+        )
+        report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
+        self.carried.told(report, 1000, 0.0, MADE + after_s)
+
+    async def explains(self, flow: str | None) -> DecisionMessage:
+        return await explained(
+            flow, MADE + 10.0, log=self.log, living=self.flows, carried=self.carried
+        )
+
+    async def explanation(self, flow: str) -> tuple[int, str | None]:
+        decision = await self.explains(flow)
+        return decision.number, decision.gateway
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, make_decision: Callable[[int], Decision]) -> Daemon:
+    return Daemon(tmp_path / "history.sqlite", make_decision)
+
+
+async def test_a_connection_through_a_gateway_leads_to_its_decision(daemon: Daemon) -> None:
+    daemon.decides(1)
+    daemon.decides(2)
+    daemon.hears(1)
+    for name in ("github.com", "github.com:443"):
+        assert await daemon.explanation(name) == (1, "gw.example")
+    assert (await daemon.explains(None)).number == 2
+    assert await daemon.explanation("1") == (1, None), (
+        "by its number: it is about no one connection"
+    )
+    daemon.hears(2)
+    assert await daemon.explanation("github.com") == (2, "gw.example"), "the newest word"
+
+
+async def test_one_that_is_over_is_explained_still_and_by_the_next_daemon(daemon: Daemon) -> None:
+    daemon.decides(1)
+    daemon.hears(1, ended=True)
+    assert await daemon.explanation("github.com") == (1, "gw.example")
+    daemon.history.flush()
+    daemon.begins()
+    assert await daemon.explanation("github.com") == (1, "gw.example")
+    daemon.history.close()
+
+
+async def test_a_flow_of_this_host_that_lives_comes_first(daemon: Daemon) -> None:
+    daemon.decides(1)
+    daemon.hears(1)
+    flow = daemon.flows.opened(FlowOpened(KEY, 1.0, 1.0))
+    assert flow is not None
+    flow.server_name = "github.com"
+    with pytest.raises(
+        NotFoundError, match=r"nothing was decided about github\.com: it began before"
+    ):
+        await daemon.explains("github.com")
+    flow.decided(daemon.decides(2, KEY))
+    assert await daemon.explanation("github.com") == (2, None)
+
+
+@pytest.mark.parametrize(("after_s", "expected"), [(-5.0, (2, None)), (5.0, (1, "gw.example"))])
+async def test_of_what_is_over_the_newest_is_explained(
+    daemon: Daemon, after_s: float, expected: tuple[int, str | None]
+) -> None:
+    daemon.decides(1)
+    daemon.decides(2, KEY, "github.com")
+    daemon.hears(1, after_s=after_s, ended=True)
+    assert await daemon.explanation("github.com") == expected
+
+
+async def test_a_connection_without_a_decision_says_where_it_goes(daemon: Daemon) -> None:
+    daemon.hears(None)
+    with pytest.raises(
+        NotFoundError, match=r"github\.com goes through gw\.example; nothing was decided"
+    ):
+        await daemon.explains("github.com")
+    daemon.hears(77)
+    with pytest.raises(
+        NotFoundError, match=r"goes through gw\.example; decision 77 about it is forg"
+    ):
+        await daemon.explains("github.com")
+
+
+async def test_what_nobody_knows_of_is_refused(daemon: Daemon) -> None:
+    daemon.hears(1)
+    with pytest.raises(NotFoundError, match=r"no decision about hub\.com is known"):
+        await daemon.explains("hub.com")
+    with pytest.raises(NotFoundError, match=r"^nothing was decided yet$"):
+        await daemon.explains(None)

@@ -1,0 +1,340 @@
+"""What proxies tell of connections through a gateway: what is shown, and what is written, once."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.api.carried import CarriedNews, CarriedReport
+from cedos.daemon.flows import told_connections
+from cedos.daemon.flows.told_connections import ToldConnections
+from cedos.errors import ConfigError
+from cedos.model import Network, NetworkKind, Strategy, StrategyKind
+from cedos.storage.carried_record import CarriedRecord
+from cedos.storage.history import History
+
+pytestmark = pytest.mark.anyio
+
+PHONE = Network(name="phone", interface="usb0", index=4, kind=NetworkKind.CELLULAR, metered=True)
+BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "phone"))
+USER = 1000
+EPOCH = 1.7e9
+
+
+def news(number: int, down: int = 0, /, **more: Any) -> CarriedNews:
+    usual: dict[str, Any] = {"server": "github.com", "port": 443, "age_s": 1.0}
+    by = {"bytes_by_network": {"wlan0": down}} if down else {}
+    return CarriedNews(number=number, bytes_down=down, **usual | by | more)
+
+
+def report(
+    *connections: CarriedNews, program: int = 1, gateway: str = "gw.example"
+) -> CarriedReport:
+    return CarriedReport(
+        program=f"{program:032x}",
+        gateway=gateway,
+        addresses=("198.51.100.7",),
+        connections=connections,
+    )
+
+
+class Told:
+    """With a history, networks that come and go, and a clock."""
+
+    def __init__(self, path: Path) -> None:
+        self.history = History(path, max_waiting=10_000)
+        self.networks: list[Network] = [PHONE]
+        self.connections = self.begun()
+
+    def begun(self) -> ToldConnections:
+        return ToldConnections(lambda: self.networks, {5: BOTH}.get, self.history)
+
+    def say(self, now_s: float, *connections: CarriedNews, **more: Any) -> None:
+        self.connections.told(report(*connections, **more), USER, now_s, EPOCH + now_s)
+
+    def check(self, now_s: float) -> None:
+        self.connections.check(now_s, EPOCH + now_s)
+
+    def servers(self, now_s: float) -> list[str]:
+        return [each.server for each in self.connections.listed(100, now_s)[0]]
+
+    @property
+    def written(self) -> list[CarriedRecord]:
+        """The oldest first."""
+        return self.history.carried(100_000)[::-1]
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    return Told(tmp_path / "history.sqlite")
+
+
+def test_the_newest_word_is_shown(told: Told) -> None:
+    told.say(10.0, news(1, 100, bytes_up=7, age_s=3.0, decision=5), news(2, server="b.example"))
+    told.say(11.0, news(1, 300, bytes_by_network={"usb0": 120, "wlan0": 180, "odd": 0}))
+    shown, others = told.connections.listed(100, 12.0)
+    assert others == 0
+    assert [each.server for each in shown] == ["github.com", "b.example"], "the oldest first"
+    first = shown[0]
+    assert (first.gateway, first.port, first.age_s) == ("gw.example", 443, 5.0)
+    assert (first.bytes_down, first.bytes_up) == (300, 7)
+    assert first.bytes_by_network == {"phone": 120, "wlan0": 180}
+    assert (first.decision, first.strategy) == (5, BOTH)
+    assert shown[1].strategy is None
+
+
+def test_a_strategy_is_remembered_after_its_decision_is_not(told: Told) -> None:
+    choices = {5: BOTH}
+    told.connections = ToldConnections(list, choices.get, None)
+    told.say(0.0, news(1, decision=5))
+    choices.clear()
+    told.say(1.0, news(1, decision=5))
+    assert told.connections.listed(1, 1.0)[0][0].strategy == BOTH
+    told.say(2.0, news(1, decision=6))
+    latest = told.connections.listed(1, 2.0)[0][0]
+    assert (latest.decision, latest.strategy) == (6, None)
+
+
+def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told: Told) -> None:
+    told.say(0.0, news(1, 100))
+    assert told.servers(5.0) == ["github.com"]
+    assert told.servers(5.1) == []
+    told.check(59.0)
+    assert told.written == []
+    assert [each.bytes_down for each in told.connections.unwritten(EPOCH)] == [100]
+    told.say(59.5)
+    assert told.servers(60.0) == ["github.com"], "one word of its program is enough"
+
+
+def test_the_largest_are_shown_and_the_rest_is_counted(told: Told) -> None:
+    told.say(0.0, *(news(each, each, server=f"{each}", age_s=100.0 - each) for each in range(1, 8)))
+    shown, others = told.connections.listed(3, 0.0)
+    assert [each.server for each in shown] == ["5", "6", "7"]
+    assert others == 4
+
+
+def test_what_ended_is_written_at_once_and_is_shown_no_more(told: Told) -> None:
+    told.say(10.0, news(1, 100))
+    told.say(11.0, news(1, 250, bytes_up=50, bytes_by_network={"usb0": 300}, ended=True))
+    assert told.servers(11.0) == []
+    assert told.connections.unwritten(EPOCH) == []
+    assert told.written == [
+        CarriedRecord(
+            ended_unix_s=EPOCH + 11.0,
+            server="github.com",
+            port=443,
+            gateway="gw.example",
+            addresses=("198.51.100.7",),
+            bytes_down=250,
+            bytes_up=50,
+            decision=None,
+            bytes_by_network={"wlan0": 100, "phone": 300},
+        )
+    ]
+
+
+def test_an_end_told_twice_or_followed_by_a_late_word_is_one_end(told: Told) -> None:
+    for each in (news(1, 100, ended=True), news(1, 100, ended=True), news(1, 90)):
+        told.say(10.0, each)
+    assert [each.bytes_down for each in told.written] == [100]
+    assert told.servers(10.0) == []
+
+
+def test_a_silent_program_is_written_as_of_its_last_word(told: Told) -> None:
+    told.say(10.0, news(1, 100), news(2))
+    told.check(69.9)
+    assert told.written == []
+    told.check(70.0)
+    assert [each.ended_unix_s for each in told.written] == [EPOCH + 10.0] * 2
+    told.check(80.0)
+    assert len(told.written) == 2
+
+
+def test_what_is_told_of_again_is_written_only_by_what_is_more(told: Told) -> None:
+    told.say(0.0, news(1, 100, bytes_up=10), news(2, 5))
+    told.check(60.0)
+    more = {"wlan0": 100, "usb0": 40}
+    told.say(200.0, news(1, 130, bytes_up=20, bytes_by_network=more, age_s=201.0), news(2, 5))
+    assert told.servers(200.0) == ["github.com", "github.com"]
+    assert told.connections.listed(1, 200.0)[0][0].bytes_down == 130, "people see all of it"
+    assert [each.bytes_by_network for each in told.connections.unwritten(EPOCH)] == [{"phone": 40}]
+    told.say(201.0, news(1, 130, bytes_up=20, bytes_by_network=more, ended=True))
+    told.check(300.0)
+    assert [(each.bytes_down, each.bytes_up) for each in told.written] == [
+        (100, 10),
+        (5, 0),
+        (30, 10),
+    ]
+    assert told.written[-1].bytes_by_network == {"phone": 40}
+
+
+def test_totals_never_shrink(told: Told) -> None:
+    told.say(0.0, news(1, 100, bytes_up=9))
+    told.say(1.0, news(1, 40, bytes_up=10, bytes_by_network={"wlan0": 40, "usb0": 1}, ended=True))
+    [record] = told.written
+    assert (record.bytes_down, record.bytes_up) == (100, 10)
+    assert record.bytes_by_network == {"wlan0": 100, "phone": 1}
+
+
+def test_an_interface_that_is_gone_keeps_its_networks_name(told: Told) -> None:
+    told.say(0.0, news(1, 10, bytes_by_network={"usb0": 10}))
+    told.networks = []
+    told.say(1.0, news(1, 10, bytes_by_network={"usb0": 10}, ended=True))
+    assert told.written[0].bytes_by_network == {"phone": 10}
+
+
+def test_numbers_are_each_programs_own(told: Told) -> None:
+    told.say(0.0, news(1, 10))
+    told.say(0.0, news(1, 20, server="b.example"), program=2, gateway="other.example")
+    told.connections.told(report(news(1, 30, server="c.example")), USER + 1, 0.0, EPOCH)
+    shown = told.connections.listed(9, 0.0)[0]
+    assert {(each.server, each.gateway, each.bytes_down) for each in shown} == {
+        ("github.com", "gw.example", 10),
+        ("b.example", "other.example", 20),
+        ("c.example", "gw.example", 30),
+    }
+
+
+def test_programs_are_bounded(told: Told) -> None:
+    for program in range(64):
+        told.say(0.0, news(1), program=program)
+    told.say(1.0, news(1, 5), program=3)
+    with pytest.raises(ConfigError, match="more than 64 programs"):
+        told.say(1.0, news(1), program=64)
+    told.check(60.0)
+    told.say(60.0, news(1), program=64)
+    assert len(told.connections.unwritten(EPOCH)) == 1, "the one that was told last"
+
+
+def test_connections_are_bounded_and_the_quietest_go_to_the_history(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_connections, "_MOST_CONNECTIONS", 3)
+    told.say(0.0, *(news(each, each) for each in (1, 2, 3)))
+    told.say(1.0, news(1, 10), news(3, 30))
+    told.say(2.0, news(4, 4), news(2, 2))
+    assert [each.bytes_down for each in told.written] == [2]
+    assert sorted(each.bytes_down for each in told.connections.listed(9, 2.0)[0]) == [4, 10, 30]
+    told.say(3.0, news(2, 2))
+    assert [each.bytes_down for each in told.written] == [2], "it was the quietest again"
+    told.say(4.0, news(2, 9))
+    assert [each.bytes_down for each in told.written] == [2, 10]
+    assert sorted(each.bytes_down for each in told.connections.listed(9, 4.0)[0]) == [4, 9, 30]
+
+
+def test_interfaces_of_a_connection_are_bounded(told: Told) -> None:
+    for each in range(100):
+        told.say(0.0, news(1, 1, bytes_by_network={f"x{each}": 1}))
+    told.say(0.0, news(1, 1, bytes_by_network={"x0": 7}))
+    by = told.connections.listed(1, 0.0)[0][0].bytes_by_network
+    assert len(by) == 16
+    assert by["x0"] == 7
+
+
+def test_what_is_remembered_of_those_that_are_over_is_bounded(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_connections, "_REMEMBERED", 10)
+    for each in range(100):
+        told.say(0.0, news(each, 1, ended=True))
+    assert len(told.connections._over) == 10
+
+
+def test_a_crowd_that_falls_silent_has_room_in_the_history(tmp_path: Path) -> None:
+    told = Told(tmp_path / "history.sqlite")
+    told.history = History(tmp_path / "other.sqlite")
+    told.connections = told.begun()
+    for each in range(0, 2000, 200):
+        told.say(0.0, *(news(number, 1) for number in range(each, each + 200)))
+    for second in range(60, 70):
+        told.check(float(second))
+        told.history.flush()
+    assert told.history.dropped == 0
+    assert len(told.written) == 2000
+    told.history.close()
+
+
+def test_the_next_daemon_hears_what_lives(told: Told) -> None:
+    told.say(0.0, news(1, 100))
+    told.connections = told.begun()
+    told.say(5.0, news(1, 120, age_s=6.0))
+    told.say(6.0, news(1, 150, ended=True))
+    assert [each.bytes_down for each in told.written] == [150]
+
+
+async def test_a_connection_is_found_by_its_server(told: Told) -> None:
+    told.say(0.0, news(1, server="www.Example.org", decision=3), news(2, server="2001:db8::1"))
+    told.say(0.0, news(3, server="198.51.100.1", port=22, decision=4))
+    for wanted, decision in (
+        ("example.org", 3),
+        ("www.example.org:443", 3),
+        ("EXAMPLE.org:443", 3),
+        ("198.51.100.1", 4),
+        ("198.51.100.1:22", 4),
+        ("2001:db8::1", None),
+        ("[2001:db8::1]:443", None),
+    ):
+        found = await told.connections.find(wanted, EPOCH)
+        assert found is not None, wanted
+        assert (found.decision, found.gateway, found.ended_unix_s) == (
+            decision,
+            "gw.example",
+            EPOCH,
+        )
+    for wanted in ("xample.org", "example.org:80", "100.1", "1", "443", "www", ""):
+        assert await told.connections.find(wanted, EPOCH) is None, wanted
+
+
+async def test_what_lives_is_found_before_what_is_over(told: Told) -> None:
+    async def number(connections: ToldConnections) -> int | None:
+        found = await connections.find("github.com", EPOCH + 100.0)
+        return found.decision if found else None
+
+    told.say(0.0, news(1, decision=1), news(2, decision=2, ended=True))
+    assert await number(told.connections) == 1
+    told.say(1.0, news(1, decision=1, ended=True))
+    assert await number(told.connections) == 1, "the last that ended"
+    assert await number(told.begun()) == 1, "of the history"
+    without = ToldConnections(list, lambda _number: None, None)
+    assert await number(without) is None
+    told.say(2.0, news(3, server="notgithub.com", decision=9, ended=True))
+    assert await number(told.begun()) == 1, "a part of a name is not enough"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.integers(0, 100),
+            st.booleans(),
+            st.sampled_from([0.5, 10.0, 61.0]),
+        ),
+        max_size=30,
+    )
+)
+def test_nothing_is_written_twice_or_lost(
+    tmp_path_factory: pytest.TempPathFactory, said: list[tuple[int, int, bool, float]]
+) -> None:
+    told = Told(tmp_path_factory.mktemp("told") / "history.sqlite")
+    most: Counter[int] = Counter()
+    over: set[int] = set()
+    now_s = 0.0
+    for number, down, ends, pause_s in said:
+        # After its end a proxy says nothing more of a connection, but its end again.
+        ended = ends or number in over
+        told.say(now_s, news(number, down, server=f"{number}", ended=ended))
+        most[number] = max(most[number], down)
+        over |= {number} if ended else set()
+        now_s += pause_s
+        told.check(now_s)
+    told.check(now_s + 100.0)
+    written: Counter[int] = Counter()
+    for record in told.written:
+        written[int(record.server)] += record.bytes_by_network.get("wlan0", 0)
+        assert record == replace(record, bytes_down=record.bytes_by_network.get("wlan0", 0))
+    assert +written == +most
+    told.history.close()
