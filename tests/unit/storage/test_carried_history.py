@@ -137,6 +137,18 @@ def test_servers_are_told_apart_by_the_gateway(path: Path) -> None:
     assert addresses == {"gw.example.org": known, "other.example": known}
 
 
+def test_totals_beyond_what_sqlite_counts_hide_no_others(path: Path) -> None:
+    history = History(path, max_waiting=10_000)
+    key = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
+    history.add_flow(FlowRecord((Subflow(key, "wlan0", 5, 0),), None, None, 30.0, "a.example"))
+    for _ in range(9_300):
+        history.add_carried(replace(GITHUB, bytes_by_network={"lte0": 10**15}))
+    history.close()
+    servers = bytes_by_server(path, 0.0).servers
+    assert servers["a.example", None] == {"wlan0": 5}
+    assert servers["github.com", "gw.example.org"]["lte0"] > 9 * 10**18
+
+
 def test_completeness_begins_where_a_table_has_forgotten(path: Path) -> None:
     history = History(path, max_rows=5)
     history.add_flow(FlowRecord((), None, None, 1.0, None))
