@@ -81,13 +81,15 @@ def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
         browsed = person.browse(zero_at_s=time.monotonic(), limit_s=lasts_s + 20.0)
         for thread in threads:
             thread.join()
-        explained = daemon.cedos("explain", "--json").stdout
-        for command in (("status",), ("explain",), ("usage",)):
+        explained = daemon.cedos("explain", media.HOST, "--json").stdout
+        used = daemon.cedos("usage", "--json").stdout
+        for command in (("status",), ("explain", media.HOST), ("usage",)):
             done = daemon.cedos(*command)
             print(done.stdout, done.stderr)
         print(told(browsed, found))
         judge(wanted, browsed, found)
-        assert json.loads(explained)
+        assert json.loads(explained)["gateway"] == GATEWAY
+        judge_usage(json.loads(used), cloned_bytes)
 
 
 def walk(begins_s: float) -> tuple[Access, Access]:
@@ -136,3 +138,19 @@ def judge(wanted: BrowsingPlan, browsed: Browsed, found: dict[str, Any]) -> None
     for each in found.values():
         assert each.whole, found
         assert each.stall_s < LONGEST_WAIT_S, found
+
+
+def judge_usage(used: dict[str, Any], cloned_bytes: int) -> None:
+    """What went through the gateway has the names of its servers, and over which networks it went."""
+    through = {
+        each["server"]: each["bytes_by_network"]
+        for each in used["servers"]
+        if each["gateway"] == GATEWAY
+    }
+    assert sum(through[media.HOST].values()) > 1_000_000, used
+    largest = max(through.values(), key=lambda each: sum(each.values()))
+    assert sum(largest.values()) >= cloned_bytes, used
+    assert set(largest) == {"wlan0", "lte0"}, used
+    itself = [each for each in used["servers"] if each["server"] == GATEWAY]
+    rest = sum(sum(each["bytes_by_network"].values()) for each in itself)
+    assert rest < 0.1 * sum(sum(each.values()) for each in through.values()), used

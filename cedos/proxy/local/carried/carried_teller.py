@@ -2,10 +2,13 @@
 
 import asyncio
 import secrets
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cedos.api.carried import CarriedReport
+import msgspec
+
+from cedos.api.carried import CarriedNews, CarriedReport
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
 from cedos.proxy.local.carried.carried_connections import CarriedConnections
@@ -17,6 +20,7 @@ _TELL_S: Final = 3.0
 _ABSENT_S: Final = 10.0
 _TIMEOUT_S: Final = 1.0
 _MOST_ADDRESSES: Final = 16
+_MOST_BYTES: Final = 48_000
 
 
 class CarriedTeller:
@@ -43,7 +47,7 @@ class CarriedTeller:
             silent_s += pause_s
 
     async def _tell(self) -> bool:
-        news = self._connections.news()
+        news = list(_that_fit(self._connections.news()))
         for address in sorted(self._connections.addresses):
             self._addresses.pop(address, None)
             self._addresses[address] = None
@@ -59,3 +63,13 @@ class CarriedTeller:
             return False
         self._connections.told(news)
         return True
+
+
+def _that_fit(news: Iterable[CarriedNews]) -> Iterator[CarriedNews]:
+    """A daemon takes 64 KiB at once; names are as long as programs like."""
+    room = _MOST_BYTES
+    for one in news:
+        room -= len(msgspec.json.encode(one)) + 1
+        if room < 0:
+            break
+        yield one

@@ -5,16 +5,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from cedos.api.carried import CarriedReport
+from cedos.api.carried import MOST_TOLD, CarriedReport
 from cedos.errors import DaemonUnreachableError
 from cedos.proxy.local.carried import carried_teller
+from cedos.proxy.local.carried.carried_connections import CarriedConnections
 from cedos.proxy.local.carried.carried_teller import CarriedTeller
 
 pytestmark = pytest.mark.anyio
 
 Ends = Any
+
+
+class Nowhere:
+    """A session that has carried nothing."""
+
+    def paths(self) -> list[Any]:
+        return []
+
+    def received_by_network(self) -> dict[str, int]:
+        return {}
+
+    sent_by_network = received_by_network
+
+
+class Endless:
+    """A stream to a server with the longest name that is no name."""
+
+    server, port = "\x1b" * 400, 443
+    received_bytes = sent_bytes = 10**12
+    over, broken = False, None
 
 
 class Daemon:
@@ -94,3 +116,15 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
     assert [each.bytes_up for each in daemon.reports[0].connections] == [3]
     stays.close()
     teller.cancel()
+
+
+async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None:
+    carried = CarriedConnections(asyncio.get_running_loop().time)
+    for _ in range(MOST_TOLD):
+        carried.began(Nowhere(), Endless(), lambda _label: None)  # type: ignore[arg-type]
+    teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), carried, "gw").run())
+    await until(lambda: len(daemon.reports) > 20)
+    teller.cancel()
+    assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
+    told = {each.number for report in daemon.reports for each in report.connections}
+    assert told == set(range(MOST_TOLD)), "each has its turn"
