@@ -55,6 +55,7 @@ from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.sent import Sent
 from cedos.selector.sessions.detour import Detour
+from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 _RECENT = 1000
@@ -88,6 +89,7 @@ class ApiBackend:
         problems: Callable[[], Sequence[str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         usage: Usage,
+        history: History | None,
         history_file: Path,
         config_file: Path | None,
         dry_run: bool,
@@ -107,7 +109,7 @@ class ApiBackend:
         self._problems = problems
         self._open_sockets = open_sockets
         self._usage = usage
-        self._history_file = history_file
+        self._history, self._history_file = history, history_file
         self._config_file = config_file
         self._dry_run = dry_run
         self._players = ToldPlayers()
@@ -191,6 +193,8 @@ class ApiBackend:
         return messages.messages(self._budgets, hard.barred_by, hard.unkept)
 
     async def usage(self, since_unix_s: float) -> UsageMessage:
+        if self._history is not None:  # what has just ended would be nowhere
+            await asyncio.to_thread(self._history.flush)
         counted = used.by_network(self._usage, since_unix_s)
         living: dict[str, Counter[str]] = defaultdict(Counter)
         for flow in await self._open_flows():

@@ -377,6 +377,7 @@ class Daemon:
             problems=self.problems,
             open_sockets=open_sockets,
             usage=usage,
+            history=self._history,
             history_file=config.history.path or state / HISTORY_FILE,
             config_file=config_file,
             dry_run=dry_run,

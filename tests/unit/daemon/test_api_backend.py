@@ -18,6 +18,7 @@ from cedos.model import FlowKey
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.open_sockets import OpenSockets
+from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
 
     others = (
         "reliability director hints log observer budgets hard_budgets prefetching transfers"
-        " probing problems config_file usage history_file"
+        " probing problems config_file usage history history_file"
     )
     parts: Any = dict.fromkeys(others.split())
     carried = ToldConnections(list, lambda _number: None, None)
@@ -144,6 +145,25 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
         ("gw.example", None, {"wlan0": 400}),
     ]
     backend._usage.close()
+
+
+async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
+    """It has left the living, and is not on the disk by itself for a second."""
+    history = History(tmp_path / "history.sqlite")
+    backend = backend_of(LivingFlows(), OpenSockets(None, None))
+    backend._history, backend._history_file = history, tmp_path / "history.sqlite"
+    backend._usage = Usage(tmp_path / Usage.FILE, "boot")
+    backend._carried = ToldConnections(list, lambda _number: None, history)
+    news = CarriedNews(
+        number=1, server="a.example", port=443, age_s=9.0, bytes_down=70,
+        bytes_by_network={"lte0": 70}, ended=True,
+    )  # fmt: skip
+    report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
+    await backend.told_carried(report, 1000)
+    (used,) = (await backend.usage(0.0)).servers
+    assert (used.server, used.bytes_by_network) == ("a.example", {"lte0": 70})
+    backend._usage.close()
+    history.close()
 
 
 async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:

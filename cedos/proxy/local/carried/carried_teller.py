@@ -17,8 +17,11 @@ _LOOK_S: Final = 1.0
 _TELL_S: Final = 3.0
 """Where nothing has changed: what nobody tells of for five seconds is not listed."""
 
-_ABSENT_S: Final = 10.0
-_TIMEOUT_S: Final = 1.0
+_AGAIN_S: Final = 4.0
+_ABSENT_S: Final = 60.0
+"""A busy daemon may not answer at once: what has ended waits so long to be told of."""
+
+_TIMEOUT_S: Final = 5.0
 _MOST_ADDRESSES: Final = 16
 _MOST_BYTES: Final = 48_000
 
@@ -34,15 +37,17 @@ class CarriedTeller:
         self._program = secrets.token_hex(16)
 
     async def run(self) -> None:
-        connections, silent_s = self._connections, 0.0
+        connections, silent_s, unheard_s = self._connections, 0.0, 0.0
         while True:
             pause_s = _LOOK_S
             connections.look()
             if connections and (connections.changed or silent_s >= _TELL_S):
-                if not await self._tell():
-                    connections.forget_ended()
-                    pause_s = _ABSENT_S
+                heard = await self._tell()
                 silent_s = 0.0
+                unheard_s = 0.0 if heard else unheard_s + _AGAIN_S
+                pause_s = _LOOK_S if heard else _AGAIN_S
+                if unheard_s >= _ABSENT_S:
+                    connections.forget_ended()
             await asyncio.sleep(pause_s)
             silent_s += pause_s
 

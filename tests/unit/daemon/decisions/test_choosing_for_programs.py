@@ -147,7 +147,7 @@ async def test_a_route_is_recorded_with_its_reason(stage: Stage) -> None:
 async def test_the_control_socket_knows_networks_by_name_and_interface(stage: Stage) -> None:
     others = (
         "flows reliability hints log budgets hard_budgets prefetching transfers probing problems"
-        " usage history_file"
+        " usage history history_file"
     )
     others += " open_sockets config_file usage history_file carried"
     parts: Any = dict.fromkeys(others.split())

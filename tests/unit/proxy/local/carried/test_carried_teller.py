@@ -54,8 +54,8 @@ class Daemon:
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     daemon = Daemon()
     monkeypatch.setattr(carried_teller, "ControlClient", lambda *_: daemon)
-    for name in ("_LOOK_S", "_ABSENT_S"):
-        monkeypatch.setattr(carried_teller, name, 0.02)
+    for name, value in (("_LOOK_S", 0.02), ("_AGAIN_S", 0.02), ("_ABSENT_S", 0.2)):
+        monkeypatch.setattr(carried_teller, name, value)
     return daemon
 
 
@@ -114,6 +114,8 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
     daemon.there = True
     await until(lambda: bool(daemon.reports))
     assert [each.bytes_up for each in daemon.reports[0].connections] == [3]
+    stays.write(b"d")
+    await until(lambda: daemon.reports[-1].connections[0].bytes_up == 4)
     stays.close()
     teller.cancel()
 
@@ -123,8 +125,27 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None
     for _ in range(MOST_TOLD):
         carried.began(Nowhere(), Endless(), lambda _label: None)  # type: ignore[arg-type]
     teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), carried, "gw").run())
-    await until(lambda: len(daemon.reports) > 20)
+
+    def told() -> set[int]:
+        return {each.number for report in daemon.reports for each in report.connections}
+
+    await until(lambda: told() == set(range(MOST_TOLD)))  # each has its turn
     teller.cancel()
     assert max(len(msgspec.json.encode(each)) for each in daemon.reports) < 64 * 1024
-    told = {each.number for report in daemon.reports for each in report.connections}
-    assert told == set(range(MOST_TOLD)), "each has its turn"
+
+
+async def test_what_ended_while_the_daemon_was_busy_is_told_afterwards(
+    ends: Ends, daemon: Daemon
+) -> None:
+    await ends.start()
+    daemon.there = False
+    teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), ends.carried, "gw").run())
+    reader, writer = await ends.forward(await ends.origin(sink))
+    writer.write_eof()
+    assert await reader.read() == b"0"
+    writer.close()
+    await asyncio.sleep(0.06)
+    daemon.there = True
+    await until(lambda: bool(daemon.reports))
+    assert [each.ended for each in daemon.reports[0].connections] == [True]
+    teller.cancel()
