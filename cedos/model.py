@@ -9,12 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address
 from math import inf
 from typing import Final, TypedDict
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is called by its address, and not by a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class NetworkKind(StrEnum):

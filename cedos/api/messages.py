@@ -3,7 +3,6 @@
 `None` means not known; times and sizes are in SI units as everywhere.
 """
 
-from ipaddress import ip_address
 from math import isfinite
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from cedos.model import (
     SizeEstimate,
     Strategy,
     Transfer,
+    is_address,
 )
 from predictors.calibration import Calibration
 
@@ -318,15 +318,7 @@ def server_matches(wanted: str, server: str, port: int) -> bool:
     texts = server, server_text(server, port)
     if wanted in texts:
         return True
-    return any(_names(wanted, text) for text in texts) and not _is_address(server)
-
-
-def _is_address(server: str) -> bool:
-    try:
-        ip_address(server)
-    except ValueError:
-        return False
-    return True
+    return any(_names(wanted, text) for text in texts) and not is_address(server)
 
 
 def _names(wanted: str, name: str) -> bool:

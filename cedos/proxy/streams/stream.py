@@ -3,10 +3,9 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Final, Protocol
 
-from cedos.model import Bulk, Direction, Label, Urgency
+from cedos.model import Bulk, Direction, Label, Urgency, is_address
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.streams.announced import AnnouncedBodies
 from cedos.proxy.streams.expected_bursts import ExpectedBursts
@@ -153,7 +152,7 @@ class ProxiedStream:
     def server(self) -> str:
         """Whom it is for: who is redirected asks for an address, and the first words have the name."""
         named = self._bodies.server_name if self._bodies is not None else None
-        return named if named is not None and _is_address(self.host) else self.host
+        return named if named is not None and is_address(self.host) else self.host
 
     # What a program's end calls
 
@@ -412,11 +411,3 @@ class ProxiedStream:
         self._sent_at_s = now_s
         self._burst_bytes += count
         return LARGE if self._burst_bytes > SMALL_BYTES else SMALL
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

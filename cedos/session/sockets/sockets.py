@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from cedos.errors import ConfigError, SessionError
-from cedos.model import Label
+from cedos.model import Label, is_address
 from cedos.session import keys
 from cedos.session.io import driver as drivers
 from cedos.session.io.advice import Chooser
@@ -237,12 +237,12 @@ def _shown(wanted: Sequence[Endpoint]) -> str:
 
 def _place(named: Endpoint) -> ServerPlace:
     """Its name, if it is one, is looked up when it is needed."""
-    endpoints = [(str(ip_address(named[0])), named[1])] if _is_address(named[0]) else []
+    endpoints = [(str(ip_address(named[0])), named[1])] if is_address(named[0]) else []
     return ServerPlace(named, endpoints, _lookup([named]))
 
 
 def _lookup(wanted: Sequence[Endpoint]) -> Callable[[], Awaitable[Sequence[Endpoint]]] | None:
-    if all(_is_address(host) for host, _ in wanted):
+    if all(is_address(host) for host, _ in wanted):
         return None
     return partial(_resolve, wanted, forever=True)
 
@@ -288,14 +288,6 @@ async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoin
         ):
             raise SessionError(f"{_shown(wanted)}: {unknown.strerror}") from unknown
         await asyncio.sleep(_AGAIN_S)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 __all__ = ["FIRST_PATH_S", "KEEP_ALIVE_S", "connect", "listen"]
