@@ -101,8 +101,8 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
     named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
     if decision.gateway:
         yield from textwrap.wrap(
-            f"{asked} goes through {decision.gateway}. This was decided for all {transfer.label.bulk}"
-            " data there, which it is part of.",
+            f"{asked} is reached through {decision.gateway}. This was decided for all"
+            f" {transfer.label.bulk} data of the session with it.",
             _WIDTH,
             initial_indent="  ",
             subsequent_indent="  ",

@@ -21,7 +21,6 @@ from cedos.storage.history_rows import (
     Matcher,
     carried_of,
     carried_row,
-    carried_target,
     decision_of,
     decision_row,
     decision_target,
@@ -206,20 +205,21 @@ class History:
             return _newest(self._flows.all(), wanted, rows, flow_of, limit)
 
     def carried(
-        self, limit: int = 20, *, flow: str | None = None, decision: int | None = None
+        self, limit: int = 20, *, server: Callable[[str, int], bool] = lambda *_: True
     ) -> list[CarriedRecord]:
         """The newest connections carried through a gateway; reads the disk.
 
-        `flow`: only those with this server (see `history_rows.matcher`).
+        `server`: only those for whose server and port this holds.
         """
-        matches = _anything if flow is None else matcher(flow)
+
+        def matches(_remote: str | None, port: int | None, name: str | None) -> bool:
+            return name is not None and port is not None and server(name, port)
 
         def wanted(record: CarriedRecord) -> bool:
-            known = decision is None or record.decision == decision
-            return known and matches(*carried_target(record))
+            return server(record.server, record.port)
 
         with self._disk:
-            rows = self._read(CARRIED, matches, decision, limit)
+            rows = self._read(CARRIED, matches, None, limit)
             return _newest(self._carried.all(), wanted, rows, carried_of, limit)
 
     def close(self) -> None:

@@ -184,11 +184,6 @@ def flow_target(flow: FlowRecord) -> tuple[str | None, int | None, str | None]:
     return str(key.remote), key.remote_port, flow.server_name
 
 
-def carried_target(carried: CarriedRecord) -> tuple[str | None, int | None, str | None]:
-    """What a carried connection is found by: no address, its port, its server."""
-    return None, carried.port, carried.server
-
-
 def matcher(flow: str) -> Matcher:
     """Whether a target is the one that a person means.
 

@@ -31,7 +31,6 @@ CREATE TABLE carried (
     port INTEGER NOT NULL, gateway TEXT NOT NULL, addresses TEXT NOT NULL,
     bytes_down INTEGER NOT NULL, bytes_up INTEGER NOT NULL, decision INTEGER,
     bytes_by_network TEXT NOT NULL);
-CREATE INDEX carried_decision ON carried (decision);
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -46,7 +45,7 @@ class HistoryTable(NamedTuple):
     insert: str
     prune: str
     newest: str
-    newest_of_number: str
+    newest_of_number: str | None = None
 
 
 DECISIONS = HistoryTable(
@@ -68,8 +67,6 @@ CARRIED = HistoryTable(
     "INSERT INTO carried VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "DELETE FROM carried WHERE id <= (SELECT max(id) FROM carried) - ?",
     "SELECT * FROM carried WHERE matches(NULL, port, server) ORDER BY id DESC LIMIT ?",
-    "SELECT * FROM carried WHERE matches(NULL, port, server) AND decision = ?"
-    " ORDER BY id DESC LIMIT ?",
 )
 _HIGHEST_NUMBER = "SELECT coalesce(max(number), 0) FROM decision"
 
@@ -114,7 +111,7 @@ class Store:
         connection = self._opened()
         try:
             connection.create_function("matches", 3, matches, deterministic=True)
-            if number is None:
+            if number is None or table.newest_of_number is None:
                 found = connection.execute(table.newest, (limit,))
             else:
                 found = connection.execute(table.newest_of_number, (number, limit))

@@ -12,7 +12,7 @@ from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
 from cedos.model import Bulk, Label, Strategy, Urgency
-from cedos.session.io.advice import ASK_S, KnownNetwork, Question
+from cedos.session.io.advice import ASK_S, VALID_S, KnownNetwork, Question
 
 _TIMEOUT_S: Final = 1.0
 _ABSENT_S: Final = 10.0
@@ -34,7 +34,7 @@ class DaemonChooser:
         self._named_s = self._absent_s = float("-inf")
         self._asking = threading.Lock()
         self._answers: dict[Question, tuple[float, Strategy | None]] = {}
-        self._decided: dict[Label, int] = {}
+        self._decided: dict[Label, tuple[float, int]] = {}
 
     async def learn(self) -> None:
         """Asks which networks there are, of which kind, and whether metered, unless it just has."""
@@ -53,8 +53,9 @@ class DaemonChooser:
         return strategy if known else await asyncio.to_thread(self._ask, question, now)
 
     def decided(self, label: Label) -> int | None:
-        """Of this process' last one; what another session was told a moment ago counts."""
-        return self._decided.get(label)
+        """Of the last one that counts still, of whichever session of this process."""
+        decided_s, number = self._decided.get(label, (float("-inf"), None))
+        return number if asyncio.get_running_loop().time() - decided_s < VALID_S else None
 
     def _known(self, question: Question, now: float) -> tuple[bool, Strategy | None]:
         """Whether it need not be asked now, and the answer then."""
@@ -107,7 +108,7 @@ class DaemonChooser:
                 waited_s=question.waited_s,
             )
         )
-        self._decided[question.label] = decision.number
+        self._decided[question.label] = now, decision.number
         if not decision.evaluations:
             return None
         choice = decision.choice

@@ -417,7 +417,6 @@ async def _listen(
     redirection: Redirection | None,
     joined: joined_gateway.JoinedGateway,
 ) -> None:
-    await asyncio.to_thread(say_who_chooses, directories().socket)
     proxy.open(listening)
     for address, port in dns:
         names.open(address, port)
@@ -439,16 +438,17 @@ async def _listen(
             datagrams.open() if datagrams is not None else None,
         )
         log.info("carries what its users connect to", but="local networks and VPNs go direct")
+    await asyncio.to_thread(say_who_chooses, directories().socket)
     await asyncio.get_running_loop().create_future()
 
 
 def say_who_chooses(control: Path) -> None:
     """To a person, once: without the daemon it all works, and less of it."""
-    without = "metered networks are used only while there is no other one"
+    without = "metered networks are used only where there is no other"
     try:
         ControlClient(control, _DAEMON_S).networks()
     except DaemonUnreachableError:
-        log.info(f"no daemon answers: {without}, until one does")
+        log.info(f"no daemon answers yet: until then {without}")
     except CedosError as error:
         log.warning(f"the daemon cannot be asked: {without}", why=str(error))
     else:

@@ -52,11 +52,11 @@ async def _through_a_gateway(
     gateway, number = connection.gateway, connection.decision
     if number is None:
         raise NotFoundError(
-            f"{flow} goes through {gateway}; nothing was decided yet about such data there"
+            f"{flow} is reached through {gateway}; nothing was decided yet about such data there"
         )
     decision = await log.numbered(number)
     if decision is None:
         raise NotFoundError(
-            f"{flow} goes through {gateway}; decision {number} about it is forgotten"
+            f"{flow} is reached through {gateway}; decision {number} about such data is forgotten"
         )
     return DecisionMessage.of(decision, gateway=gateway)

@@ -37,6 +37,7 @@ class ToldConnection:
         carried = self.carried.at_least(told)
         if carried != self.carried:
             self.carried, self.moved_at_s = carried, now_s
+        self.server = news.server  # an address, until its first words had the name
         self.ended, self.ended_unix_s = news.ended, 0.0
 
     def decided(self, number: int, strategy: Strategy | None) -> None:

@@ -9,18 +9,23 @@ from typing import Final
 
 from cedos.api.carried import CarriedNews, CarriedReport
 from cedos.api.messages import CarriedMessage, server_matches
+from cedos.daemon.flows.carried_bytes import CarriedBytes
 from cedos.daemon.flows.told_connection import ToldConnection
 from cedos.errors import ConfigError
-from cedos.model import Network, Strategy
+from cedos.model import Network, Strategy, is_address
 from cedos.storage.carried_record import CarriedRecord
 from cedos.storage.history import History
 
 _VALID_S: Final = 5.0
 _SILENT_S: Final = 60.0
-_MOST_PROGRAMS: Final = 64
-_MOST_CONNECTIONS: Final = 4096
+_MOST_PROGRAMS: Final = 128
+_MOST_OF_A_USER: Final = 96
+"""Programs, so that one user leaves room for others. (Each `cedos forward -W` is one.)"""
+
+_MOST_CONNECTIONS: Final = 8192
+"""Of all programs together."""
+
 _REMEMBERED: Final = 8192
-_LOOKED_AT: Final = 100
 _BOOKED_AT_ONCE: Final = 500
 """Of silent programs: the history has room for 1,000 between two writes."""
 
@@ -35,7 +40,8 @@ class _Program:
     def heard(self, report: CarriedReport, now_s: float) -> None:
         if report.gateway != self.gateway:  # one text for all that it tells of
             self.gateway = report.gateway
-        self.addresses, self.heard_at_s = report.addresses, now_s
+        self.addresses = tuple(filter(is_address, report.addresses))
+        self.heard_at_s = now_s
 
 
 class ToldConnections:
@@ -67,9 +73,11 @@ class ToldConnections:
         key = uid, report.program
         program = self._programs.get(key)
         if program is None:
-            if len(self._programs) >= _MOST_PROGRAMS:
+            of_the_user = sum(each == uid for each, _ in self._programs)
+            if len(self._programs) >= _MOST_PROGRAMS or of_the_user >= _MOST_OF_A_USER:
                 raise ConfigError(
-                    f"carried: more than {_MOST_PROGRAMS} programs tell of their connections"
+                    f"carried: more than {_MOST_PROGRAMS} programs, or {_MOST_OF_A_USER} of one"
+                    " user, tell of their connections"
                 )
             program = self._programs[key] = _Program(report.gateway)
         program.heard(report, now_s)
@@ -78,7 +86,7 @@ class ToldConnections:
             self._told(key, program, news, now_s)
             if news.ended:
                 self._book(key, program, news.number, now_unix_s)
-        many = len(program.connections) - _MOST_CONNECTIONS
+        many = sum(len(each.connections) for each in self._programs.values()) - _MOST_CONNECTIONS
         known = program.connections
         for number in heapq.nsmallest(many, known, key=lambda each: known[each].moved_at_s):
             self._book(key, program, number, now_unix_s)
@@ -133,9 +141,11 @@ class ToldConnections:
             return found.record((), found.ended_unix_s, self._names)
         if self._history is None:
             return None
-        # There also a part of a name is enough.
-        near = await asyncio.to_thread(self._history.carried, _LOOKED_AT, flow=wanted)
-        return next((each for each in near if server_matches(wanted, each.server, each.port)), None)
+
+        def meant(server: str, port: int) -> bool:
+            return server_matches(wanted, server, port)
+
+        return next(iter(await asyncio.to_thread(self._history.carried, 1, server=meant)), None)
 
     def _told(
         self, key: tuple[int, str], program: _Program, news: CarriedNews, now_s: float
@@ -157,7 +167,9 @@ class ToldConnections:
         self, key: tuple[int, str], program: _Program, number: int, ended_unix_s: float
     ) -> None:
         connection = program.connections.pop(number)
-        if self._history is not None and connection.carried != connection.booked:
+        if self._history is not None and connection.carried != (
+            connection.booked or CarriedBytes()
+        ):
             self._history.add_carried(
                 connection.record(program.addresses, ended_unix_s, self._names)
             )

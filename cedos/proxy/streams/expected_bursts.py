@@ -35,8 +35,9 @@ class ExpectedBursts:
         self._bytes = dict.fromkeys(Direction, 0)
         self._expected = dict.fromkeys(Direction, inf)
 
-    def begins(self, direction: Direction, now_s: float) -> bool:
-        return direction is Direction.UP and now_s - self._moved_s > _PAUSE_S
+    def begins(self, now_s: float) -> bool:
+        """Whether what the program sends now asks for something new."""
+        return now_s - self._moved_s > _PAUSE_S
 
     def begin(self, server: str, port: int) -> None:
         """The program asks this server for something."""

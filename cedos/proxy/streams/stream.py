@@ -233,12 +233,13 @@ class ProxiedStream:
         while begin < len(data) and (room := self.room_bytes) > 0:
             chunk = view[begin : begin + min(room, self._chunk_bytes)]
             head = StreamBytes.head(self.number, self.sent_bytes)
+            held = self._held
             self._held = not self._session.try_put(self, head, chunk, self._label(len(chunk)))
             if self._held:
                 break
             if self._bodies is not None:
                 self._announce(self._bodies.sends(self.sent_bytes, chunk), Direction.UP)
-            self._expect(Direction.UP, len(chunk))
+            self._expect(Direction.UP, len(chunk), goes_on=held)
             self.sent_bytes += len(chunk)
             begin += len(chunk)
         return begin
@@ -328,7 +329,7 @@ class ProxiedStream:
             raise ValueError("a stream's bytes came in another order than they were sent in")
         if self._bodies is not None:
             self._announce(self._bodies.comes(frame.offset, frame.data), Direction.DOWN)
-        self._expect(Direction.DOWN, len(frame.data))
+        self._expect(Direction.DOWN, len(frame.data), goes_on=True)
         self.received_bytes += len(frame.data)
         if self.received_bytes > self._granted:
             raise ValueError("a stream brought more than its window")
@@ -349,12 +350,13 @@ class ProxiedStream:
             self._window_bytes, self._window_from = wider, self.read_bytes
             self._grant()
 
-    def _expect(self, direction: Direction, count: int) -> None:
+    def _expect(self, direction: Direction, count: int, *, goes_on: bool) -> None:
+        """`goes_on`: it is not the program that has paused."""
         bursts, bodies = self._bursts, self._bodies
         if bursts is None or (bodies is not None and bodies.says_lengths):
             return
         now_s = self._loop.time()
-        if bursts.begins(direction, now_s):
+        if not goes_on and bursts.begins(now_s):
             bursts.begin(self.server, self.port)
         for way, size in bursts.moves(direction, count, now_s):
             if size > SMALL_BYTES:

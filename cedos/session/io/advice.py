@@ -69,7 +69,7 @@ class Chooser(Protocol):
         ...
 
     def decided(self, label: Label) -> int | None:
-        """The number of the last decision about a label, by which a person finds it."""
+        """The number of the decision about a label that counts now, by which a person finds it."""
         ...
 
 

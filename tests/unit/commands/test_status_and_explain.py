@@ -325,8 +325,8 @@ def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(
         told = list(explain.lines(each, 0.0, "github.com"))
         text = " ".join(line.strip() for line in told)
         assert (
-            "github.com goes through gw.example. This was decided for all small data there, which it"
-            " is part of. Download of"
+            "github.com is reached through gw.example. This was decided for all small data of the"
+            " session with it. Download of"
         ) in text
         assert max(map(len, told)) <= 100
         assert "Nothing was decided about" not in text

@@ -65,15 +65,16 @@ def test_they_are_found_from_memory_and_from_the_file(path: Path) -> None:
     newer = replace(GITHUB, server="2001:db8::1", port=22, decision=None)
     history.add_carried(newer)
     assert history.carried() == [newer, GITHUB]
-    assert history.carried(flow="GitHub.com:443") == [GITHUB]
-    assert history.carried(flow="github.com:22") == []
-    assert history.carried(flow="[2001:db8::1]:22") == [newer]
-    assert history.carried(decision=5) == [GITHUB]
+    assert history.carried(server=lambda name, port: (name, port) == ("github.com", 443)) == [
+        GITHUB
+    ]
+    assert history.carried(server=lambda _name, port: port == 22) == [newer]
+    assert history.carried(server=lambda *_: False) == []
     assert history.carried(1) == [newer]
     history.close()
     again = History(path)
     assert again.carried() == [newer, GITHUB]
-    assert again.carried(flow="github", decision=5) == [GITHUB]
+    assert again.carried(1, server=lambda name, _port: name == "github.com") == [GITHUB]
     again.close()
 
 

@@ -10,7 +10,7 @@ _MOST_TEXT = 253
 
 
 class CarriedConnection:
-    """Of a stream, as long as somebody is to hear of it.
+    """Of a stream, as it was when it was last looked at; one that has ended is let go.
 
     `decided`: the number of the daemon's last decision about a label in the session that carries it.
     """
@@ -22,49 +22,57 @@ class CarriedConnection:
         began_s: float,
         decided: Callable[[Label], int | None],
     ) -> None:
-        self._number, self._stream, self._began_s = number, stream, began_s
+        self._number, self._began_s = number, began_s
+        self._stream: ProxiedStream | None = stream
         self._decided = decided
         self._decision: int | None = None
+        self._server, self._port = stream.server, stream.port
+        self._down_bytes = self._up_bytes = 0
         self._by_network: dict[str, int] = {}
-        self._down_bytes = self._up_bytes = 0  # of which it is known over which networks
-        self._told: tuple[int, bool] | None = None
+        self._down_left = self._up_left = 0  # of which it is not known over which networks
+        self._told: tuple[int, int, bool] | None = None
 
     @property
     def ended(self) -> bool:
-        return self._stream.over or self._stream.broken is not None
+        return self._stream is None
 
     @property
     def changed(self) -> bool:
         """Whether it is another than was told."""
-        moved = self._stream.received_bytes + self._stream.sent_bytes
-        return self._told != (moved, self.ended)
+        return self._told != (self._down_bytes, self._up_bytes, self.ended)
 
     def told(self, news: CarriedNews) -> None:
-        self._told = news.bytes_down + news.bytes_up, news.ended
+        self._told = news.bytes_down, news.bytes_up, news.ended
 
-    def came_over(self, down: Mapping[str, int], up: Mapping[str, int]) -> None:
+    def look(self, down: Mapping[str, int], up: Mapping[str, int]) -> None:
         """What its session has carried since the last time, by network; its own went likewise."""
         stream = self._stream
-        if any(down.values()):
-            self._share(stream.received_bytes - self._down_bytes, down)
-            self._down_bytes = stream.received_bytes
-        if any(up.values()):
-            self._share(stream.sent_bytes - self._up_bytes, up)
-            self._up_bytes = stream.sent_bytes
+        if stream is None:
+            return
+        self._down_left += stream.received_bytes - self._down_bytes
+        self._up_left += stream.sent_bytes - self._up_bytes
+        self._down_bytes, self._up_bytes = stream.received_bytes, stream.sent_bytes
+        self._server = stream.server
+        if sum(down.values()):
+            self._share(self._down_left, down)
+            self._down_left = 0
+        # What was handed in has not gone yet.
+        gone = min(self._up_left, sum(up.values()))
+        self._share(gone, up)
+        self._up_left -= gone
+        large = max(self._down_bytes, self._up_bytes) > SMALL_BYTES
+        self._decision = self._decided(LARGE if large else SMALL) or self._decision
+        if stream.over or stream.broken is not None:
+            self._stream = None
 
     def news(self, now_s: float) -> CarriedNews:
-        stream = self._stream
-        large = max(stream.received_bytes, stream.sent_bytes) > SMALL_BYTES
-        if not self.ended:
-            # Of one that has ended the last one counts that was made while it lived.
-            self._decision = self._decided(LARGE if large else SMALL)
         return CarriedNews(
             number=self._number,
-            server=stream.server[:_MOST_TEXT],
-            port=stream.port,
+            server=self._server[:_MOST_TEXT],
+            port=self._port,
             age_s=max(0.0, now_s - self._began_s),
-            bytes_down=stream.received_bytes,
-            bytes_up=stream.sent_bytes,
+            bytes_down=self._down_bytes,
+            bytes_up=self._up_bytes,
             bytes_by_network=dict(self._by_network),
             decision=self._decision,
             ended=self.ended,

@@ -13,6 +13,8 @@ from cedos.session.sockets.connection import PathReport
 _MOST: Final = 8_192
 """Twice what a proxy carries at once: those that have ended wait to be told of."""
 
+_MOST_UNCHANGED: Final = 16
+
 _Counts = tuple[Mapping[str, int], Mapping[str, int]]
 
 
@@ -46,6 +48,8 @@ class CarriedConnections:
         decided: Callable[[Label], int | None],
     ) -> None:
         """One more; what is beyond 8,192 is not heard of."""
+        if session not in self._counted:  # what it carried for others before is not this one's
+            self._counted[session] = session.received_by_network(), session.sent_by_network()
         if len(self) < _MOST:
             number = next(self._numbers)
             self._sessions[number] = session
@@ -61,7 +65,7 @@ class CarriedConnections:
             down, up = map(_more, counts, before.get(session, ({}, {})))
             carried[session] = down, up
         for number, connection in self._connections.items():
-            connection.came_over(*carried[self._sessions[number]])
+            connection.look(*carried[self._sessions[number]])
 
     @property
     def addresses(self) -> set[str]:
@@ -74,11 +78,11 @@ class CarriedConnections:
         return any(each.changed for each in self._connections.values())
 
     def news(self) -> list[CarriedNews]:
-        """Of those that carried something, began or ended first; of others, while there is room."""
+        """Of those that carried something, began or ended; of others some, for a daemon that is new."""
         now_s = self._clock()
         connections = self._connections.values()
         first = [each for each in connections if each.changed]
-        others = (each for each in connections if not each.changed)
+        others = islice((each for each in connections if not each.changed), _MOST_UNCHANGED)
         return [each.news(now_s) for each in islice(chain(first, others), MOST_TOLD)]
 
     def told(self, news: Iterable[CarriedNews]) -> None:

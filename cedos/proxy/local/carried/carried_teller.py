@@ -21,6 +21,7 @@ _AGAIN_S: Final = 4.0
 _ABSENT_S: Final = 60.0
 """A busy daemon may not answer at once: what has ended waits so long to be told of."""
 
+_SELDOM_S: Final = 30.0
 _TIMEOUT_S: Final = 5.0
 _MOST_ADDRESSES: Final = 16
 _MOST_BYTES: Final = 48_000
@@ -48,6 +49,7 @@ class CarriedTeller:
                 pause_s = _LOOK_S if heard else _AGAIN_S
                 if unheard_s >= _ABSENT_S:
                     connections.forget_ended()
+                    pause_s = _SELDOM_S
             await asyncio.sleep(pause_s)
             silent_s += pause_s
 

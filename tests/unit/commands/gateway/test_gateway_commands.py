@@ -173,7 +173,7 @@ def test_the_units_have_no_privilege(cedos: Any) -> None:
     ("error", "level", "said"),
     [
         (None, "info", "the daemon chooses the networks"),
-        (DaemonUnreachableError("none there"), "info", "no daemon answers: metered networks"),
+        (DaemonUnreachableError("none there"), "info", "no daemon answers yet: until then metered"),
         (PrivilegeError("you may not open it"), "warning", "the daemon cannot be asked: metered"),
     ],
 )

@@ -45,8 +45,9 @@ class Daemon:
 
     def hears(self, decision: int | None, *, after_s: float = 5.0, ended: bool = False) -> None:
         news = CarriedNews(
-            number=1, server="github.com", port=443, age_s=1.0, decision=decision, ended=ended
-        )
+            number=1, server="github.com", port=443, age_s=1.0, bytes_down=9, decision=decision,
+            ended=ended,
+        )  # fmt: skip
         report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
         self.carried.told(report, 1000, 0.0, MADE + after_s)
 
@@ -116,12 +117,12 @@ async def test_of_what_is_over_the_newest_is_explained(
 async def test_a_connection_without_a_decision_says_where_it_goes(daemon: Daemon) -> None:
     daemon.hears(None)
     with pytest.raises(
-        NotFoundError, match=r"github\.com goes through gw\.example; nothing was decided"
+        NotFoundError, match=r"github\.com is reached through gw\.example; nothing was decided"
     ):
         await daemon.explains("github.com")
     daemon.hears(77)
     with pytest.raises(
-        NotFoundError, match=r"goes through gw\.example; decision 77 about it is forg"
+        NotFoundError, match=r"through gw\.example; decision 77 about such data is forg"
     ):
         await daemon.explains("github.com")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,7 +146,7 @@ def test_an_end_told_twice_or_followed_by_a_late_word_is_one_end(told: Told) -> 
 
 
 def test_a_silent_program_is_written_as_of_its_last_word(told: Told) -> None:
-    told.say(10.0, news(1, 100), news(2))
+    told.say(10.0, news(1, 100), news(2, 1), news(3))
     told.check(69.9)
     assert told.written == []
     told.check(70.0)
@@ -200,14 +201,50 @@ def test_numbers_are_each_programs_own(told: Told) -> None:
 
 
 def test_programs_are_bounded(told: Told) -> None:
-    for program in range(64):
+    for program in range(96):
         told.say(0.0, news(1), program=program)
     told.say(1.0, news(1, 5), program=3)
-    with pytest.raises(ConfigError, match="more than 64 programs"):
-        told.say(1.0, news(1), program=64)
+    with pytest.raises(ConfigError, match="96 of one user"):
+        told.say(1.0, news(1), program=96)
+    for program in range(32):
+        told.connections.told(report(news(1), program=program), USER + 1, 1.0, EPOCH)
+    with pytest.raises(ConfigError, match="more than 128 programs"):
+        told.connections.told(report(news(1)), USER + 2, 1.0, EPOCH)
     told.check(60.0)
-    told.say(60.0, news(1), program=64)
-    assert len(told.connections.unwritten(EPOCH)) == 1, "the one that was told last"
+    told.say(60.0, news(1, 7), program=96)
+    assert [each.bytes_down for each in told.connections.unwritten(EPOCH)] == [5, 7]
+
+
+def test_a_server_is_called_as_it_was_last(told: Told) -> None:
+    told.say(0.0, news(1, 10, server="192.0.2.7"))
+    told.say(1.0, news(1, 20, server="shop.example", ended=True))
+    assert [each.server for each in told.written] == ["shop.example"]
+
+
+def test_a_gateway_is_where_addresses_say(told: Told) -> None:
+    """Else a server's own row could be taken for a gateway's."""
+    claimed = msgspec.structs.replace(report(news(1, 5)), addresses=("bank.example", "2001:db8::7"))
+    told.connections.told(claimed, USER, 0.0, EPOCH)
+    assert told.connections.unwritten(EPOCH)[0].addresses == ("2001:db8::7",)
+
+
+def test_connections_of_all_programs_are_bounded_together(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_connections, "_MOST_CONNECTIONS", 3)
+    told.say(0.0, news(1, 1), news(2, 2), program=1)
+    told.say(1.0, news(1, 3), news(2, 4), program=2)
+    assert sum(map(len, (each.connections for each in told.connections._programs.values()))) == 3
+    assert [each.bytes_down for each in told.written] == [3]
+
+
+async def test_a_name_that_many_others_end_with_is_found(told: Told) -> None:
+    told.say(0.0, news(1, 1, server="x.com", decision=3, ended=True))
+    netflix = [news(2 + each, 1, server="netflix.com", ended=True) for each in range(120)]
+    told.say(1.0, *netflix)
+    found = await told.begun().find("x.com", EPOCH)
+    assert found is not None
+    assert found.decision == 3
 
 
 def test_connections_are_bounded_and_the_quietest_go_to_the_history(
@@ -294,14 +331,14 @@ async def test_what_lives_is_found_before_what_is_over(told: Told) -> None:
         found = await connections.find("github.com", EPOCH + 100.0)
         return found.decision if found else None
 
-    told.say(0.0, news(1, decision=1), news(2, decision=2, ended=True))
+    told.say(0.0, news(1, 7, decision=1), news(2, 7, decision=2, ended=True))
     assert await number(told.connections) == 1
-    told.say(1.0, news(1, decision=1, ended=True))
+    told.say(1.0, news(1, 7, decision=1, ended=True))
     assert await number(told.connections) == 1, "the last that ended"
     assert await number(told.begun()) == 1, "of the history"
     without = ToldConnections(list, lambda _number: None, None)
     assert await number(without) is None
-    told.say(2.0, news(3, server="notgithub.com", decision=9, ended=True))
+    told.say(2.0, news(3, 7, server="notgithub.com", decision=9, ended=True))
     assert await number(told.begun()) == 1, "a part of a name is not enough"
 
 

@@ -19,7 +19,7 @@ class Program:
         self.heard: list[tuple[Direction, int]] = []
 
     def moves(self, way: Direction, size: int) -> None:
-        if self.bursts.begins(way, self.now_s):
+        if way is UP and self.bursts.begins(self.now_s):
             self.bursts.begin(self.server, 443)
         self.heard += self.bursts.moves(way, size, self.now_s)
         self.now_s += 0.05

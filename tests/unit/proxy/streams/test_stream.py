@@ -268,3 +268,30 @@ async def test_of_http_its_own_word_counts() -> None:
     stream.ask("films.example", 80)
     stream.write(b"GET / HTTP/1.1\r\nHost: films.example\r\n\r\n")
     assert sent.told == []
+
+
+async def test_an_upload_that_stands_still_is_one_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a walk a session has no room for seconds, and the program has not paused."""
+    history = SizeHistory()
+    sent = Full()
+    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies(), bursts=ExpectedBursts(history))
+    stream.ask("photos.example", 443)
+    assert stream.write(bytes(200_000)) == 16_384
+    later_s = asyncio.get_running_loop().time() + 5.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later_s)
+    sent.room = 100
+    assert stream.write(bytes(183_616)) == 183_616
+    sent.ends = True
+    stream.finish()
+    stream.took(StreamEnd(1, 0))
+    assert history.larger("photos.example", 443, Direction.UP, 0) == [200_000.0]
+
+
+class Full(Sent):
+    """A session with room for some chunks more."""
+
+    room = 1
+
+    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+        self.room -= 1
+        return self.room >= 0 and super().try_put(stream, head, data, label)

@@ -1,5 +1,7 @@
 """Whose bytes went over which network, and what is told of it."""
 
+import gc
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
@@ -87,10 +89,57 @@ def test_what_was_not_carried_yet_waits_for_its_network(case: Case) -> None:
     assert case.carried.news()[0].bytes_by_network == {"lte0": 5_000}
 
 
+def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -> None:
+    """After a walk: a gigabyte over Wi-Fi, a rest, and then something over the phone."""
+    first = case.begin()
+    case.session.down = {"wlan0": 10**9}
+    first.received_bytes, first.over = 10**9, True
+    case.carried.look()
+    case.carried.told(case.carried.news())
+    case.carried.look()
+    case.session.down = {"wlan0": 10**9 + 500}  # keep-alives
+    alone = case.begin("lone.example")
+    case.session.down = {"wlan0": 10**9 + 500, "lte0": 5_100_000}
+    alone.received_bytes = 5_000_000
+    case.carried.look()
+    assert case.carried.news()[0].bytes_by_network == {"lte0": 5_000_000}
+
+
+def test_what_was_handed_in_goes_where_it_goes_later(case: Case) -> None:
+    stream = case.begin()
+    stream.sent_bytes = 2_000_000
+    case.session.up = {"wlan0": 300}
+    case.carried.look()
+    assert case.carried.news()[0].bytes_by_network == {"wlan0": 300}
+    case.session.up = {"wlan0": 300, "lte0": 2_000_500}
+    case.carried.look()
+    assert case.carried.news()[0].bytes_by_network == {"wlan0": 300, "lte0": 1_999_700}
+
+
+def test_a_stream_that_has_ended_is_let_go(case: Case) -> None:
+    stream = case.begin()
+    held = weakref.ref(stream)
+    stream.over = True
+    case.carried.look()
+    del stream
+    gc.collect()
+    assert held() is None
+    assert case.carried.news()[0].ended
+
+
+def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None:
+    stream = case.begin("192.0.2.7")
+    case.carried.look()
+    case.carried.told(case.carried.news())
+    stream.server, stream.sent_bytes = "shop.example", 300
+    case.carried.look()
+    assert case.carried.news()[0].server == "shop.example"
+
+
 def test_sessions_are_counted_apart(case: Case) -> None:
-    other = Session(down={"lte0": 10})
+    other = Session()
     mine, theirs = case.begin(), case.begin(session=other)
-    case.session.down = {"wlan0": 10}
+    case.session.down, other.down = {"wlan0": 10}, {"lte0": 10}
     mine.received_bytes = theirs.received_bytes = 8
     case.carried.look()
     assert [each.bytes_by_network for each in case.carried.news()] == [{"wlan0": 8}, {"lte0": 8}]
@@ -120,11 +169,17 @@ def test_no_byte_is_lost_or_counted_twice(seconds: list[tuple[int, dict[str, int
 def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> None:
     stream = case.begin()
     case.decisions = {Bulk.SMALL: 3, Bulk.LARGE: 4}
+    case.carried.look()
     assert case.carried.news()[0].decision == 3
     stream.received_bytes = 100_000
-    assert case.carried.news()[0].decision == 4
+    case.carried.look()
+    case.decisions = {}
+    case.carried.look()
+    assert case.carried.news()[0].decision == 4, "none counts now, that was the last"
     stream.over = True
+    case.carried.look()
     case.decisions = {Bulk.LARGE: 9}
+    case.carried.look()
     assert case.carried.news()[0].decision == 4
 
 
@@ -133,6 +188,7 @@ def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
     case.carried.told(case.carried.news())
     assert not case.carried.changed
     stream.broken = OSError("reset")
+    case.carried.look()
     assert case.carried.changed
     news = case.carried.news()
     assert [each.ended for each in news] == [True, False]
@@ -140,6 +196,7 @@ def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
     assert not case.carried.changed
     assert [each.server for each in case.carried.news()] == ["stays.example"]
     stays.over = True
+    case.carried.look()
     case.carried.forget_ended()
     assert len(case.carried) == 0
     case.carried.look()
@@ -152,10 +209,12 @@ def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case: C
     assert len(first) == MOST_TOLD
     case.carried.told(first)
     streams[3].received_bytes = 7
+    case.carried.look()
     servers = [each.server for each in case.carried.news()]
     late = [f"{MOST_TOLD + number}.example" for number in range(10)]
     assert sorted(servers[:11]) == sorted(["3.example", *late])
-    assert servers[11] == "0.example"
+    assert servers[11:14] == ["0.example", "1.example", "2.example"]
+    assert len(servers) == 11 + 16, "a daemon that is new hears of all of them in the end"
 
 
 def test_of_endlessly_many_only_so_many_are_kept(

@@ -54,8 +54,9 @@ class Daemon:
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     daemon = Daemon()
     monkeypatch.setattr(carried_teller, "ControlClient", lambda *_: daemon)
-    for name, value in (("_LOOK_S", 0.02), ("_AGAIN_S", 0.02), ("_ABSENT_S", 0.2)):
-        monkeypatch.setattr(carried_teller, name, value)
+    for name in ("_LOOK_S", "_AGAIN_S", "_SELDOM_S"):
+        monkeypatch.setattr(carried_teller, name, 0.02)
+    monkeypatch.setattr(carried_teller, "_ABSENT_S", 0.2)
     return daemon
 
 
