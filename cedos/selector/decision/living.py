@@ -62,8 +62,10 @@ class Living:
         """The times of all strategies, of those that would be expected of a new transfer.
 
         A strategy that shares no path with the current one pays the switch; one that keeps a path pays
-        nothing for it, as the data flow on. Whoever tries a network of which little is known (`old`) can
-        come back when it is bad: what that can cost is the time until then.
+        nothing for it, as the data flow on. One that adds a network is no faster than both at once
+        apart: this flow at its pace, and a new transfer over the other network once that is there.
+        Whoever tries a network of which little is known (`old`) can come back when it is bad: what
+        that can cost is the time until then.
 
         Args:
             predicted: of a new transfer.
@@ -76,7 +78,7 @@ class Living:
         staying = predicted.get(self.current)
         if staying is not None:
             staying = found[self.current] = self._staying(staying, size_bytes, used, silent=silent)
-        for strategy, time in predicted.items():
+        for strategy, new in predicted.items():
             if strategy == self.current:
                 continue
             shares_a_path = not set(strategy.networks).isdisjoint(self.current.networks)
@@ -84,10 +86,35 @@ class Living:
             limit_s = math.inf
             if staying is not None and strategy in old:
                 limit_s = staying.mean + TRYING_S + 2.0 * self.switch_cost_s
+            alone = predicted.get(self._joining(strategy))
+            time = new
+            if staying is not None and alone is not None:
+                time = self._no_sooner(new, staying, alone)
             found[strategy] = Distribution(
                 tuple([min(sample + moving_s, limit_s) for sample in time.samples])
             )
         return found
+
+    def _joining(self, strategy: Strategy) -> Strategy:
+        """The network alone that joins the flow's own one; `defer` where none does."""
+        others = tuple(name for name in strategy.networks if name not in self.current.networks)
+        joins = strategy.kind is StrategyKind.MPTCP and self.current.kind is StrategyKind.SINGLE
+        if joins and len(others) == len(strategy.networks) - 1 == 1:
+            return Strategy(StrategyKind.SINGLE, others)
+        return Strategy(StrategyKind.DEFER, ())
+
+    def _no_sooner(
+        self, together: Distribution, staying: Distribution, alone: Distribution
+    ) -> Distribution:
+        """Than both could share the rest from when the other network is there."""
+        samples = []
+        for number, sample in enumerate(together.samples):
+            share = (number + 0.5) / len(together.samples)
+            here_s, there_s = staying.quantile(share), alone.quantile(share)
+            carries_s = max(there_s - self.switch_cost_s, 0.0)
+            shared_s = here_s * there_s / max(here_s + carries_s, there_s)
+            samples.append(max(sample, min(here_s, shared_s)))
+        return Distribution(tuple(samples))
 
     def _staying(
         self,
