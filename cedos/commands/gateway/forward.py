@@ -382,9 +382,10 @@ async def _run(
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
     )
     running = loop.create_task(work)
-    tellers = [
+    teller = CarriedTeller(directories().socket, carried, joined.host)
+    telling = [
         loop.create_task(PlayerNews(directories().socket, players, clock).run()),
-        loop.create_task(CarriedTeller(directories().socket, carried, joined.host).run()),
+        loop.create_task(teller.run()),
     ]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
@@ -395,13 +396,14 @@ async def _run(
         if stdio is not None:
             raise CedosError("it was interrupted") from None
     finally:
-        for teller in tellers:
-            teller.cancel()
-        await asyncio.gather(*tellers, return_exceptions=True)
+        for task in telling:
+            task.cancel()
+        await asyncio.gather(*telling, return_exceptions=True)
         await names.close()
         if datagrams is not None:
             await datagrams.close()
         await proxy.close()
+        await teller.last()
         await link.close()
         await told.close()
         await ruled.close()

@@ -22,13 +22,13 @@ _ABSENT_S: Final = 60.0
 """A busy daemon may not answer at once: what has ended waits so long to be told of."""
 
 _SELDOM_S: Final = 30.0
-_TIMEOUT_S: Final = 5.0
+_TIMEOUT_S: Final = 2.0
 _MOST_ADDRESSES: Final = 16
 _MOST_BYTES: Final = 48_000
 
 
 class CarriedTeller:
-    """`run` until it is cancelled; without connections, or without a daemon, nothing is said."""
+    """`run` until it is cancelled, then `last`; without connections, or a daemon, nothing is said."""
 
     def __init__(self, socket: Path, connections: CarriedConnections, gateway: str) -> None:
         self._client = ControlClient(socket, _TIMEOUT_S)
@@ -52,6 +52,12 @@ class CarriedTeller:
                     pause_s = _SELDOM_S
             await asyncio.sleep(pause_s)
             silent_s += pause_s
+
+    async def last(self) -> None:
+        """What happened since: many a proxy carries one connection, for less than a second."""
+        self._connections.look()
+        if self._connections.changed:
+            await self._tell()
 
     async def _tell(self) -> bool:
         news = list(_that_fit(self._connections.news()))

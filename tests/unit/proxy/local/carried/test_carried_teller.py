@@ -150,3 +150,20 @@ async def test_what_ended_while_the_daemon_was_busy_is_told_afterwards(
     await until(lambda: bool(daemon.reports))
     assert [each.ended for each in daemon.reports[0].connections] == [True]
     teller.cancel()
+
+
+async def test_the_last_second_is_told_at_the_end(ends: Ends, daemon: Daemon) -> None:
+    """`ssh` by way of `cedos forward -W` may be over before anybody has looked."""
+    await ends.start()
+    teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw")
+    await teller.last()
+    assert daemon.reports == []
+    reader, writer = await ends.forward(await ends.origin(sink))
+    writer.write(b"abc")
+    writer.write_eof()
+    assert await reader.read() == b"3"
+    writer.close()
+    await teller.last()
+    [report] = daemon.reports
+    [one] = report.connections
+    assert (one.bytes_up, one.bytes_down) == (3, 1)
