@@ -330,7 +330,7 @@ async def _run(
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
-    own = RuledNetworks(directories().socket, joined.host, joined.port)
+    own = RuledNetworks(directories().socket, *joined.addresses)
 
     def usable(interface: str) -> bool:
         return (not networks or interface in networks) and own.may_use(interface)

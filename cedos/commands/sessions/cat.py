@@ -207,7 +207,7 @@ async def _call(
     timeout_s: float,
     reporter: Reporter,
 ) -> Connection:
-    ruled = RuledNetworks(directories().socket, server.host, server.port)
+    ruled = RuledNetworks(directories().socket, (server.host, server.port))
     await asyncio.to_thread(ruled.read)
 
     def usable(interface: str) -> bool:

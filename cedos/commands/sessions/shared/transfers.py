@@ -78,7 +78,8 @@ class Endpoints:
         """
         chooser = DaemonChooser(directories().socket) if may_use is None else None
         given = self.networks
-        ruled = RuledNetworks(directories().socket, self.server.host, self.server.port)
+        server = self.server
+        ruled = RuledNetworks(directories().socket, (server.host, server.port), *server.spares)
 
         def usable(interface: str) -> bool:
             allowed = not given or interface in given

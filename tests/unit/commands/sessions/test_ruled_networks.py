@@ -36,7 +36,10 @@ class Played:
 
 
 def asked(
-    monkeypatch: pytest.MonkeyPatch, played: Played, host: str = "home.example"
+    monkeypatch: pytest.MonkeyPatch,
+    played: Played,
+    host: str = "home.example",
+    *others: tuple[str, int],
 ) -> RuledNetworks:
     monkeypatch.setattr(ruled_networks, "ControlClient", lambda _socket, _timeout_s: played)
     later = (
@@ -44,7 +47,11 @@ def asked(
         Egress("eth0", 8, frozenset(), NetworkKind.ETHERNET, False),
     )
     found = RuledNetworks(
-        Path("socket"), host, 7000, looked_up=lambda _: ("192.0.2.7",), egresses=lambda _: later
+        Path("socket"),
+        (host, 7000),
+        *others,
+        looked_up=lambda name: ("192.0.2.7",) if name == host else ("192.0.2.8",),
+        egresses=lambda _: later,
     )
     found.read()
     return found
@@ -83,6 +90,19 @@ def test_other_rules_leave_all(monkeypatch: pytest.MonkeyPatch, rule: RuleReques
     assert ruled.may_use("usb0")
     assert ruled.may_use("unknown0")
     assert ruled.why == ""
+
+
+@pytest.mark.parametrize("about", ["second.example", "192.0.2.8"])
+def test_a_rule_about_one_node_holds_for_sessions_with_any(
+    monkeypatch: pytest.MonkeyPatch, about: str
+) -> None:
+    played = Played(RuleRequest(host=about, never=("metered",)))
+    assert asked(monkeypatch, played).may_use("usb0"), "it is not of this gateway"
+    ruled = asked(monkeypatch, played, "home.example", ("second.example", 7000))
+    assert not ruled.may_use("usb0")
+    assert ruled.may_use("wlan0")
+    assert not ruled.may_use("usb1")
+    assert ruled.why == f"your rule 1 for {about}: never metered"
 
 
 def test_without_a_daemon_there_are_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
