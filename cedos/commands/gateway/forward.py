@@ -41,6 +41,7 @@ from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
 from cedos.proxy.local.redirection.redirection import Redirection
+from cedos.proxy.names.known_names import KnownNames
 from cedos.proxy.request import authority
 from cedos.session.io.links import EgressReader
 from cedos.session.sockets.connection import Connection
@@ -336,7 +337,8 @@ async def _run(
         return (not networks or interface in networks) and own.may_use(interface)
 
     clock = asyncio.get_running_loop().time
-    carried = CarriedConnections(clock)
+    known = KnownNames()
+    carried = CarriedConnections(clock, known.name_of)
     sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
     link = GatewayLink(
         joined, DaemonChooser(directories().socket), usable, carried=carried, sizes=sizes
@@ -374,6 +376,7 @@ async def _run(
         near=domains,
         tunnelled=routes.has_tunnel,
         rules=ruled,
+        known=known,
     )
     loop = asyncio.get_running_loop()
     work = (

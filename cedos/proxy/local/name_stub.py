@@ -18,6 +18,7 @@ from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import is_near
 from cedos.proxy.local.rule_book import NoRules, RuleBook
 from cedos.proxy.names import resolver
+from cedos.proxy.names.known_names import KnownNames
 from cedos.proxy.names.messages import (
     NO_SUCH_NAME,
     SERVER_FAILED,
@@ -57,6 +58,7 @@ class NameStub:
         tunnelled: whether this host has a VPN: then what the gateway does not know is asked here, too.
         servers: this host's resolvers.
         rules: a user's; what is under one goes direct, so its name is looked up here.
+        known: hears of what is answered.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class NameStub:
         tunnelled: Callable[[], bool] = lambda: False,
         servers: Callable[[], Sequence[Endpoint]] = resolver.host_servers,
         rules: RuleBook | None = None,
+        known: KnownNames | None = None,
     ) -> None:
+        self._known = known
         self._link, self._fails_open, self._tunnelled = link, fails_open, tunnelled
         self._near = frozenset(each.strip(".").lower() for each in near)
         self._servers = servers
@@ -117,6 +121,12 @@ class NameStub:
 
     async def answer(self, message: bytes, question: AskedName) -> bytes:
         """Whoever knows, answers; where nobody does, that is said."""
+        found = await self._answer(message, question)
+        if self._known is not None and (reply := parse(found)) is not None:
+            self._known.learn(question.name, reply.addresses)
+        return found
+
+    async def _answer(self, message: bytes, question: AskedName) -> bytes:
         if self._is_near(question.name):
             return await self._here(message, question)
         if self._fails_open and self._rules.names(question.name):

@@ -13,6 +13,7 @@ class CarriedConnection:
     """Of a stream, as it was when it was last looked at; one that has ended is let go.
 
     `decided`: the number of the daemon's last decision about a label in the session that carries it.
+    `name_of`: an address' name, where its first words do not have one.
     """
 
     def __init__(
@@ -21,10 +22,11 @@ class CarriedConnection:
         stream: ProxiedStream,
         began_s: float,
         decided: Callable[[Label], int | None],
+        name_of: Callable[[str], str | None],
     ) -> None:
         self._number, self._began_s = number, began_s
         self._stream: ProxiedStream | None = stream
-        self._decided = decided
+        self._decided, self._name_of = decided, name_of
         self._decision: int | None = None
         self._server, self._port = stream.server, stream.port
         self._down_bytes = self._up_bytes = 0
@@ -68,7 +70,7 @@ class CarriedConnection:
     def news(self, now_s: float) -> CarriedNews:
         return CarriedNews(
             number=self._number,
-            server=self._server[:_MOST_TEXT],
+            server=(self._name_of(self._server) or self._server)[:_MOST_TEXT],
             port=self._port,
             age_s=max(0.0, now_s - self._began_s),
             bytes_down=self._down_bytes,

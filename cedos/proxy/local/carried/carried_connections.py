@@ -29,10 +29,15 @@ class CarryingSession(Protocol):
 
 
 class CarriedConnections:
-    """`began` with each; then now and then `look`, and `news` of them until they are `told`."""
+    """`began` with each; then now and then `look`, and `news` of them until they are `told`.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    `name_of`: the name of an address to which a program connects that looked it up before.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], name_of: Callable[[str], str | None] = lambda _: None
+    ) -> None:
+        self._clock, self._name_of = clock, name_of
         self._numbers = count()
         self._connections: dict[int, CarriedConnection] = {}  # told of longest ago first
         self._sessions: dict[int, CarryingSession] = {}
@@ -53,7 +58,9 @@ class CarriedConnections:
         if len(self) < _MOST:
             number = next(self._numbers)
             self._sessions[number] = session
-            self._connections[number] = CarriedConnection(number, stream, self._clock(), decided)
+            self._connections[number] = CarriedConnection(
+                number, stream, self._clock(), decided, self._name_of
+            )
 
     def look(self) -> None:
         """To be called each second: what went since the last time is spread over the networks."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.local.rule_book import NoRules
-from cedos.proxy.names import messages, resolver
+from cedos.proxy.names import known_names, messages, resolver
+from cedos.proxy.names.known_names import KnownNames
 from cedos.proxy.names.messages import answers, error_of, failed, read, truncated
 from cedos.proxy.names.resolver import (
     NobodyAnswersError,
@@ -231,6 +233,31 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     assert len(loopback_resolver.asked) <= 2
     sender.close()
     await one.close()
+
+
+async def test_what_programs_looked_up_is_known_by_its_address(
+    loopback_resolver: LoopbackResolver,
+) -> None:
+    link, known = Link(), KnownNames()
+    one = stub(link, loopback_resolver, known=known)
+    await found(one, "git.test")
+    assert known.name_of("192.0.2.1") == "git.test"
+    await found(one, "printer.local")
+    assert known.name_of("192.0.2.1") == "printer.local", "the last one"
+    link.says = lambda message: tells(message, code=NO_SUCH_NAME, records=0)
+    await found(one, "nowhere.test")
+    assert known.name_of("192.0.2.1") == "printer.local"
+    assert known.name_of("192.0.2.9") is None
+
+
+def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_names, "_MOST", 2)
+    known = KnownNames()
+    one, two, three = map(ip_address, ("192.0.2.1", "2001:db8::2", "192.0.2.3"))
+    known.learn("a.test", [one, two])
+    known.learn("b.test", [one])
+    known.learn("c.test", [three])
+    assert [known.name_of(str(each)) for each in (one, two, three)] == ["b.test", None, "c.test"]
 
 
 class Ruled(NoRules):

@@ -47,7 +47,8 @@ class Case:
         self.now_s = 100.0
         self.session = Session()
         self.decisions: dict[Bulk, int] = {}
-        self.carried = CarriedConnections(lambda: self.now_s)
+        self.names: dict[str, str] = {}
+        self.carried = CarriedConnections(lambda: self.now_s, self.names.get)
 
     def begin(self, host: str = "example.org", session: Session | None = None) -> Stream:
         stream = Stream(server=host)
@@ -134,6 +135,14 @@ def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None
     stream.server, stream.sent_bytes = "shop.example", 300
     case.carried.look()
     assert case.carried.news()[0].server == "shop.example"
+
+
+def test_an_address_without_words_has_the_name_that_was_looked_up(case: Case) -> None:
+    """Of ssh, say."""
+    case.names["192.0.2.22"] = "git.example"
+    case.begin("192.0.2.22")
+    case.begin("192.0.2.23")
+    assert [each.server for each in case.carried.news()] == ["git.example", "192.0.2.23"]
 
 
 def test_sessions_are_counted_apart(case: Case) -> None:
