@@ -25,7 +25,7 @@ class ToldSizes:
 
     def __init__(self, valid_s: float) -> None:
         self._valid_s = valid_s
-        self._parts: deque[_Told] = deque()
+        self._parts: deque[_Told] = deque(maxlen=_PARTS)
 
     def add(self, now: float, rank: int, size_bytes: int, direction: Direction) -> None:
         if not self._parts or now - self._parts[-1].at_s >= self._valid_s / _PARTS:

@@ -1,34 +1,58 @@
 """One connection of a program as it is carried: for whom, how much, and over which networks."""
 
 from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from cedos.api.carried import CarriedNews
 from cedos.model import Label
-from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES, ProxiedStream
+from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES
 
-_MOST_TEXT = 253
+_MOST_TEXT: Final = 253
+
+
+class CarriedStream(Protocol):
+    """What is read of a stream (`ProxiedStream` has it)."""
+
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def received_bytes(self) -> int: ...
+
+    @property
+    def sent_bytes(self) -> int: ...
+
+    @property
+    def over(self) -> bool: ...
+
+    @property
+    def broken(self) -> Exception | None: ...
 
 
 class CarriedConnection:
     """Of a stream, as it was when it was last looked at; one that has ended is let go.
 
     `decided`: the number of the daemon's last decision about a label in the session that carries it.
-    `name_of`: an address' name, where its first words do not have one.
+    `name`: of the address that the program asked for, until its first words have another one.
     """
 
     def __init__(
         self,
         number: int,
-        stream: ProxiedStream,
+        stream: CarriedStream,
         began_s: float,
         decided: Callable[[Label], int | None],
-        name_of: Callable[[str], str | None],
+        name: str | None,
     ) -> None:
         self._number, self._began_s = number, began_s
-        self._stream: ProxiedStream | None = stream
-        self._decided, self._name_of = decided, name_of
+        self._stream: CarriedStream | None = stream
+        self._decided = decided
         self._decision: int | None = None
-        self._server, self._port = stream.server, stream.port
+        self._asked_for, self._port = stream.server, stream.port
+        self._server = name or stream.server
         self._down_bytes = self._up_bytes = 0
         self._by_network: dict[str, int] = {}
         self._down_left = self._up_left = 0  # of which it is not known over which networks
@@ -54,7 +78,8 @@ class CarriedConnection:
         self._down_left += stream.received_bytes - self._down_bytes
         self._up_left += stream.sent_bytes - self._up_bytes
         self._down_bytes, self._up_bytes = stream.received_bytes, stream.sent_bytes
-        self._server = stream.server
+        if stream.server != self._asked_for:
+            self._server = stream.server
         if sum(down.values()):
             self._share(self._down_left, down)
             self._down_left = 0
@@ -70,7 +95,7 @@ class CarriedConnection:
     def news(self, now_s: float) -> CarriedNews:
         return CarriedNews(
             number=self._number,
-            server=(self._name_of(self._server) or self._server)[:_MOST_TEXT],
+            server=self._server[:_MOST_TEXT],
             port=self._port,
             age_s=max(0.0, now_s - self._began_s),
             bytes_down=self._down_bytes,

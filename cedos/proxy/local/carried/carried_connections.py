@@ -6,8 +6,7 @@ from typing import Final, Protocol
 
 from cedos.api.carried import MOST_TOLD, CarriedNews
 from cedos.model import Label
-from cedos.proxy.local.carried.carried_connection import CarriedConnection
-from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.local.carried.carried_connection import CarriedConnection, CarriedStream
 from cedos.session.sockets.connection import PathReport
 
 _MOST: Final = 8_192
@@ -49,7 +48,7 @@ class CarriedConnections:
     def began(
         self,
         session: CarryingSession,
-        stream: ProxiedStream,
+        stream: CarriedStream,
         decided: Callable[[Label], int | None],
     ) -> None:
         """One more; what is beyond 8,192 is not heard of."""
@@ -59,7 +58,7 @@ class CarriedConnections:
             number = next(self._numbers)
             self._sessions[number] = session
             self._connections[number] = CarriedConnection(
-                number, stream, self._clock(), decided, self._name_of
+                number, stream, self._clock(), decided, self._name_of(stream.server)
             )
 
     def look(self) -> None:

@@ -29,3 +29,6 @@ def test_endless_promises_come_to_a_bound() -> None:
         told.add(number / 10_000, 1, 10**17, UP)
     assert told.bytes_by_rank(1.0)[UP][1] == MOST_TOLD_BYTES
     assert len(told._parts) <= 8
+    for second in range(1_000):  # though nobody asks
+        told.add(float(second), 1, 1, UP)
+    assert len(told._parts) <= 8

@@ -52,7 +52,7 @@ class Case:
 
     def begin(self, host: str = "example.org", session: Session | None = None) -> Stream:
         stream = Stream(server=host)
-        self.carried.began(session or self.session, stream, self._decided)  # type: ignore[arg-type]
+        self.carried.began(session or self.session, stream, self._decided)
         return stream
 
     def _decided(self, label: Label) -> int | None:
@@ -142,6 +142,8 @@ def test_an_address_without_words_has_the_name_that_was_looked_up(case: Case) ->
     case.names["192.0.2.22"] = "git.example"
     case.begin("192.0.2.22")
     case.begin("192.0.2.23")
+    case.names["192.0.2.22"] = "other.example"  # what is looked up later is not meant
+    case.carried.look()
     assert [each.server for each in case.carried.news()] == ["git.example", "192.0.2.23"]
 
 

@@ -124,7 +124,7 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
 async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None:
     carried = CarriedConnections(asyncio.get_running_loop().time)
     for _ in range(MOST_TOLD):
-        carried.began(Nowhere(), Endless(), lambda _label: None)  # type: ignore[arg-type]
+        carried.began(Nowhere(), Endless(), lambda _label: None)
     teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), carried, "gw").run())
 
     def told() -> set[int]:
