@@ -12,7 +12,7 @@ from typing import Final
 
 from cedos.kernel.addresses import address
 from cedos.kernel.netlink import NetlinkMessage, attributes, unsigned
-from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields
+from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields, unread
 from cedos.model import FlowKey
 
 SOCK_DIAG_BY_FAMILY: Final = 20
@@ -46,7 +46,8 @@ class SocketFacts:
     """A TCP socket: rates in bit/s, times in seconds, None where the kernel has no sample yet.
 
     `receive_rtt_s` is the round trip as a receiver sees it, from an acknowledgement to the data that
-    it let go. `segments` are those with data that were sent, those sent again included.
+    it let go. `segments` are those with data that were sent, those sent again included. `unread`: more
+    than half of what may come lies there because the program has not read it.
     `counted` is False where the message came without a `tcp_info`.
     """
 
@@ -65,6 +66,7 @@ class SocketFacts:
     counted: bool
     receive_rtt_s: float | None = None
     segments: int = 0
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
         len(raw) >= TCP_INFO_COUNTED_BYTES,
         info.rcv_rtt / 1e6 or None,
         info.data_segs_out,
+        unread(raw),
     )
 
 

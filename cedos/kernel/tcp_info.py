@@ -21,7 +21,7 @@ _SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
-_TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII8xIIII8xI4xI16xQQIIII4xIQQ16xI4xQQ12xI")
+_TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII4xIIIII8xI4xI16xQQIIII4xIQQ16xI4xQQ12xII")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
@@ -40,6 +40,7 @@ class TcpInfoFields(NamedTuple):
     retrans: int
     last_data_recv: int
     last_ack_recv: int
+    rcv_ssthresh: int
     rtt: int
     rttvar: int
     snd_ssthresh: int
@@ -59,6 +60,7 @@ class TcpInfoFields(NamedTuple):
     bytes_sent: int
     bytes_retrans: int
     snd_wnd: int
+    rcv_wnd: int
 
 
 def tcp_info_fields(raw: bytes) -> TcpInfoFields:
@@ -70,6 +72,18 @@ def tcp_info_fields(raw: bytes) -> TcpInfoFields:
 
 def rtt_min_s(info: TcpInfoFields) -> float | None:
     return info.min_rtt / 1e6 if info.min_rtt not in (0, _NEVER_US) else None
+
+
+def unread(raw: bytes) -> bool:
+    """Whether more than half of what may come lies unread: the program is slower than the network.
+
+    Who reads at once grants the whole window, one who does not what is left of it
+    (docs/decisions/slow-readers.md). False where the kernel does not tell it (before Linux 6.2).
+    """
+    if len(raw) < _TCP_INFO.size:
+        return False
+    info = tcp_info_fields(raw)
+    return info.bytes_received > 0 and info.rcv_wnd < info.rcv_ssthresh / 2
 
 
 @dataclass(frozen=True, slots=True)

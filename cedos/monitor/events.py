@@ -74,7 +74,7 @@ class FlowSample:
     `rtt_s` is the kernel's smoothed estimate, which only sending refreshes; `receive_rtt_s` the one
     that receiving refreshes. `idle_down_s` counts from the last data received, `idle_ack_s` from the
     last acknowledgement. `state` is the kernel's number. Of `segments` with data, `retransmits` were
-    sent again.
+    sent again. `unread`: the program is slower than the network (`kernel.tcp_info.unread`).
     """
 
     key: FlowKey
@@ -92,6 +92,7 @@ class FlowSample:
     idle_ack_s: float = inf
     receive_rtt_s: float | None = None
     segments: int = 0
+    unread: bool = False
 
 
 class FlowSnapshots(Protocol):

@@ -22,6 +22,7 @@ from emu.console.help import block, examples
                 "decision   microseconds of one decision",
                 "gateway    unmodified curl through the gateway: both networks' sum, cuts, first bytes",
                 "profiler   microseconds and share of packets that reach user space",
+                "readers    metered data of programs that read slowly, and how late they are",
                 "relay      throughput, processor time and added time of the relay, against raw TCP",
                 "rescue     first packets of programs into a dead network: when under way",
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",

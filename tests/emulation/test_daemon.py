@@ -62,9 +62,13 @@ class Host:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
 
-    def download(self, *, mptcp: bool, size: int = BYTES) -> "subprocess.Popen[str]":
+    def received_bytes(self, network: str) -> int:
+        counters = self.laptop.client.ip("-s", "-j", "link", "show", network)
+        return int(json.loads(counters)[0]["stats64"]["rx"]["bytes"])
+
+    def download(self, *options: str, mptcp: bool, size: int = BYTES) -> "subprocess.Popen[str]":
         command = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
-        command += ["--max-time", "60", f"http://{SERVER}/bytes/{size}"]
+        command += ["--max-time", "60", *options, f"http://{SERVER}/bytes/{size}"]
         process: subprocess.Popen[str] = self.laptop.client.popen(
             *(["mptcpize", "run"] if mptcp else []), *command, stdout=subprocess.PIPE, text=True
         )
@@ -183,3 +187,31 @@ def test_a_program_under_exec_goes_where_its_size_says(host: Host) -> None:
         end(daemon)
     (network,) = by_size[0].choice.networks
     assert f" {address}/" in client.ip("-4", "address", "show", "dev", network)
+
+
+READER = f"""
+import socket, time
+with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
+    connection.connect(("{SERVER}", 80))
+    connection.sendall(b"GET /bytes/{BYTES} HTTP/1.1\\r\\nHost: {SERVER}\\r\\n\\r\\n")
+    began, got = time.monotonic(), 0
+    while got < {BYTES}:
+        got += len(connection.recv(16384))
+        time.sleep(max(0.0, began + got / 5e5 - time.monotonic()))
+"""
+
+
+def test_a_program_that_reads_slowly_gets_little_metered_data(host: Host) -> None:
+    """Both networks are expected to bring it sooner, but it reads 4 Mbit/s, which Wi-Fi alone brings."""
+    daemon = host.up()
+    try:
+        host.until(lambda: host.status()["default"]["network"] == "wlan0")
+        reader = host.laptop.client.popen(sys.executable, "-c", READER)
+        host.until(lambda: any(f["bytes_down"] > 2_500_000 for f in host.status()["flows"]))
+        before = host.received_bytes("lte0")
+        assert reader.wait(30) == 0
+        assert host.received_bytes("lte0") - before < 50_000, "nothing but pings"
+    finally:
+        output = end(daemon)
+    assert "Traceback" not in output

@@ -194,6 +194,7 @@ class Decider:
             observed_bps=flow.rate_bps,
             stalled_s=flow.stalled_s,
             waited_s=flow.waited_s(context.at_s),
+            pace_bps=flow.pace.rate_bps(context.at_s),
         )
         return self._with_barred(decide_again(case, living))
 

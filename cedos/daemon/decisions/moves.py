@@ -48,7 +48,10 @@ class Moves:
         await self._give_up(flow, flow.token, context)
         small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
         stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
-        if small and not stuck and not self._lost(strategy, context):
+        alive = not stuck and not self._lost(strategy, context)
+        if alive and flow.pace.sets(context.at_s) and flow.pace.rate_bps(context.at_s) is None:
+            return False  # its program sets the pace, and which is not known yet
+        if small and alive:
             # It is over before a move could help, unless it takes longer than it should.
             flow.expects(self._default.small_s(strategy), context.at_s)
             return False

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from cedos.daemon.flows.reading_pace import ReadingPace
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -91,7 +92,8 @@ class LivingFlow:
     """A flow: its paths, the transfer it carries now, and what was decided about it.
 
     `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
-    `transfers` counts those that have begun. `context` is what was known when the flow began.
+    `transfers` counts those that have begun. `context` is what was known when the flow began, `pace` how
+    fast its program reads.
     """
 
     key: FlowKey
@@ -110,6 +112,7 @@ class LivingFlow:
     stalled_s: float = 0.0
     transfers: int = 0
     context: Context | None = None
+    pace: ReadingPace = field(default_factory=ReadingPace)
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
     _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
@@ -173,7 +176,8 @@ class LivingFlow:
     def waits_on(self, path: FlowPath) -> bool:
         """Whether something must come back on this path: an acknowledgement, or the rest of an answer.
 
-        Nothing can be said of a download of unknown length: its server may have no more to say.
+        Nothing can be said of a download of unknown length: its server may have no more to say; and
+        where the program does not read, the server may not send.
         """
         sample = path.sample
         if sample is None or path.closed is not None:
@@ -182,8 +186,17 @@ class LivingFlow:
             return True
         if self.transfer is None or self.transfer.direction is Direction.UP or not self.exact:
             return False
+        if self._unread:
+            return False
         active = self.strategy is None or path.network in self.strategy.networks
         return active and bool(self.remaining_bytes)
+
+    @property
+    def _unread(self) -> bool:
+        # MPTCP has one window for all subflows; each tells it as it was when it last had data.
+        samples = [path.sample for path in self.paths.values() if path.sample and not path.closed]
+        last = min(samples, key=lambda sample: sample.idle_down_s, default=None)
+        return last is not None and last.unread
 
     @property
     def small_on(self) -> str | None:
@@ -289,6 +302,7 @@ class LivingFlow:
             self.base_bytes = self.carried(event.direction)
             self.transfers += 1
             self.moved()
+            self.pace.clear()
         self.server_name = event.server_name or self.server_name
         self.transfer = Transfer(
             size=event.size,
@@ -343,13 +357,16 @@ class LivingFlow:
             self._carried_at.popleft()
         self.rate_bps = None
         self.stalled_s = 0.0
+        self.pace.observe(now_s, self.carried(direction), unread=self._unread)
+        if self._unread:
+            self._watch = None  # nothing can come
         if self.transfer is None:
             return
         if (stalled_s := self._stall_s(now_s)) is not None:
             self.rate_bps, self.stalled_s = 0.0, stalled_s
             return
         (before_at_s, before), (_, carried) = self._carried_at[0], self._carried_at[-1]
-        if now_s - before_at_s < _LEAST_RATE_S or carried <= before:
+        if now_s - before_at_s < _LEAST_RATE_S or carried <= before or self.pace.sets(now_s):
             return
         samples = [path.sample for path in self.paths.values() if path.sample]
         if direction is Direction.UP:

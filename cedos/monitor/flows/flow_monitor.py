@@ -250,6 +250,7 @@ def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
         idle_ack_s=facts.idle_ack_s,
         receive_rtt_s=facts.receive_rtt_s,
         segments=facts.segments,
+        unread=facts.unread,
     )
 
 

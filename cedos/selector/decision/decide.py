@@ -72,11 +72,15 @@ def decide_again(case: Case, living: Living) -> Decision:
         return _record(
             case, evaluations, best.strategy, reason.sentences(reason.left(current, dead), why)
         )
-    if best.cost < staying.cost * (1.0 - living.margin):
-        return _record(case, evaluations, best.strategy, reason.moved(best, staying, living.margin))
+    spent = max(staying.cost - living.least_s(size_bytes), 0.0)
+    paced = reason.paced(living.pace_bps)
+    if best.cost < staying.cost - living.margin * spent:
+        why = reason.moved(best, staying, living.margin)
+        return _record(case, evaluations, best.strategy, reason.sentences(why, *paced))
     rivals = [each for each in evaluations if each is not staying]
     rival = min(rivals, key=_cost, default=None)
-    return _record(case, evaluations, current, reason.stayed(staying, rival, living.margin))
+    why = reason.stayed(staying, rival, living.margin)
+    return _record(case, evaluations, current, reason.sentences(why, *paced))
 
 
 def _evaluations(

@@ -41,6 +41,8 @@ class Living:
             or for as long as silences of its network last (`silent`).
         waited_s: how long the rest has been awaited without any of it: of the times that were expected
             only the longer ones are still possible (dissertation, 4.3.4).
+        pace_bps: how fast the program reads, where that and not the network sets the pace. It is no
+            sooner done over any other, and a move saves what it saves of the rest of the cost.
     """
 
     current: Strategy
@@ -49,6 +51,11 @@ class Living:
     observed_bps: float | None = None
     stalled_s: float = 0.0
     waited_s: float = 0.0
+    pace_bps: float | None = None
+
+    def least_s(self, size_bytes: int) -> float:
+        """How long the program itself takes for so much."""
+        return 8.0 * size_bytes / max(self.pace_bps, _LEAST_BPS) if self.pace_bps else 0.0
 
     def times(
         self,
@@ -93,7 +100,21 @@ class Living:
             found[strategy] = Distribution(
                 tuple([min(sample + moving_s, limit_s) for sample in time.samples])
             )
-        return found
+        if self.pace_bps is None:
+            return found
+        return {
+            strategy: self._at_its_pace(time, self.least_s(size_bytes), staying, strategy)
+            for strategy, time in found.items()
+        }
+
+    def _at_its_pace(
+        self, time: Distribution, least_s: float, staying: Distribution | None, strategy: Strategy
+    ) -> Distribution:
+        """A network that is left while much lies unread is back before the program has read that."""
+        limit_s = math.inf
+        if staying is not None and set(strategy.networks) < set(self.current.networks):
+            limit_s = staying.mean
+        return Distribution(tuple([max(min(sample, limit_s), least_s) for sample in time.samples]))
 
     def _joining(self, strategy: Strategy) -> Strategy:
         """The network alone that joins the flow's own one; `defer` where none does."""

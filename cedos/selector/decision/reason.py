@@ -107,6 +107,12 @@ def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
     return f"{lead}. That would save {saves}, and a move must save {_percent(margin)}"
 
 
+def paced(pace_bps: float | None) -> tuple[str, ...]:
+    if pace_bps is None:
+        return ()
+    return (f"The program itself reads {pace_bps / 1e6:.2g} Mbit/s, however fast the networks are",)
+
+
 def _saved(faster: Evaluation, slower: Evaluation) -> str:
     return _percent(1.0 - faster.time_s / slower.time_s)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import select
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -118,3 +119,31 @@ def test_a_new_connection_is_in_slow_start(pair: tuple[socket.socket, socket.soc
     )
     assert fields.snd_ssthresh == 0x7FFF_FFFF  # nothing was lost yet (TCP_INFINITE_SSTHRESH)
     assert fields.snd_cwnd == 10
+
+
+def test_who_does_not_read_leaves_less_than_half_of_the_window(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = pair
+
+    def unread() -> bool:
+        raw = far.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, tcp_info.TCP_INFO_BYTES)
+        assert not tcp_info.unread(raw[:-4]), "a kernel that does not tell the window"
+        return tcp_info.unread(raw)
+
+    assert not unread()
+    for _ in range(20):
+        near.sendall(bytes(50_000))
+        far.recv(50_000, socket.MSG_WAITALL)
+        assert not unread()
+    put, deadline_s = fill(near), time.monotonic() + 10
+    while not unread():
+        assert time.monotonic() < deadline_s
+        put += fill(near)
+    far.settimeout(10)
+    near.setblocking(True)
+    while put:
+        put -= len(far.recv(1 << 16))
+    near.sendall(b"x")
+    assert far.recv(1) == b"x"
+    assert not unread()

@@ -310,3 +310,35 @@ async def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(stage:
     )
     await stage.director.reconsider(context)
     assert [flow.strategy for flow in stage.flows] == [ONLY_LTE, ONLY_WLAN]
+
+
+async def test_a_connection_whose_program_reads_slowly_stays(stage: Stage) -> None:
+    """Its server may not send for seconds on end, and no network is to blame."""
+    flow = stage.connection(movable=True)
+    stage.told(5_000_000)
+    stage.model.rate_bps = {"wifi": 10e6, "cellular": 10e6}
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.9, 0, unread=True)
+    for fifth in range(15):
+        at_s = 9.5 + fifth / 5
+        read = 100_000 + 40_000 * (fifth // 5)
+        stage.flows.sampled([replace(look, at_s=at_s, bytes_down=read)], at_s)
+        assert flow.rate_bps is None
+        assert not flow.overdue(at_s)
+        assert not flow.waits_on(flow.paths[stage.key])
+        if fifth:  # a single look shows no pace
+            await stage.reconsider(at_s)
+            assert flow.strategy == ONLY_WLAN
+    await stage.reconsider(12.5, alive=["lte0"])
+    assert flow.strategy is not None
+    assert flow.strategy.networks[0] == "lte0", "a dead network is left"
+
+
+async def test_one_that_reads_again_what_then_does_not_come_is_stalled(stage: Stage) -> None:
+    flow = stage.connection(movable=True)
+    stage.told(5_000_000)
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 5.0, 0, unread=True)
+    stage.flows.sampled([look], 9.5)
+    stage.flows.sampled([replace(look, unread=False, idle_down_s=5.2)], 9.7)
+    assert flow.rate_bps is None, "it is asked for only now"
+    stage.flows.sampled([replace(look, unread=False, idle_down_s=6.2)], 10.7)
+    assert flow.rate_bps == 0.0

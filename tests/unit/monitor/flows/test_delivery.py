@@ -381,3 +381,18 @@ def test_ended_flows_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> No
     it = watched.watch
     state = (it._opened_at_s, it._stood_down, it._stood_up, it._closed)
     assert not any(state)
+
+
+def test_a_program_that_reads_slowly_does_not_show_what_the_network_carries() -> None:
+    watched = Watched(KEY)
+    slow = replace(RECEIVING, bytes_down=500_000, unread=True)
+    watched.down(slow)
+    found = watched.down(replace(slow, bytes_down=560_000))
+    assert found is not None
+    assert not found.saturated
+    found = watched.down(replace(slow, bytes_down=620_000, unread=False))
+    assert found is not None
+    assert not found.saturated, "it stood still before it was read"
+    found = watched.down(replace(slow, bytes_down=680_000, unread=False))
+    assert found is not None
+    assert found.saturated

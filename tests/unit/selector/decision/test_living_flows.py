@@ -178,3 +178,34 @@ def test_nobody_flaps(host: Any, times: Any, objective: Any, current: str) -> No
         decision = again(host, model, current, objective=objective, switch_cost_s=0.1)
         current = "+".join(decision.choice.networks)
     assert current == seen[-1], "came back to where it had been"
+
+
+def test_a_program_that_reads_slowly_is_worth_no_metered_data(host: Any) -> None:
+    """It was done no sooner with the phone beside, and a third of a film came over it."""
+    model = host.oracle(wifi=8.0, cellular=12.0, mptcp_wifi=4.0, mptcp_cellular=4.0)
+    priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
+    assert str(again(host, model, "wlan0", **priced).choice) == "mptcp(wlan0, lte0)"
+    stays = again(host, model, "wlan0", pace_bps=4e6, **priced)
+    assert str(stays.choice) == "single(wlan0)"
+    assert all(each.time_s == pytest.approx(20.0) for each in stays.evaluations)
+    assert "The program itself reads 4 Mbit/s" in stays.reason
+    leaves = again(host, model, "wlan0+lte0", pace_bps=4e6, **priced)
+    assert str(leaves.choice) == "single(wlan0)", "though that saves only a tenth of 20 s"
+    assert "but cheaper" in leaves.reason
+    assert str(again(host, model, "wlan0", pace_bps=100e6, **priced).choice) == "mptcp(wlan0, lte0)"
+
+
+def test_while_much_lies_unread_it_can_be_tried_whether_one_network_is_enough(host: Any) -> None:
+    """Of Wi-Fi little was known, and the phone helped on until nearly all was there."""
+    model = host.oracle(wifi=40.0, cellular=40.0, mptcp_wifi=8.0, mptcp_cellular=8.0)
+    priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
+    assert str(again(host, model, "wlan0+lte0", **priced).choice) == "mptcp(wlan0, lte0)"
+    tried = again(host, model, "wlan0+lte0", pace_bps=4e6, **priced)
+    assert str(tried.choice) == "single(wlan0)"
+    assert all(each.time_s == pytest.approx(20.0) for each in tried.evaluations)
+
+
+def test_a_slow_program_on_a_network_that_is_slower_still_is_helped(host: Any) -> None:
+    model = host.oracle(wifi=60.0, cellular=3.0, mptcp_wifi=3.0, mptcp_cellular=3.0)
+    priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
+    assert "lte0" in again(host, model, "wlan0", pace_bps=4e6, **priced).choice.networks

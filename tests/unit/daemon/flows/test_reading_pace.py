@@ -1,0 +1,66 @@
+"""How fast a program reads that is slower than its network."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.daemon.flows.reading_pace import ReadingPace
+
+
+def test_between_two_looks_at_a_full_socket_as_much_was_read_as_came() -> None:
+    pace = ReadingPace()
+    pace.observe(0.0, 5_000_000, unread=False)
+    pace.observe(0.2, 6_000_000, unread=True)
+    assert not pace.sets(0.2), "one look may be the moment at which a gap was filled"
+    pace.observe(0.4, 6_050_000, unread=True)
+    assert pace.sets(0.4)
+    assert pace.rate_bps(0.4) is None, "it is not known yet"
+    pace.observe(1.2, 6_250_000, unread=True)
+    assert pace.rate_bps(1.2) == 2_000_000
+
+
+def test_a_program_that_pauses_has_no_pace_yet() -> None:
+    pace = ReadingPace()
+    for tenth in range(30):
+        pace.observe(tenth / 10, 1_000_000, unread=True)
+    assert pace.sets(3.0)
+    assert pace.rate_bps(3.0) is None
+
+
+def test_bursts_and_pauses_are_one_pace() -> None:
+    """A limited rate: a megabyte at once, and then nothing for two seconds."""
+    pace = ReadingPace()
+    for fifth in range(100):
+        pace.observe(fifth / 5, 1_000_000 * (fifth // 10), unread=fifth % 10 != 0)
+    rate_bps = pace.rate_bps(19.8)
+    assert rate_bps is not None
+    assert 3.5e6 < rate_bps < 4.5e6
+
+
+def test_who_reads_at_once_again_leaves_the_pace_to_the_network() -> None:
+    pace = ReadingPace()
+    for second in range(4):
+        pace.observe(float(second), 100_000 * second, unread=True)
+    for second in range(4, 9):
+        pace.observe(float(second), 1_000_000 * second, unread=False)
+    assert pace.sets(8.0)
+    assert not pace.sets(8.1)
+    pace.observe(9.0, 9_000_000, unread=True)
+    assert not pace.sets(9.0), "what was before counts no more"
+
+
+def test_another_transfer_may_be_read_at_another_pace() -> None:
+    pace = ReadingPace()
+    for second in range(3):
+        pace.observe(float(second), 1_000_000 * second, unread=True)
+    pace.clear()
+    assert not pace.sets(2.0)
+    assert pace.rate_bps(2.0) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 1 << 50), st.booleans()), max_size=50))
+def test_whatever_is_seen_the_pace_is_sane(looks: list[tuple[float, int, bool]]) -> None:
+    pace = ReadingPace()
+    for at_s, carried, unread in sorted(looks):
+        pace.observe(at_s, carried, unread=unread)
+        rate_bps = pace.rate_bps(at_s)
+        assert rate_bps is None or rate_bps > 0
