@@ -264,6 +264,7 @@ class Daemon:
             self._rescued,
             dry_run=dry_run,
             may_use=self._director.ruled.may_use,
+            heard_at_s=self._flows.heard_at_s,
         )
         self._decision_loop = DecisionLoop(
             self._wakeup,

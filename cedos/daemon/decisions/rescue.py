@@ -81,6 +81,7 @@ class Rescuer:
         rescued: told of each rescue: the flow, its new network, the reason in words.
         dry_run: a rescue is only printed, so each is tried once.
         may_use: whether a flow may go over a network, by the user's rules.
+        heard_at_s: when other flows last heard of something beyond a network.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class Rescuer:
         *,
         dry_run: bool = False,
         may_use: Callable[[FlowKey, str], bool] = lambda *_: True,
+        heard_at_s: Callable[[str], float] = lambda _: -math.inf,
     ) -> None:
         self._may_use = may_use
+        self._heard_at_s = heard_at_s
         self._rescues = rescues
         self._context = context
         self._rescued = rescued
@@ -238,7 +241,8 @@ class Rescuer:
 
     def _answered_since(self, watched: _WatchedFlow) -> bool:
         rtt = self._context().networks.get(watched.network, {}).get("rtt_s")
-        return rtt is not None and rtt.measured_at_s > watched.sent_at_s
+        answered_at_s = rtt.measured_at_s if rtt is not None else -math.inf
+        return max(answered_at_s, self._heard_at_s(watched.network)) > watched.sent_at_s
 
     def _was_rescued(self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float) -> None:
         waited_s = now_s - watched.sent_at_s

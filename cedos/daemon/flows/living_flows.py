@@ -4,11 +4,13 @@ Pure: events in, records out. A TCP connection is one flow with one path; an MPT
 flow with several, joined by its token.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import nlargest
 
 from cedos.daemon.flows.living_flow import FlowPath, LivingFlow
+from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import (
     Address,
     CompetingTransfer,
@@ -42,10 +44,15 @@ class LivingFlows:
         self._by_token: dict[int, LivingFlow] = {}
         self._owners: Mapping[Address, str] = {}
         self._used_at_s: dict[str, float] = {}
+        self._heard_at_s: dict[str, float] = {}
 
     def idle_s(self, now_s: float) -> dict[str, float]:
         """Network -> seconds since a flow last moved bytes over it; absent: not since the start."""
         return {name: max(0.0, now_s - at_s) for name, at_s in self._used_at_s.items()}
+
+    def heard_at_s(self, network: str) -> float:
+        """When something last came over a network, as far as looks and ends tell; -inf: nothing did."""
+        return self._heard_at_s.get(network, -math.inf)
 
     def competing(self, now_s: float) -> dict[str, dict[Direction, tuple[CompetingTransfer, ...]]]:
         """What each network has still to carry, by direction; the largest `_COMPETING` of each."""
@@ -136,6 +143,8 @@ class LivingFlows:
             path = flow.paths[sample.key]
             if path.sampled(sample):
                 self._used(path, now_s)
+            if sample.state != SYN_SENT:
+                self._heard(path, sample.at_s - path.heard_s)
             seen[id(flow)] = flow
         for flow in seen.values():
             flow.sampled(now_s)
@@ -161,6 +170,8 @@ class LivingFlows:
         path = flow.paths[event.key]
         path.ended(event)
         self._used(path, event.at_s)
+        if event.idle_down_s is not None and event.idle_ack_s is not None:
+            self._heard(path, event.at_s - min(event.idle_down_s, event.idle_ack_s))
         if any(each.closed is None for each in flow.paths.values()):
             return None
         for key in flow.paths:
@@ -172,6 +183,10 @@ class LivingFlows:
     def _used(self, path: FlowPath, at_s: float) -> None:
         if path.network is not None:
             self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
+
+    def _heard(self, path: FlowPath, at_s: float) -> None:
+        if path.network is not None and at_s > self.heard_at_s(path.network):
+            self._heard_at_s[path.network] = at_s
 
     def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
         flow.add_path(key, self._owners.get(key.local))

@@ -1,6 +1,7 @@
 """Which first packets are rescued, when, and over which network: a kernel that only plays."""
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -102,7 +103,14 @@ class Place:
     """A watcher among networks that can be changed."""
 
     def __init__(
-        self, monkeypatch, kernel, networks=NETWORKS, dry_run=False, may_use=None, **known
+        self,
+        monkeypatch,
+        kernel,
+        networks=NETWORKS,
+        dry_run=False,
+        may_use=None,
+        heard_at_s=None,
+        **known,
     ):
         monkeypatch.setattr("cedos.daemon.decisions.rescue.LEAST_S", SHORT_S)
         self.kernel, self.known, self.told = kernel, known, []
@@ -113,6 +121,7 @@ class Place:
             lambda *said: self.told.append(said),
             dry_run=dry_run,
             **({} if may_use is None else {"may_use": may_use}),
+            **({} if heard_at_s is None else {"heard_at_s": heard_at_s}),
         )
         self.rescuer.networks_changed(networks)
 
@@ -281,3 +290,27 @@ async def test_in_a_dry_run_each_is_said_once(monkeypatch):
 
 def test_the_least_is_what_the_configuration_says():
     assert LEAST_S == 0.25
+
+
+async def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(monkeypatch):
+    """A round trip is noted twice a second at most: bytes that came since say as much."""
+    heard_at_s = {}
+    place = Place(
+        monkeypatch,
+        Kernel(),
+        NETWORKS[:2],
+        heard_at_s=lambda name: heard_at_s.get(name, -math.inf),
+        wlan0=0.01,
+        lte0=0.02,
+    )
+    heard_at_s["wlan0"] = time.monotonic()
+    await place.connect(KEY)
+    heard_at_s["lte0"] = time.monotonic()
+    await place.until_rescued()
+    assert place.kernel.rescued[0][2] < SHORT_S, "what came before it began says nothing"
+    other = replace(KEY, local_port=KEY.local_port + 1)
+    await place.connect(other)
+    heard_at_s["wlan0"] = time.monotonic()
+    await asyncio.sleep(1.5 * SHORT_S)
+    assert [key for key, *_ in place.kernel.rescued if key == other] == []
+    place.rescuer.close()

@@ -5,6 +5,7 @@ from math import inf
 import pytest
 
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -29,8 +30,9 @@ TOKEN = 77
 
 def sample(key: FlowKey, down: int = 0, up: int = 0, **changes: object) -> FlowSample:
     given = {"token": None, "idle_down_s": 0.01, "unacknowledged": 0} | changes
+    given = {"at_s": 0.0, "state": 1} | given
     return FlowSample(
-        key, 0.0, 1, rtt_s=0.02, rtt_min_s=0.02, delivery_rate_bps=1e6,
+        key, rtt_s=0.02, rtt_min_s=0.02, delivery_rate_bps=1e6,
         bytes_down=down, bytes_up=up, retransmits=0, **given,
     )  # fmt: skip
 
@@ -252,3 +254,17 @@ def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows
     assert flow.alone_on("lte0", other)
     flow.began_in(other)
     assert not flow.alone_on("wlan0", nothing)
+
+
+def test_when_something_last_came_over_a_network(flows: LivingFlows) -> None:
+    assert flows.heard_at_s("wlan0") == -inf
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.sampled([sample(FIRST, state=SYN_SENT, at_s=1.1, idle_down_s=0.0)], 1.1)
+    assert flows.heard_at_s("wlan0") == -inf, "a first packet has no answer yet"
+    flows.sampled([sample(FIRST, 100, at_s=1.5, idle_down_s=0.2, idle_ack_s=0.1)], 1.5)
+    assert flows.heard_at_s("wlan0") == pytest.approx(1.4)
+    flows.sampled([sample(FIRST, 100, at_s=1.6, idle_down_s=0.3, idle_ack_s=0.4)], 1.6)
+    assert flows.heard_at_s("wlan0") == pytest.approx(1.4), "nothing newer"
+    flows.closed(FlowClosed(FIRST, 102.0, 100, 0, at_s=2.0, idle_down_s=0.1, idle_ack_s=0.0))
+    assert flows.heard_at_s("wlan0") == pytest.approx(2.0)
+    assert flows.heard_at_s("lte0") == -inf
