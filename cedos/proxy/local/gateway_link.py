@@ -68,7 +68,7 @@ class GatewayLink:
         networks: which interfaces may be used; all without.
         ready: called with each session that was made.
         unused_s: a session without connections ends after so long; None: `UNUSED_S`.
-        carried: is told of each stream.
+        carried: is told of each stream, and of each association that has sent something.
         sizes: what servers sent and took before, of all sessions of this proxy.
     """
 
@@ -176,6 +176,8 @@ class GatewayLink:
             association = streams.associate(everywhere=everywhere)
             if begun is not None:
                 begun(association)
+            if self._carried is not None and association.server:
+                self._carried.began(streams.connection, association, lambda _: None)
             return association
 
         return await self._opened(ask)

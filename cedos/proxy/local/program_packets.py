@@ -125,7 +125,7 @@ class ProgramPackets:
                 self.send(host, port, data)
         else:
             association.ended = self._over
-            self._association = None if association.over else association
+            self._association = None if association.gone else association
             self._waiting.clear()
         finally:
             self._opening = self._begun = None

@@ -34,6 +34,8 @@ class ProxiedAssociation:
         undelivered: to be set: called with each word that one has not been delivered.
         ended: to be set: called once it is over, by whatever.
         everywhere: whether packets are sent over all networks at once.
+        server, port: where the first packet went; "" and 0 before.
+        sent_bytes, received_bytes: what the packets held.
         after: the number of the message behind which the next one goes.
     """
 
@@ -41,17 +43,20 @@ class ProxiedAssociation:
         self.number = number
         self.after: tuple[int, ...] = ()
         self.everywhere = False
+        self.server, self.port = "", 0
+        self.sent_bytes = self.received_bytes = 0
         self.received: Callable[[ProgramPacket], None] = lambda _packet: None
         self.undelivered: Callable[[UndeliveredPacket], None] = lambda _packet: None
         self.ended: Callable[[], None] = lambda: None
         self._session = session
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._accepted.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._over = False
+        self._gone = False
 
     @property
-    def over(self) -> bool:
-        return self._over
+    def gone(self) -> bool:
+        """Whether it carries nothing any more, whatever ended it."""
+        return self._gone
 
     # What a program's end calls
 
@@ -72,18 +77,21 @@ class ProxiedAssociation:
 
     def send(self, host: str, port: int, data: bytes) -> None:
         """Sends a packet, or not: where the session has ended, nothing happens."""
-        if not self._over:
+        if not self._gone:
+            if not self.server:
+                self.server, self.port = host, port
+            self.sent_bytes += len(data)
             packed = ProgramPacket(self.number, host, port, data).pack()
             self._session.send_packet(packed, LIFETIME_S, self.everywhere)
 
     def tell_undelivered(self, host: str, port: int, why: Obstacle) -> None:
-        if not self._over:
+        if not self._gone:
             packed = UndeliveredPacket(self.number, host, port, why).pack()
             self._session.send_packet(packed, LIFETIME_S)
 
     def reset(self) -> None:
         """Ends it for both ends; nothing happens where it is over."""
-        if not self._over:
+        if not self._gone:
             self.broke(StreamBrokenError("it was ended here"))
             self._say(StreamReset(self.number))
 
@@ -103,18 +111,19 @@ class ProxiedAssociation:
                 raise ValueError("an association has no bytes, and is opened once")
 
     def took_packet(self, packet: ProgramPacket | UndeliveredPacket) -> None:
-        if self._over:
+        if self._gone:
             return
         if isinstance(packet, ProgramPacket):
+            self.received_bytes += len(packet.data)
             self.received(packet)
         else:
             self.undelivered(packet)
 
     def broke(self, error: Exception) -> None:
         """It is over: nothing is sent or comes any more."""
-        if self._over:
+        if self._gone:
             return
-        self._over = True
+        self._gone = True
         if not self._accepted.done():
             self._accepted.set_exception(error)
         self._session.forget(self.number)

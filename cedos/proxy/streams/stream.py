@@ -149,6 +149,11 @@ class ProxiedStream:
         return self._broken
 
     @property
+    def gone(self) -> bool:
+        """Whether it carries nothing any more, whatever ended it."""
+        return self.over or self._broken is not None
+
+    @property
     def server(self) -> str:
         """Whom it is for: who is redirected asks for an address, and the first words have the name."""
         named = self._bodies.server_name if self._bodies is not None else None

@@ -109,12 +109,19 @@ async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -
         program.send(host, origin.port, data)
         assert await program.next() == SocksPacket("127.0.0.1", origin.port, b"echo " + data)
     assert len(ends.gateway._associations) == 1
+    ends.carried.look()
+    (news,) = ends.carried.news()
+    assert (news.server, news.port, news.ended) == ("127.0.0.1", origin.port, False)
+    assert (news.bytes_up, news.bytes_down) == (60_006, 60_021)
+    assert news.decision is None
     program.writer.close()
     for _ in range(100):
         if not len(ends.gateway._associations):
             break
         await asyncio.sleep(0.02)
     assert len(ends.gateway._associations) == 0
+    ends.carried.look()
+    assert ends.carried.news()[0].ended
     program.send("127.0.0.1", origin.port, b"after its end")
     while await origin.next() != bytes(60_000):
         pass

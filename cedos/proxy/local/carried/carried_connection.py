@@ -11,7 +11,7 @@ _MOST_TEXT: Final = 253
 
 
 class CarriedStream(Protocol):
-    """What is read of a stream (`ProxiedStream` has it)."""
+    """What is read of a stream or an association (`ProxiedStream`, `ProxiedAssociation`)."""
 
     @property
     def server(self) -> str: ...
@@ -26,10 +26,7 @@ class CarriedStream(Protocol):
     def sent_bytes(self) -> int: ...
 
     @property
-    def over(self) -> bool: ...
-
-    @property
-    def broken(self) -> Exception | None: ...
+    def gone(self) -> bool: ...
 
 
 class CarriedConnection:
@@ -89,7 +86,7 @@ class CarriedConnection:
         self._up_left -= gone
         large = max(self._down_bytes, self._up_bytes) > SMALL_BYTES
         self._decision = self._decided(LARGE if large else SMALL) or self._decision
-        if stream.over or stream.broken is not None:
+        if stream.gone:
             self._stream = None
 
     def news(self, now_s: float) -> CarriedNews:

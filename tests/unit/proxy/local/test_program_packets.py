@@ -22,7 +22,7 @@ class Link:
     def __init__(self) -> None:
         self.away = False
         self.sent: list[bytes] = []
-        self.over = False
+        self.gone = False
         self.received: Any = None
         self.undelivered: Any = None
         self.ended: Callable[[], None] = lambda: None
@@ -38,7 +38,7 @@ class Link:
         self.sent.append(data)
 
     def reset(self) -> None:
-        self.over = True
+        self.gone = True
 
 
 class Program:
@@ -80,7 +80,7 @@ async def programs(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     yield make
     for each in made:
         await each.packets.end()
-        assert each.link.over is (each.packets._association is not None)
+        assert each.link.gone is (each.packets._association is not None)
 
 
 async def test_what_has_answered_directly_stays_direct(programs: Any) -> None:

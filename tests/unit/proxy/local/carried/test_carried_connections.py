@@ -19,8 +19,7 @@ from cedos.session.sockets.connection import PathReport
 class Stream:
     received_bytes: int = 0
     sent_bytes: int = 0
-    over: bool = False
-    broken: Exception | None = None
+    gone: bool = False
     server: str = "example.org"
     port: int = 443
 
@@ -94,7 +93,7 @@ def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -
     """After a walk: a gigabyte over Wi-Fi, a rest, and then something over the phone."""
     first = case.begin()
     case.session.down = {"wlan0": 10**9}
-    first.received_bytes, first.over = 10**9, True
+    first.received_bytes, first.gone = 10**9, True
     case.carried.look()
     case.carried.told(case.carried.news())
     case.carried.look()
@@ -120,7 +119,7 @@ def test_what_was_handed_in_goes_where_it_goes_later(case: Case) -> None:
 def test_a_stream_that_has_ended_is_let_go(case: Case) -> None:
     stream = case.begin()
     held = weakref.ref(stream)
-    stream.over = True
+    stream.gone = True
     case.carried.look()
     del stream
     gc.collect()
@@ -187,7 +186,7 @@ def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> No
     case.decisions = {}
     case.carried.look()
     assert case.carried.news()[0].decision == 4, "none counts now, that was the last"
-    stream.over = True
+    stream.gone = True
     case.carried.look()
     case.decisions = {Bulk.LARGE: 9}
     case.carried.look()
@@ -198,7 +197,7 @@ def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
     stream, stays = case.begin(), case.begin("stays.example")
     case.carried.told(case.carried.news())
     assert not case.carried.changed
-    stream.broken = OSError("reset")
+    stream.gone = True
     case.carried.look()
     assert case.carried.changed
     news = case.carried.news()
@@ -206,7 +205,7 @@ def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
     case.carried.told(news)
     assert not case.carried.changed
     assert [each.server for each in case.carried.news()] == ["stays.example"]
-    stays.over = True
+    stays.gone = True
     case.carried.look()
     case.carried.forget_ended()
     assert len(case.carried) == 0
