@@ -39,6 +39,7 @@ from cedos.proxy.streams.stream import (
 )
 from cedos.proxy.streams.unread import Share
 from cedos.session.io.idle_sessions import STATE_BYTES
+from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
@@ -109,6 +110,7 @@ class Multiplexer:
         elif connection.kept_state:
             self._all_opened_to = int.from_bytes(connection.kept_state)
         connection.on_sleep(self._state)
+        connection.on_advice(self._lasting)
 
     def __len__(self) -> int:
         return len(self._streams) + len(self._associations)
@@ -219,6 +221,12 @@ class Multiplexer:
         return may
 
     # Inside
+
+    def _lasting(self) -> dict[int, float]:
+        now_s = self._loop.time()
+        lasts_s = [stream.lasts_s(now_s) for stream in self._streams.values()]
+        least_s = min((each for each in lasts_s if each is not None), default=0.0)
+        return {rank_of(LARGE): least_s} if least_s else {}
 
     def _sent(
         self, stream: Numbered, data: Chunk, label: Label, *, ordered: bool, head: bytes = b""

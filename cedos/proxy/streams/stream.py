@@ -21,6 +21,7 @@ from cedos.proxy.streams.frames import (
     StreamWindow,
 )
 from cedos.proxy.streams.kept import KeptStream
+from cedos.proxy.streams.reading import Reading
 from cedos.proxy.streams.unread import CHUNK_BYTES, Share
 
 INITIAL_WINDOW_BYTES: Final = 1 << 18
@@ -121,6 +122,7 @@ class ProxiedStream:
         self._watcher: Callable[[], None] = lambda: None
         self._burst_bytes, self._sent_at_s, self._held = 0, 0.0, False
         self._chunk_bytes, self._widened_at_s = LEAST_CHUNK_BYTES, 0.0
+        self._reading: Reading | None = None
         if kept is not None:
             self._take_up(kept)
 
@@ -190,6 +192,12 @@ class ProxiedStream:
     def read_bytes(self) -> int:
         """Of what came, what was handed on."""
         return self.received_bytes - self._waiting_bytes
+
+    def lasts_s(self, now_s: float) -> float | None:
+        """For how long what came lasts its program, at its pace; None: nothing comes."""
+        if self._reading is None:  # whoever never asks has no memory of it
+            self._reading = Reading()
+        return self._reading.lasts_s(now_s, self.received_bytes, self.read_bytes)
 
     def taken(self, count: int) -> None:
         """So many of the waiting bytes have been handed on."""

@@ -7,8 +7,8 @@ until it is there, when none comes and when it has grown old, the session's own 
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cedos.model import Direction, Label, NetworkKind, Strategy, StrategyKind
@@ -24,6 +24,10 @@ _LOOK_S: Final = 0.1
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
+_ENOUGH_S, _LITTLE_S = 1.0, 0.5
+"""Who has enough to read for so long does not hurry, until there is little: networks are tried for
+nothing as long as there is more."""
+_NO_HURRY_S: Final = 60.0
 
 _URGENT: Final = 0  # foreground, small
 
@@ -78,13 +82,15 @@ class TransferProgress:
     """How far a session's transfer has come.
 
     `expected_bytes` is the whole of the peer's stream (0: not known), `deadline_at_s` when all of it is
-    wanted, `stream_rank` its label's.
+    wanted, `stream_rank` its label's. `lasts_s` has, by rank, for how long what came in
+    messages lasts who reads them; the others wait.
     """
 
     received_bytes: int
     expected_bytes: int
     deadline_at_s: float | None
     stream_rank: int
+    lasts_s: Mapping[int, float] = field(default_factory=dict)
 
 
 class Advice:
@@ -116,6 +122,7 @@ class Advice:
         self._sent_bytes = self._sent_ever()
         self._told = ToldSizes(ASK_S)
         self._soon = False
+        self._unhurried: set[int] = set()
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._resending: asyncio.Task[None] | None = None
@@ -182,6 +189,8 @@ class Advice:
             for rank, (count, before) in enumerate(counted)
         )
         went = self._sent_ever() - self._sent_bytes > max(self._asked_bytes)
+        if self._unhurried and self._note_hurry(self._progress()):
+            came = True
         if came or went or now - self._checked_at_s >= ASK_S:
             self._check()
         else:
@@ -208,13 +217,16 @@ class Advice:
             # It was under any label: under that of which most waits, in all likelihood.
             most = waited.index(max(waited))
             waited[most] = max(waited[most], self._sent_bytes - sent_before)
-        in_use = _in_use(waited, came, received, progress, told)
+        self._note_hurry(progress)
+        in_use = _in_use(waited, came, received, progress, told, self._unhurried)
         for rank, size, direction in in_use:
             more = size > self._asked_bytes[rank] or self._strategies[rank] is None
             if rank not in self._asking and (regular or more) and len(self._core.paths) > 1:
                 left_s = None
                 if progress.deadline_at_s is not None:
                     left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
+                elif direction is Direction.DOWN and rank in self._unhurried:
+                    left_s = _NO_HURRY_S
                 question = Question(LABELS[rank], size, direction, left_s)
                 self._asked_bytes[rank] = max(size, _at_most(told[direction][rank]))
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
@@ -225,6 +237,15 @@ class Advice:
             for rank in set(range(len(LABELS))) - {rank for rank, *_ in in_use}:
                 self._asked_bytes[rank] = 0
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
+
+    def _note_hurry(self, progress: TransferProgress) -> bool:
+        """Whether a label has begun to hurry: it is asked about anew."""
+        hurried = {rank for rank in self._unhurried if progress.lasts_s.get(rank, 0.0) < _LITTLE_S}
+        self._unhurried -= hurried
+        self._unhurried |= {rank for rank, each in progress.lasts_s.items() if each >= _ENOUGH_S}
+        for rank in hurried:
+            self._asked_bytes[rank] = 0
+        return bool(hurried)
 
     def path_pauses(self, path_id: int, waited_s: float) -> None:
         """Nothing is acknowledged there: whether what is waited for goes over another path as well.
@@ -285,13 +306,15 @@ def _in_use(
     received: int,
     progress: TransferProgress,
     told: dict[Direction, list[int]],
+    unhurried: Collection[int],
 ) -> list[tuple[int, int, Direction]]:
     """Labels with the bytes that they are about to carry, coarse, and which way most of them go.
 
     What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
     thinks so too). An answer on the stream has the label of its question, IROBs have their own.
     Since the last check, by rank: `waited` is what was to be sent or was, `came` what came in
-    IROBs, and `told` what somebody said who knows; `received` is what came on the stream.
+    IROBs, and `told` what somebody said who knows; `received` is what came on the stream. What is
+    `unhurried` goes on at its reader's pace, and so no faster than it came.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)
@@ -305,7 +328,8 @@ def _in_use(
     for rank in sorted(ranks):
         comes, goes = came[rank] + (coming if answered else 0), waited[rank]
         if max(comes, down[rank]) > max(goes, up[rank]):
-            found.append((rank, _coarse(comes, down[rank]), Direction.DOWN))
+            known = max(comes, down[rank]) if rank in unhurried else down[rank]
+            found.append((rank, _coarse(comes, known), Direction.DOWN))
         else:
             found.append((rank, _coarse(goes or received, up[rank]), Direction.UP))
     return found

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from types import TracebackType
@@ -125,6 +125,7 @@ class Connection:
         self._gate_timer: asyncio.TimerHandle | None = None
         self._buffered: Callable[[], int] = lambda: 0
         self._awaited: Callable[[], AwaitedPiece] = AwaitedPiece
+        self._lasting: Callable[[], Mapping[int, float]] = dict
         dialling = None
         if server is not None:
             dialling = Dialling(
@@ -196,12 +197,23 @@ class Connection:
 
     def transfer_progress(self) -> TransferProgress:
         return TransferProgress(
-            self.received_bytes, self._expected_bytes, self._wanted_at_s, RANK[self._label]
+            self.received_bytes,
+            self._expected_bytes,
+            self._wanted_at_s,
+            RANK[self._label],
+            self._lasting(),
         )
 
     def on_change(self, call: Callable[[], None] | None) -> None:
         """`call` is called, in the loop, whenever anything has happened; None: nothing is any more."""
         self._on_change = call
+
+    def on_advice(self, call: Callable[[], Mapping[int, float]]) -> None:
+        """`call` is asked before networks are chosen: for how many seconds what came lasts who reads it.
+
+        By rank of the label; those that it does not name wait for what comes.
+        """
+        self._lasting = call
 
     def on_sleep(self, call: Callable[[], bytes | None]) -> None:
         """`call` is asked before an idle session is written down (`listen(idle=...)`).

@@ -1,6 +1,6 @@
 """Streams of one session share it: whose bytes go next."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import pytest
@@ -15,6 +15,7 @@ from cedos.proxy.streams.stream import (
     WINDOW_BYTES,
     ProxiedStream,
 )
+from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +45,9 @@ class SlowSession:
 
     def on_sleep(self, call: object) -> None:
         pass
+
+    def on_advice(self, call: Callable[[], Mapping[int, float]]) -> None:
+        self.lasting = call
 
     def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
         self.told.append((label, size_bytes, direction))
@@ -181,3 +185,22 @@ async def test_only_the_end_that_dialled_tells_of_sizes() -> None:
     multiplexer = Multiplexer(cast(Connection, session), opened=lambda _stream, _asked: None)
     multiplexer._made(1).took(StreamBytes(1, 0, HEAD))
     assert session.told == []
+
+
+async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = SlowSession()
+    streams = Multiplexer(cast("Connection", session))
+    lasts_s: dict[int, float | None] = {}
+    monkeypatch.setattr(ProxiedStream, "lasts_s", lambda stream, _now_s: lasts_s.get(stream.number))
+    first, second = streams.open("a", 80), streams.open("b", 80)
+    assert session.lasting() == {}, "nothing comes"
+    lasts_s[first.number] = 12.0
+    assert session.lasting() == {rank_of(LARGE): 12.0}
+    lasts_s[second.number] = 3.0
+    assert session.lasting() == {rank_of(LARGE): 3.0}
+    lasts_s[second.number] = 0.0
+    assert session.lasting() == {}, "one waits for what comes"
+    second.reset()
+    assert session.lasting() == {rank_of(LARGE): 12.0}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -452,5 +453,70 @@ def test_an_upload_asks_for_as_much_as_was_sent() -> None:
             while case.desk.asked[-1].size_bytes < 256_000:
                 await asyncio.sleep(0.005)
         assert {each.direction for each in case.desk.asked} == {Direction.UP}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "wanted_s"),
+    [({}, None), ({BULK: 0.9}, None), ({BULK: 1.5}, 60.0), ({URGENT: 9.0}, None)],
+)
+def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
+    monkeypatch: pytest.MonkeyPatch, lasts_s: dict[int, float], wanted_s: float | None
+) -> None:
+    monkeypatch.setattr(advice_module, "ASK_S", 2.0)
+
+    async def scenario(case: Case) -> None:
+        case.pump()
+        case.progress = TransferProgress(0, 0, None, BULK, lasts_s)
+        peer = Session(LabelMapping(), 0.0)
+        peer.path_up(1, PathFacts("eth0"), 0.0)
+        peer.send(bytes(50_000), BULK)
+        while any(record := peer.next_record(1, 70_000, 0.0)):
+            case.core.receive(1, b"".join(record), 0.0)
+        case.advice.used()
+        await case.settle()
+        label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+        size = 64_000 if wanted_s is None else 49_152  # it goes on no faster than it came
+        assert case.desk.asked == [Question(label, size, Direction.DOWN, wanted_s)]
+
+    run(scenario)
+
+
+def test_uploads_wait_for_nobody_who_reads() -> None:
+    async def scenario(case: Case) -> None:
+        case.progress = TransferProgress(0, 0, None, BULK, {BULK: 50.0})
+        case.core.send(bytes(50_000), BULK)
+        case.pump()
+        await case.settle()
+        assert [each.deadline_s for each in case.desk.asked] == [None]
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("only_looks")
+def test_who_has_little_left_to_read_hurries_at_once() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.progress = TransferProgress(0, 0, None, BULK, {BULK: 1.5})
+        peer = Session(LabelMapping(), 0.0)
+        peer.path_up(1, PathFacts("eth0"), 0.0)
+
+        async def hears(size: int) -> list[float | None]:
+            peer.send(bytes(size), BULK)
+            while any(record := peer.next_record(1, 70_000, 0.0)):
+                case.core.receive(1, b"".join(record), 0.0)
+            case.advice.used()
+            await asyncio.sleep(0.05)
+            return [each.deadline_s for each in case.desk.asked]
+
+        assert await hears(50_000) == [60.0]
+        case.progress = replace(case.progress, lasts_s={BULK: 0.7})
+        assert await hears(1_000) == [60.0], "it is enough still"
+        case.progress = replace(case.progress, lasts_s={BULK: 0.4})
+        assert await hears(1_000) == [60.0, None]
+        case.progress = replace(case.progress, lasts_s={BULK: 0.7})
+        assert await hears(1_000) == [60.0, None], "not enough yet"
 
     run(scenario)
