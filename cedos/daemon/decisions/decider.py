@@ -25,10 +25,14 @@ from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sent import Sent
+from cedos.selector.decision.silences import silent_s
 from cedos.selector.energy.spares import not_worth_a_spare
 from cedos.selector.objective import Objective
 from cedos.selector.sessions.detour import Detour, DetourVerdict, weigh
 from cedos.selector.sessions.look import Looks
+
+_TRIED_S = 30.0
+"""Whether fewer networks are enough for a program that reads slowly is tried no sooner again."""
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
@@ -187,6 +191,10 @@ class Decider:
         """
         remaining = max(flow.remaining_bytes or 0, self.choices.default_size_bytes)
         case = self._case(rest_of(transfer, remaining), context, _MPTCP)
+        may_try: frozenset[str] = frozenset()
+        if flow.unread and not flow.tried_since(context.at_s - _TRIED_S):
+            names = (network.name for network in self.usable)
+            may_try = frozenset(name for name in names if silent_s(context, name) == 0.0)
         living = Living(
             current=strategy,
             switch_cost_s=self.choices.switch_cost_s,
@@ -194,7 +202,8 @@ class Decider:
             observed_bps=flow.rate_bps,
             stalled_s=flow.stalled_s,
             waited_s=flow.waited_s(context.at_s),
-            pace_bps=flow.pace.rate_bps(context.at_s),
+            pace_bps=flow.paced_bps(context.at_s),
+            may_try=may_try,
         )
         return self._with_barred(decide_again(case, living))
 

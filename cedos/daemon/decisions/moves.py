@@ -49,7 +49,7 @@ class Moves:
         small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
         stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
         alive = not stuck and not self._lost(strategy, context)
-        if alive and flow.pace.sets(context.at_s) and flow.pace.rate_bps(context.at_s) is None:
+        if alive and flow.pace.sets(context.at_s) and flow.paced_bps(context.at_s) is None:
             return False  # its program sets the pace, and which is not known yet
         if small and alive:
             # It is over before a move could help, unless it takes longer than it should.

@@ -241,8 +241,11 @@ class Rescuer:
 
     def _answered_since(self, watched: _WatchedFlow) -> bool:
         rtt = self._context().networks.get(watched.network, {}).get("rtt_s")
-        answered_at_s = rtt.measured_at_s if rtt is not None else -math.inf
-        return max(answered_at_s, self._heard_at_s(watched.network)) > watched.sent_at_s
+        if rtt is not None and rtt.measured_at_s > watched.sent_at_s:
+            return True
+        # What was on its way when the packet went says nothing.
+        under_way_s = rtt.value if rtt is not None else 0.0
+        return self._heard_at_s(watched.network) > watched.sent_at_s + under_way_s
 
     def _was_rescued(self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float) -> None:
         waited_s = now_s - watched.sent_at_s

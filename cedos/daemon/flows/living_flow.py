@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cedos.daemon.flows.reading_pace import ReadingPace
 from cedos.model import (
@@ -47,13 +48,17 @@ _HURRY_S = 5.0
 
 @dataclass(slots=True)
 class FlowPath:
-    """One subflow: the last look at it, and its final figures once it has ended."""
+    """One subflow: the last look at it, and its final figures once it has ended.
+
+    `near`: its other end is of the network's own prefix.
+    """
 
     key: FlowKey
     network: str | None
     sample: FlowSample | None = None
     closed: FlowClosed | None = None
     rescued: bool = False
+    near: bool = False
 
     def carried_by(self, network: str, *, rescued: bool) -> None:
         """Another network carries it; `rescued`: not that of its local address."""
@@ -119,8 +124,8 @@ class LivingFlow:
     _waiting_since_s: float | None = None
     _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
-    def add_path(self, key: FlowKey, network: str | None) -> None:
-        self.paths[key] = FlowPath(key, network)
+    def add_path(self, key: FlowKey, network: str | None, *, near: bool = False) -> None:
+        self.paths[key] = FlowPath(key, network, near=near)
 
     def becomes(self, token: int) -> None:
         """It is an MPTCP connection."""
@@ -186,13 +191,14 @@ class LivingFlow:
             return True
         if self.transfer is None or self.transfer.direction is Direction.UP or not self.exact:
             return False
-        if self._unread:
+        if self.unread:
             return False
         active = self.strategy is None or path.network in self.strategy.networks
         return active and bool(self.remaining_bytes)
 
     @property
-    def _unread(self) -> bool:
+    def unread(self) -> bool:
+        """Whether much of what came waits for its program."""
         # MPTCP has one window for all subflows; each tells it as it was when it last had data.
         samples = [path.sample for path in self.paths.values() if path.sample and not path.closed]
         last = min(samples, key=lambda sample: sample.idle_down_s, default=None)
@@ -338,6 +344,20 @@ class LivingFlow:
         """
         return sum(switched_at_s > at_s for switched_at_s in self._switched_at_s)
 
+    def tried_since(self, at_s: float) -> bool:
+        """Whether it did with fewer networks since an instant, and came back to more of them."""
+        recent = list(zip(reversed(self._switched_at_s), reversed(self.switches), strict=False))
+        return any(
+            switched_at_s > at_s and set(after.networks) > set(before.networks)
+            for (switched_at_s, (_, after)), (_, (_, before)) in pairwise(recent)
+        )
+
+    def paced_bps(self, now_s: float) -> float | None:
+        """How fast its program reads, while that and not a network sets the pace; 0: it reads nothing."""
+        if self.rate_bps == 0.0 or self.late(now_s):
+            return None  # it waits
+        return self.pace.rate_bps(now_s)
+
     def moved(self) -> None:
         """It goes another way now, or carries something else: its rate so far says nothing of that."""
         self._watch = None
@@ -357,9 +377,10 @@ class LivingFlow:
             self._carried_at.popleft()
         self.rate_bps = None
         self.stalled_s = 0.0
-        self.pace.observe(now_s, self.carried(direction), unread=self._unread)
-        if self._unread:
-            self._watch = None  # nothing can come
+        if direction is Direction.DOWN:
+            self.pace.observe(now_s, self.carried(direction), unread=self.unread)
+            if self.unread:
+                self._watch = None  # nothing can come
         if self.transfer is None:
             return
         if (stalled_s := self._stall_s(now_s)) is not None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import nlargest
+from ipaddress import IPv4Network, IPv6Network
 
 from cedos.daemon.flows.living_flow import FlowPath, LivingFlow
 from cedos.kernel.sock_diag import SYN_SENT
@@ -43,6 +44,7 @@ class LivingFlows:
         self._by_key: dict[FlowKey, LivingFlow] = {}
         self._by_token: dict[int, LivingFlow] = {}
         self._owners: Mapping[Address, str] = {}
+        self._prefixes: Mapping[Address, IPv4Network | IPv6Network] = {}
         self._used_at_s: dict[str, float] = {}
         self._heard_at_s: dict[str, float] = {}
 
@@ -51,7 +53,7 @@ class LivingFlows:
         return {name: max(0.0, now_s - at_s) for name, at_s in self._used_at_s.items()}
 
     def heard_at_s(self, network: str) -> float:
-        """When something last came over a network, as far as looks and ends tell; -inf: nothing did."""
+        """When something last came from beyond a network, as looks and ends tell; -inf: nothing did."""
         return self._heard_at_s.get(network, -math.inf)
 
     def competing(self, now_s: float) -> dict[str, dict[Direction, tuple[CompetingTransfer, ...]]]:
@@ -87,7 +89,9 @@ class LivingFlows:
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks: a path belongs to the one that has its local address."""
-        self._owners = {address.ip: each.name for each in networks for address in each.addresses}
+        addresses = [(address, each.name) for each in networks for address in each.addresses]
+        self._owners = {address.ip: name for address, name in addresses}
+        self._prefixes = {address.ip: address.network for address, _ in addresses}
 
     def find(self, key: FlowKey) -> LivingFlow | None:
         return self._by_key.get(key)
@@ -185,11 +189,15 @@ class LivingFlows:
             self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
 
     def _heard(self, path: FlowPath, at_s: float) -> None:
-        if path.network is not None and at_s > self.heard_at_s(path.network):
+        if path.near or path.network is None:
+            return
+        if at_s > self.heard_at_s(path.network):
             self._heard_at_s[path.network] = at_s
 
     def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
-        flow.add_path(key, self._owners.get(key.local))
+        prefix = self._prefixes.get(key.local)
+        near = prefix is not None and key.remote in prefix
+        flow.add_path(key, self._owners.get(key.local), near=near)
         self._by_key[key] = flow
 
 

@@ -5,43 +5,54 @@ from collections import deque
 _HOLDS_S = 5.0
 """A program that was slower than its network is taken to be so for so long."""
 
+_SHARE, _SHARE_S = 0.5, 10.0
+"""At so many of the looks of so long a time. (A program may stop for a moment; and when a gap in what
+came is filled, all of it waits for an instant.)"""
+
 _OVER_S = 30.0
 """Programs read in bursts (a player, a limited rate): the pace is that of so long."""
 
 _LEAST_S = 1.0
-
 _LEAST_LOOKS = 2
-"""A single look may be the moment at which a gap in what came was filled."""
 
 
 class ReadingPace:
     """Looks at a download. Between two at which its socket was full, as much was read as came."""
 
     def __init__(self) -> None:
+        self._looks: deque[tuple[float, bool]] = deque()  # none before the first full one
         self._full: deque[tuple[float, int]] = deque()
 
     def observe(self, at_s: float, carried_bytes: int, *, unread: bool) -> None:
         """`unread`: its socket is full (`FlowSample.unread`)."""
         if self._full and at_s - self._full[-1][0] > _HOLDS_S:
-            self._full.clear()
+            self.clear()
         if unread:
             self._full.append((at_s, carried_bytes))
             while self._full[0][0] < at_s - _OVER_S:
                 self._full.popleft()
+        if self._full:
+            self._looks.append((at_s, unread))
+            while self._looks[0][0] < at_s - _SHARE_S:
+                self._looks.popleft()
 
     def clear(self) -> None:
-        """It carries something else now."""
+        """It carries something else now, or the network sets the pace."""
         self._full.clear()
+        self._looks.clear()
 
     def sets(self, now_s: float) -> bool:
         """Whether the program sets the pace."""
-        return len(self._full) >= _LEAST_LOOKS and now_s - self._full[-1][0] <= _HOLDS_S
+        full = sum(unread for _, unread in self._looks)
+        if full < max(_LEAST_LOOKS, _SHARE * len(self._looks)):
+            return False
+        return now_s - self._full[-1][0] <= _HOLDS_S
 
     def rate_bps(self, now_s: float) -> float | None:
-        """The pace; None where the network sets it, or the program's is not known yet."""
+        """The pace, 0: it reads nothing; None where the network sets it, or it is not known yet."""
         if not self.sets(now_s):
             return None
         (first_s, before), (last_s, after) = self._full[0], self._full[-1]
-        if last_s - first_s < _LEAST_S or after <= before:
+        if last_s - first_s < _LEAST_S:
             return None
-        return 8.0 * (after - before) / (last_s - first_s)
+        return 8.0 * max(after - before, 0) / (last_s - first_s)

@@ -34,6 +34,7 @@ class ProxiedAssociation:
         undelivered: to be set: called with each word that one has not been delivered.
         ended: to be set: called once it is over, by whatever.
         everywhere: whether packets are sent over all networks at once.
+        lossy: what is sent may be lost.
         server, port: where the first packet went; "" and 0 before.
         sent_bytes, received_bytes: what the packets held.
         after: the number of the message behind which the next one goes.
@@ -41,6 +42,7 @@ class ProxiedAssociation:
 
     def __init__(self, number: int, session: AssociationSession) -> None:
         self.number = number
+        self.lossy = True
         self.after: tuple[int, ...] = ()
         self.everywhere = False
         self.server, self.port = "", 0

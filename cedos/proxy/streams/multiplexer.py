@@ -28,6 +28,7 @@ from cedos.proxy.streams.frames import (
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket, UndeliveredPacket
+from cedos.proxy.streams.reading import ENOUGH_BYTES
 from cedos.proxy.streams.stream import (
     LARGE,
     SMALL,
@@ -223,6 +224,8 @@ class Multiplexer:
     # Inside
 
     def _lasting(self) -> dict[int, float]:
+        if all(each.unread_bytes < ENOUGH_BYTES for each in self._streams.values()):
+            return {}
         now_s = self._loop.time()
         lasts_s = [stream.lasts_s(now_s) for stream in self._streams.values()]
         least_s = min((each for each in lasts_s if each is not None), default=0.0)

@@ -88,6 +88,7 @@ class ProxiedStream:
     expects how much does where nothing says so.
 
     Attributes:
+        lossy: whether what is sent may be lost.
         host, port: what was asked for, by this end.
         after: the number of the message behind which the next one goes.
         sent_bytes, received_bytes: of the programs.
@@ -104,6 +105,7 @@ class ProxiedStream:
         bursts: ExpectedBursts | None = None,
     ) -> None:
         self.number = number
+        self.lossy = False
         self.host, self.port = "", 0
         self._session = session
         self._unread = unread
@@ -192,6 +194,11 @@ class ProxiedStream:
     def read_bytes(self) -> int:
         """Of what came, what was handed on."""
         return self.received_bytes - self._waiting_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of what came, what waits for the program."""
+        return self._waiting_bytes
 
     def lasts_s(self, now_s: float) -> float | None:
         """For how long what came lasts its program, at its pace; None: nothing comes."""

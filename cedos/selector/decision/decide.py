@@ -11,6 +11,7 @@ from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.decision.living import Living
 from cedos.selector.decision.roles import assign, pairs
 from cedos.selector.decision.silences import silences
+from cedos.selector.objective import MaxSPerE
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
 _RULE = RuleOfThumb()
@@ -72,9 +73,11 @@ def decide_again(case: Case, living: Living) -> Decision:
         return _record(
             case, evaluations, best.strategy, reason.sentences(reason.left(current, dead), why)
         )
-    spent = max(staying.cost - living.least_s(size_bytes), 0.0)
     paced = reason.paced(living.pace_bps)
-    if best.cost < staying.cost - living.margin * spent:
+    enough = staying.cost * (1.0 - living.margin)
+    if not isinstance(case.objective, MaxSPerE):  # whose cost is no time
+        enough = min(enough + living.margin * living.least_s(size_bytes), staying.cost)
+    if best.cost < enough:
         why = reason.moved(best, staying, living.margin)
         return _record(case, evaluations, best.strategy, reason.sentences(why, *paced))
     rivals = [each for each in evaluations if each is not staying]

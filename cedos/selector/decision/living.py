@@ -15,6 +15,7 @@ TRYING_S = 1.0
 """A flow that tries another network knows after so long what that is worth."""
 
 _LEAST_BPS = 1e3
+_AHEAD_S = 600.0
 
 _OBSERVED = 1 / 3
 """How much the last second's rate counts beside what is predicted (of their logarithms): a slow second is
@@ -41,8 +42,10 @@ class Living:
             or for as long as silences of its network last (`silent`).
         waited_s: how long the rest has been awaited without any of it: of the times that were expected
             only the longer ones are still possible (dissertation, 4.3.4).
-        pace_bps: how fast the program reads, where that and not the network sets the pace. It is no
-            sooner done over any other, and a move saves what it saves of the rest of the cost.
+        pace_bps: how fast the program reads, where that and not the network sets the pace (0: not at
+            all). It is no sooner done over any other, and a move saves of the rest of the cost.
+        may_try: the networks of which it may be tried whether they are enough by themselves, since much
+            lies unread: before that is read the flow is back.
     """
 
     current: Strategy
@@ -52,10 +55,13 @@ class Living:
     stalled_s: float = 0.0
     waited_s: float = 0.0
     pace_bps: float | None = None
+    may_try: Collection[str] = ()
 
     def least_s(self, size_bytes: int) -> float:
-        """How long the program itself takes for so much."""
-        return 8.0 * size_bytes / max(self.pace_bps, _LEAST_BPS) if self.pace_bps else 0.0
+        """How long the program itself takes for so much, as far as anybody looks ahead."""
+        if self.pace_bps is None:
+            return 0.0
+        return min(8.0 * size_bytes / max(self.pace_bps, _LEAST_BPS), _AHEAD_S)
 
     def times(
         self,
@@ -110,9 +116,9 @@ class Living:
     def _at_its_pace(
         self, time: Distribution, least_s: float, staying: Distribution | None, strategy: Strategy
     ) -> Distribution:
-        """A network that is left while much lies unread is back before the program has read that."""
-        limit_s = math.inf
-        if staying is not None and set(strategy.networks) < set(self.current.networks):
+        limit_s, networks = math.inf, set(strategy.networks)
+        tried = networks < set(self.current.networks) and networks.issubset(self.may_try)
+        if staying is not None and tried:
             limit_s = staying.mean
         return Distribution(tuple([max(min(sample, limit_s), least_s) for sample in time.samples]))
 

@@ -12,6 +12,8 @@ from cedos.selector.decision.silences import silences, waits
 from cedos.selector.objective import MaxS, Outcome, WeightedCost
 from cedos.selector.uncertainty.brute_force import BruteForce
 
+# Nobody reads so slowly: it pauses.
+_PAUSED_BPS = 1e4
 # Differences smaller than this are not worth a word.
 _ALIKE = 1.05
 # From here on the recent rate says more than the round trip.
@@ -110,6 +112,8 @@ def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
 def paced(pace_bps: float | None) -> tuple[str, ...]:
     if pace_bps is None:
         return ()
+    if pace_bps < _PAUSED_BPS:
+        return ("The program itself does not read on at the moment",)
     return (f"The program itself reads {pace_bps / 1e6:.2g} Mbit/s, however fast the networks are",)
 
 

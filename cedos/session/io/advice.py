@@ -28,6 +28,8 @@ _ENOUGH_S, _LITTLE_S = 1.0, 0.5
 """Who has enough to read for so long does not hurry, until there is little: networks are tried for
 nothing as long as there is more."""
 _NO_HURRY_S: Final = 60.0
+_MOST_BESIDE: Final = 8
+"""An upload of more than this part of what comes is not kept waiting with it."""
 
 _URGENT: Final = 0  # foreground, small
 
@@ -226,7 +228,9 @@ class Advice:
                 if progress.deadline_at_s is not None:
                     left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
                 elif direction is Direction.DOWN and rank in self._unhurried:
-                    left_s = _NO_HURRY_S
+                    # The answer is for both directions.
+                    goes = max(waited[rank], told[Direction.UP][rank])
+                    left_s = _NO_HURRY_S if goes < size // _MOST_BESIDE else None
                 question = Question(LABELS[rank], size, direction, left_s)
                 self._asked_bytes[rank] = max(size, _at_most(told[direction][rank]))
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))

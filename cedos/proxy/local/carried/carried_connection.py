@@ -26,6 +26,9 @@ class CarriedStream(Protocol):
     def sent_bytes(self) -> int: ...
 
     @property
+    def lossy(self) -> bool: ...
+
+    @property
     def gone(self) -> bool: ...
 
 
@@ -83,7 +86,7 @@ class CarriedConnection:
         # What was handed in has not gone yet.
         gone = min(self._up_left, sum(up.values()))
         self._share(gone, up)
-        self._up_left -= gone
+        self._up_left = 0 if stream.lossy else self._up_left - gone
         large = max(self._down_bytes, self._up_bytes) > SMALL_BYTES
         self._decision = self._decided(LARGE if large else SMALL) or self._decision
         if stream.gone:

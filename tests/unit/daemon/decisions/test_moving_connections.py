@@ -342,3 +342,39 @@ async def test_one_that_reads_again_what_then_does_not_come_is_stalled(stage: St
     assert flow.rate_bps is None, "it is asked for only now"
     stage.flows.sampled([replace(look, unread=False, idle_down_s=6.2)], 10.7)
     assert flow.rate_bps == 0.0
+
+
+async def test_a_slow_reader_whose_network_stalls_is_helped_at_once(stage: Stage) -> None:
+    """At its own pace no network was sooner: it stayed on one that brought nothing."""
+    stage.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
+    flow = stage.connection(movable=True)
+    stage.told(5_000_000)
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.05, 0, unread=True)
+    for fifth in range(15):
+        at_s = 9.5 + fifth / 5
+        stage.flows.sampled([replace(look, bytes_down=100_000 + 40_000 * fifth)], at_s)
+        if fifth:
+            await stage.reconsider(at_s)
+    assert flow.strategy == ONLY_WLAN
+    assert flow.paced_bps(12.3) == pytest.approx(1.6e6)
+    empty = replace(look, bytes_down=700_000, unread=False, idle_down_s=1.0)
+    for at_s in (12.5, 13.5):
+        stage.flows.sampled([empty], at_s)
+    assert flow.rate_bps == 0.0
+    assert flow.paced_bps(13.5) is None
+    await stage.reconsider(13.5)
+    assert flow.strategy is not None
+    assert "lte0" in flow.strategy.networks
+
+
+async def test_uploads_have_no_reading_pace(stage: Stage) -> None:
+    flow = stage.connection(movable=True)
+    stage.flows.learned(
+        SizeLearned(stage.key, Direction.UP, SizeEstimate(*(5_000_000,) * 3, "content-length"))
+    )
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 0, 100_000, 0, 0.05, 9, unread=True)
+    for fifth in range(15):
+        at_s = 9.5 + fifth / 5
+        stage.flows.sampled([replace(look, bytes_up=100_000 + 40_000 * fifth)], at_s)
+    assert not flow.pace.sets(12.3)
+    assert flow.rate_bps == pytest.approx(1.6e6)

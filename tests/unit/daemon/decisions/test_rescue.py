@@ -308,9 +308,13 @@ async def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(m
     heard_at_s["lte0"] = time.monotonic()
     await place.until_rescued()
     assert place.kernel.rescued[0][2] < SHORT_S, "what came before it began says nothing"
-    other = replace(KEY, local_port=KEY.local_port + 1)
-    await place.connect(other)
-    heard_at_s["wlan0"] = time.monotonic()
+    second, third = (replace(KEY, local_port=KEY.local_port + more) for more in (1, 2))
+    await place.connect(second)
+    heard_at_s["wlan0"] = time.monotonic() + 0.005
+    await place.until_rescued(2)
+    assert place.kernel.rescued[1][0] == second, "it was on its way when the packet went"
+    await place.connect(third)
+    heard_at_s["wlan0"] = time.monotonic() + 0.02
     await asyncio.sleep(1.5 * SHORT_S)
-    assert [key for key, *_ in place.kernel.rescued if key == other] == []
+    assert [key for key, *_ in place.kernel.rescued if key == third] == []
     place.rescuer.close()

@@ -9,6 +9,7 @@ from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import (
     CompetingTransfer,
     Context,
+    Decision,
     Direction,
     FlowKey,
     Network,
@@ -16,6 +17,7 @@ from cedos.model import (
     SizeEstimate,
     Strategy,
     StrategyKind,
+    Transfer,
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
@@ -39,6 +41,11 @@ def sample(key: FlowKey, down: int = 0, up: int = 0, **changes: object) -> FlowS
 
 def size(key: FlowKey, count: int, source: str = "content-length") -> SizeLearned:
     return SizeLearned(key, Direction.DOWN, SizeEstimate(count, count, count, source))
+
+
+def decision(choice: Strategy, at_s: float) -> Decision:
+    transfer = Transfer(SizeEstimate(3000, 3000, 3000, "default"))
+    return Decision(1, 100.0 + at_s, transfer, Context(at_s, {}), (), choice, "max-s", "")
 
 
 @pytest.fixture
@@ -268,3 +275,21 @@ def test_when_something_last_came_over_a_network(flows: LivingFlows) -> None:
     flows.closed(FlowClosed(FIRST, 102.0, 100, 0, at_s=2.0, idle_down_s=0.1, idle_ack_s=0.0))
     assert flows.heard_at_s("wlan0") == pytest.approx(2.0)
     assert flows.heard_at_s("lte0") == -inf
+
+
+def test_what_this_network_itself_says_is_not_from_beyond(flows: LivingFlows) -> None:
+    printer = replace(FIRST, remote=ip_address("10.0.0.9"))
+    flows.sampled([sample(printer, 100, at_s=1.5, idle_down_s=0.0)], 1.5)
+    assert flows.heard_at_s("wlan0") == -inf
+
+
+def test_whether_a_flow_tried_fewer_networks_and_came_back(flows: LivingFlows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    both = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+    alone = Strategy(StrategyKind.SINGLE, ("wlan0",))
+    for at_s, choice in ((2.0, both), (4.0, alone)):
+        flow.decided(decision(choice, at_s))
+        assert not flow.tried_since(0.0)
+    flow.decided(decision(both, 7.0))
+    assert flow.tried_since(6.0)
+    assert not flow.tried_since(7.0)

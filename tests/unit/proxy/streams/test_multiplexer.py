@@ -196,6 +196,7 @@ async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
     monkeypatch.setattr(ProxiedStream, "lasts_s", lambda stream, _now_s: lasts_s.get(stream.number))
     first, second = streams.open("a", 80), streams.open("b", 80)
     assert session.lasting() == {}, "nothing comes"
+    monkeypatch.setattr(ProxiedStream, "unread_bytes", 1_000_000)
     lasts_s[first.number] = 12.0
     assert session.lasting() == {rank_of(LARGE): 12.0}
     lasts_s[second.number] = 3.0

@@ -11,8 +11,20 @@ def test_a_program_that_reads_at_once_waits_for_what_comes() -> None:
     assert reading.lasts_s(0.0, 0, 0) is None, "nothing comes"
     assert reading.lasts_s(2.0, 5_000_000, 5_000_000) == 0.0
     assert reading.lasts_s(4.0, 9_000_000, 8_800_000) == 0.0, "that is on its way to it"
-    assert reading.lasts_s(5.9, 9_000_000, 9_000_000) == 0.0, "more may come"
-    assert reading.lasts_s(6.0, 9_000_000, 9_000_000) is None
+    assert reading.lasts_s(5.9, 9_000_000, 9_000_000) is None
+
+
+def test_a_conversation_beside_waits_for_no_large_data() -> None:
+    reading = Reading()
+    for second in range(20):
+        assert reading.lasts_s(float(second), 10_000 * second, 10_000 * second) is None
+
+
+def test_what_was_before_a_rest_is_no_pace() -> None:
+    reading = Reading()
+    reading.lasts_s(0.0, 8_000_000, 7_000_000)
+    assert reading.lasts_s(300.0, 9_000_000, 8_000_000) == 0.0
+    assert reading.lasts_s(301.0, 10_000_000, 9_000_000) == 1.0
 
 
 def test_what_waits_lasts_by_the_programs_own_pace() -> None:

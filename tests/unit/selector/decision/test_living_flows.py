@@ -200,9 +200,25 @@ def test_while_much_lies_unread_it_can_be_tried_whether_one_network_is_enough(ho
     model = host.oracle(wifi=40.0, cellular=40.0, mptcp_wifi=8.0, mptcp_cellular=8.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
     assert str(again(host, model, "wlan0+lte0", **priced).choice) == "mptcp(wlan0, lte0)"
-    tried = again(host, model, "wlan0+lte0", pace_bps=4e6, **priced)
+    known = again(host, model, "wlan0+lte0", pace_bps=4e6, **priced)
+    assert str(known.choice) == "mptcp(wlan0, lte0)", "it was tried a moment ago, or little waits"
+    tried = again(host, model, "wlan0+lte0", pace_bps=4e6, may_try={"wlan0"}, **priced)
     assert str(tried.choice) == "single(wlan0)"
-    assert all(each.time_s == pytest.approx(20.0) for each in tried.evaluations)
+    assert tried.evaluations[0].time_s == pytest.approx(20.0)
+
+
+def test_a_program_that_pauses_comes_home(host: Any) -> None:
+    model = host.oracle(wifi=8.0, cellular=4.0, mptcp_wifi=4.0, mptcp_cellular=4.0)
+    priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
+    home = again(host, model, "lte0", pace_bps=0.0, **priced)
+    assert str(home.choice) == "single(wlan0)"
+    assert "does not read on" in home.reason
+
+
+def test_a_cost_that_is_no_time_keeps_its_margin(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=0.95)
+    given = {"objective": MaxSPerE(1.0, 0.0, 0.0), "switch_cost_s": 0.0, "pace_bps": 1e9}
+    assert str(again(host, model, "wlan0", **given).choice) == "single(wlan0)"
 
 
 def test_a_slow_program_on_a_network_that_is_slower_still_is_helped(host: Any) -> None:

@@ -20,6 +20,7 @@ class Stream:
     received_bytes: int = 0
     sent_bytes: int = 0
     gone: bool = False
+    lossy: bool = False
     server: str = "example.org"
     port: int = 443
 

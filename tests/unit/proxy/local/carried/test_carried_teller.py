@@ -36,7 +36,7 @@ class Endless:
 
     server, port = "\x1b" * 400, 443
     received_bytes = sent_bytes = 10**12
-    gone = False
+    gone = lossy = False
 
 
 class Daemon:
