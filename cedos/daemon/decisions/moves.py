@@ -91,8 +91,10 @@ class Moves:
             await carried_out(self._steer.release(token, name))
 
     def _margin(self, flow: LivingFlow, now_s: float) -> float:
-        moves = flow.switched_since(now_s - _MOVES_S)
         margin = self._decider.choices.margin
+        if flow.tries:  # it comes back as easily as it went
+            return margin
+        moves = flow.switched_since(now_s - _MOVES_S)
         return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))
 
     def _lost(self, strategy: Strategy, context: Context) -> bool:

@@ -98,7 +98,7 @@ class LivingFlow:
 
     `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
     `transfers` counts those that have begun. `context` is what was known when the flow began, `pace` how
-    fast its program reads.
+    fast its program reads, `tries` whether it goes over fewer networks now to see if that is enough.
     """
 
     key: FlowKey
@@ -118,6 +118,7 @@ class LivingFlow:
     transfers: int = 0
     context: Context | None = None
     pace: ReadingPace = field(default_factory=ReadingPace)
+    tries: bool = False
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
     _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
@@ -333,6 +334,8 @@ class LivingFlow:
 
     def decided(self, decision: Decision) -> None:
         """It is carried by this decision from now on."""
+        fewer = self.strategy and set(decision.choice.networks) < set(self.strategy.networks)
+        self.tries = bool(fewer) and self.pace.sets(decision.context.at_s)
         self.strategy, self.decision = decision.choice, decision.number
         self.switches.append((decision.made_unix_s, decision.choice))
         self._switched_at_s.append(decision.context.at_s)

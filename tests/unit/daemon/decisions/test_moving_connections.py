@@ -378,3 +378,21 @@ async def test_uploads_have_no_reading_pace(stage: Stage) -> None:
         stage.flows.sampled([replace(look, bytes_up=100_000 + 40_000 * fifth)], at_s)
     assert not flow.pace.sets(12.3)
     assert flow.rate_bps == pytest.approx(1.6e6)
+
+
+async def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(stage: Stage) -> None:
+    both = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+    flow = stage.connection(movable=True)
+    stage.told(50_000_000)
+    moves = stage.director.moves
+    flow.decided(replace(MOVE, choice=both, context=Context(9.6, {})))
+    assert moves._margin(flow, 10.0) == pytest.approx(0.3)
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.05, 0, unread=True)
+    for fifth in range(5):
+        stage.flows.sampled([replace(look, bytes_down=100_000 * fifth)], 9.7 + fifth / 5)
+    flow.decided(replace(MOVE, choice=ONLY_WLAN, context=Context(10.5, {})))
+    assert flow.tries
+    assert moves._margin(flow, 10.6) == pytest.approx(0.1)
+    flow.decided(replace(MOVE, choice=both, context=Context(12.0, {})))
+    assert not flow.tries
+    assert moves._margin(flow, 12.1) == pytest.approx(0.8)
