@@ -22,6 +22,7 @@ _NEW, GET, DELETE = 0x100, 0x101, 0x102
 
 _GENERIC = struct.Struct("=BBH")  # struct nfgenmsg: family, version, resource
 _PORT = struct.Struct("!H")
+_LENGTH = struct.Struct("=I")
 _COUNT = struct.Struct("!Q")
 # CTA_*, CTA_TUPLE_*, CTA_IP_*, CTA_PROTO_*
 _ORIGINAL, _REPLY, _COUNTERS_ORIGINAL, _COUNTERS_REPLY = 1, 2, 9, 10
@@ -44,6 +45,8 @@ _BOTH_IPV4 = (slice(4, 8), slice(8, 56), slice(56, 60), slice(60, 108))
 _ORIGINAL_HEAD, _REPLY_HEAD = (
     _head(4 + _IPV4.size, direction | NLA_F_NESTED) for direction in (_ORIGINAL, _REPLY)
 )
+_ENDS = struct.pack("=H", DELETE)
+_ORIGINAL_START, _REPLY_START = _ORIGINAL_HEAD + _HEADS[0], _REPLY_HEAD + _HEADS[0]
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
 
 
@@ -93,6 +96,21 @@ def delete_request(key: FlowKey) -> bytes:
     )
     flow = nested(_ORIGINAL, nested(_IP, addresses), nested(_PROTO, ports))
     return netfilter_head(version) + flow
+
+
+def of_stranger(event: bytes, is_local: Callable[[Address], bool]) -> bool:
+    """Whether an event is of a flow towards this host that is no call for a TCP socket: at a glance.
+
+    Anybody makes thousands of these in a second. False for what it cannot read so quickly.
+    """
+    # Behind the message's head of 16 bytes; the type is within it.
+    if event[20:32] != _ORIGINAL_START or event[72:84] != _REPLY_START:
+        return False
+    if event[:4] != _LENGTH.pack(len(event)):
+        return False
+    if event[4:6] != _ENDS and event[52] == socket.IPPROTO_TCP:
+        return False
+    return is_local(address(event[84:88])) and not is_local(address(event[32:36]))
 
 
 def parse(message: NetlinkMessage) -> Tracked | None:

@@ -66,7 +66,7 @@ class FlowMonitor:
         self._checking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "FlowMonitor":
-        self._source = self._given_source or KernelFlows()
+        self._source = self._given_source or KernelFlows(is_local=self._is_local)
         try:
             self._source.start(self._tracked, self._destroyed, self._overflow)
             # Flows older than we are: known, so that their loss would be noticed, but not announced.

@@ -17,7 +17,7 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     messages,
 )
-from cedos.model import FlowKey
+from cedos.model import Address, FlowKey
 
 # Openings and ends are not urgent: many at a time are told together.
 _TOGETHER_S = 0.02
@@ -61,11 +61,17 @@ class PrivilegedQuestions(Protocol):
 class KernelFlows:
     """The flows of the network namespace that the calling thread is in.
 
-    `privileged` asks in this process's place, where that has no privileges.
+    `privileged` asks in this process's place, where that has no privileges; `is_local`: what strangers
+    do to these addresses is left out at once.
     """
 
-    def __init__(self, privileged: PrivilegedQuestions | None = None) -> None:
+    def __init__(
+        self,
+        privileged: PrivilegedQuestions | None = None,
+        is_local: Callable[[Address], bool] = lambda _: False,
+    ) -> None:
         self._privileged = privileged
+        self._is_local = is_local
         self._diag = AsyncRequester(NETLINK_SOCK_DIAG)
         self._tracker: AsyncRequester | None = None
         self._openings: NetlinkListener | None = None
@@ -79,7 +85,11 @@ class KernelFlows:
         overflow: Callable[[], None],
     ) -> None:
 
+        is_local = self._is_local
+
         def on_tracked(datagram: bytes) -> None:
+            if conntrack.of_stranger(datagram, is_local):
+                return
             for message in messages(datagram):
                 if (facts := conntrack.parse(message)) is None:
                     continue
