@@ -1,7 +1,5 @@
 """How fast a program takes what comes for it, where it and not the network sets the pace. Pure."""
 
-from collections import deque
-
 _HOLDS_S = 5.0
 """A program that was slower than its network is taken to be so for so long."""
 
@@ -19,9 +17,11 @@ _LEAST_LOOKS = 2
 class ReadingPace:
     """Looks at a download. Between two at which its socket was full, as much was read as came."""
 
+    __slots__ = ("_full", "_looks")  # each flow has one, and most have nothing in it
+
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, bool]] = deque()  # none before the first full one
-        self._full: deque[tuple[float, int]] = deque()
+        self._looks: list[tuple[float, bool]] = []  # none before the first full one
+        self._full: list[tuple[float, int]] = []
 
     def observe(self, at_s: float, carried_bytes: int, *, unread: bool) -> None:
         """`unread`: its socket is full (`FlowSample.unread`)."""
@@ -30,11 +30,11 @@ class ReadingPace:
         if unread:
             self._full.append((at_s, carried_bytes))
             while self._full[0][0] < at_s - _OVER_S:
-                self._full.popleft()
+                del self._full[0]
         if self._full:
             self._looks.append((at_s, unread))
             while self._looks[0][0] < at_s - _SHARE_S:
-                self._looks.popleft()
+                del self._looks[0]
 
     def clear(self) -> None:
         """It carries something else now, or the network sets the pace."""
