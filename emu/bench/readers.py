@@ -101,7 +101,8 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 def _download(laptop: Laptop, pace_bps: float, through_gateway: bool) -> tuple[int, float]:
     """What cellular carried, and by how much the program was late at most."""
-    before = _received_bytes(laptop)
+    lte = INTERFACES[NetworkKind.CELLULAR]
+    before = laptop.received_bytes(lte)
     protocol, limit_s = socket.IPPROTO_MPTCP, _READS_S
     if through_gateway:
         protocol, limit_s = socket.IPPROTO_TCP, _THROUGH_GATEWAY_S
@@ -116,10 +117,4 @@ def _download(laptop: Laptop, pace_bps: float, through_gateway: bool) -> tuple[i
     )
     if done.returncode:
         raise EmulationError(f"a download failed: {done.stderr}")
-    return _received_bytes(laptop) - before, float(json.loads(done.stdout)["late_s"])
-
-
-def _received_bytes(laptop: Laptop) -> int:
-    interface = INTERFACES[NetworkKind.CELLULAR]
-    (link,) = json.loads(laptop.client.ip("-s", "-j", "link", "show", interface))
-    return int(link["stats64"]["rx"]["bytes"])
+    return laptop.received_bytes(lte) - before, float(json.loads(done.stdout)["late_s"])

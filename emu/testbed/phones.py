@@ -8,6 +8,7 @@ interfaces stay and lose their carrier meanwhile.
 """
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -188,6 +189,11 @@ class Laptop(Started):
     def prefer(self, interface: str | None) -> None:
         """Makes `wlan0` or `lte0` the default route before all others; None: as at the start."""
         wiring.prefer(self.client, interface)
+
+    def received_bytes(self, interface: str) -> int:
+        """What the client's interface has received since it is there, headers and pings too."""
+        (link,) = json.loads(self.client.ip("-s", "-j", "link", "show", interface))
+        return int(link["stats64"]["rx"]["bytes"])
 
     def _build(self) -> None:
         self.client = self.instance.namespace("client")

@@ -62,10 +62,6 @@ class Host:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
 
-    def received_bytes(self, network: str) -> int:
-        counters = self.laptop.client.ip("-s", "-j", "link", "show", network)
-        return int(json.loads(counters)[0]["stats64"]["rx"]["bytes"])
-
     def download(self, *options: str, mptcp: bool, size: int = BYTES) -> "subprocess.Popen[str]":
         command = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
         command += ["--max-time", "60", *options, f"http://{SERVER}/bytes/{size}"]
@@ -209,9 +205,9 @@ def test_a_program_that_reads_slowly_gets_little_metered_data(host: Host) -> Non
         host.until(lambda: host.status()["default"]["network"] == "wlan0")
         reader = host.laptop.client.popen(sys.executable, "-c", READER)
         host.until(lambda: any(f["bytes_down"] > 2_500_000 for f in host.status()["flows"]))
-        before = host.received_bytes("lte0")
+        before = host.laptop.received_bytes("lte0")
         assert reader.wait(30) == 0
-        assert host.received_bytes("lte0") - before < 50_000, "nothing but pings"
+        assert host.laptop.received_bytes("lte0") - before < 50_000, "nothing but pings"
     finally:
         output = end(daemon)
     assert "Traceback" not in output

@@ -88,10 +88,6 @@ class Fetching:
             "-o", "got", f"{SERVER}:{PORT}/file",
         )  # fmt: skip
 
-    def received_bytes(self, network: str) -> int:
-        (link,) = json.loads(self.laptop.client.ip("-s", "-j", "link", "show", network))
-        return int(link["stats64"]["rx"]["bytes"])
-
     def have(self) -> int:
         try:
             return (self.folder / "got.part").stat().st_size
@@ -179,8 +175,8 @@ def test_a_users_rule_holds_for_what_sessions_carry(fetching: Fetching, network:
     _, error = program.communicate(timeout=60)
     assert program.returncode == 0, error
     other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
-    assert fetching.received_bytes(network) > 3_000_000
-    assert fetching.received_bytes(other) < 20_000, "the daemon's own questions"
+    assert fetching.laptop.received_bytes(network) > 3_000_000
+    assert fetching.laptop.received_bytes(other) < 20_000, "the daemon's own questions"
 
 
 @pytest.mark.long

@@ -78,10 +78,10 @@ def test_what_is_under_a_users_rule_does_not_go_through_the_gateway(network: str
         servers.make_size(size)
         daemon.client.add_rule(RuleRequest(host=SERVER, port=80, only=(network,)))
         time.sleep(3.0)  # the proxy has heard of it
-        before = {name: received_bytes(laptop, name) for name in ("wlan0", "lte0")}
+        before = {name: laptop.received_bytes(name) for name in ("wlan0", "lte0")}
         found = download(laptop.client, f"http://{SERVER}/bytes/{size}", size, user=int(USER))
         assert found.whole
-        came = {name: received_bytes(laptop, name) - before[name] for name in before}
+        came = {name: laptop.received_bytes(name) - before[name] for name in before}
         other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
         assert came[network] > size
         assert came[other] < 50_000, "pings, and what keeps the session"
@@ -132,9 +132,9 @@ def test_datagrams_under_a_users_rule_do_not_go_through_the_gateway(network: str
                 RuleRequest(host=f"{SERVER}/32", port=ECHO_PORT, only=(network,))
             )
             time.sleep(3.0)  # the proxy has heard of it
-            before = {name: received_bytes(laptop, name) for name in ("wlan0", "lte0")}
+            before = {name: laptop.received_bytes(name) for name in ("wlan0", "lte0")}
             assert ask(laptop) not in SERVER_ADDRESSES
-            came = {name: received_bytes(laptop, name) - before[name] for name in before}
+            came = {name: laptop.received_bytes(name) - before[name] for name in before}
             echo.terminate()
         other = {"wlan0": "lte0", "lte0": "wlan0"}[network]
         assert came[network] > 200_000
@@ -153,12 +153,7 @@ def test_the_session_with_the_gateway_obeys_a_rule_about_the_gateway() -> None:
         for never in ("wlan0", "lte0"):
             daemon.client.add_rule(RuleRequest(host=GATEWAY, never=(never,)))
             time.sleep(3.0)  # the proxy has heard of it
-            before = received_bytes(laptop, never)
+            before = laptop.received_bytes(never)
             found = download(laptop.client, f"http://{SERVER}/bytes/{size}", size, user=int(USER))
             assert found.whole
-            assert received_bytes(laptop, never) - before < 50_000, never
-
-
-def received_bytes(laptop: Laptop, network: str) -> int:
-    (link,) = json.loads(laptop.client.ip("-s", "-j", "link", "show", network))
-    return int(link["stats64"]["rx"]["bytes"])
+            assert laptop.received_bytes(never) - before < 50_000, never

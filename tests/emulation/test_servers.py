@@ -131,15 +131,10 @@ def test_an_mptcp_transfer_uses_both_networks(laptop: Laptop, servers: Servers) 
     for kind, interface in INTERFACES.items():
         laptop.client.ip("mptcp", "endpoint", "add", ADDRESSES[kind], "dev", interface, "subflow")
 
-    def received() -> dict[str, int]:
-        stats = json.loads(laptop.client.ip("-s", "-j", "link"))
-        return {link["ifname"]: link["stats64"]["rx"]["bytes"] for link in stats}
-
-    before = received()
+    before = {name: laptop.received_bytes(name) for name in INTERFACES.values()}
     assert curl(laptop, f"{URL}/bytes/8000000", mptcp=True)[:2] == (200, 8_000_000)
-    after = received()
-    for interface in INTERFACES.values():
-        assert after[interface] - before[interface] > 1_000_000
+    for interface, received in before.items():
+        assert laptop.received_bytes(interface) - received > 1_000_000
     laptop.client.ip(*["mptcp", "endpoint", "flush"])
 
 
