@@ -85,6 +85,8 @@ def finished_transfer(
     transfer = flow.transfer
     if transfer is None or flow.transfers != 1 or not record.exact:
         return None
+    if flow.read_slowly:
+        return None  # it says how fast a program is
     name = _strategy(flow, record, assign(networks), transfer.direction)
     network = flow.paths[flow.key].network
     down = transfer.direction is Direction.DOWN

@@ -98,7 +98,8 @@ class LivingFlow:
 
     `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
     `transfers` counts those that have begun. `context` is what was known when the flow began, `pace` how
-    fast its program reads, `tries` whether it goes over fewer networks now to see if that is enough.
+    fast its program reads, `read_slowly` whether that ever set the pace, `tries` whether it goes over
+    fewer networks now to see if that is enough.
     """
 
     key: FlowKey
@@ -118,6 +119,7 @@ class LivingFlow:
     transfers: int = 0
     context: Context | None = None
     pace: ReadingPace = field(default_factory=ReadingPace)
+    read_slowly: bool = False
     tries: bool = False
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
@@ -382,6 +384,7 @@ class LivingFlow:
         self.stalled_s = 0.0
         if direction is Direction.DOWN:
             self.pace.observe(now_s, self.carried(direction), unread=self.unread)
+            self.read_slowly |= self.pace.sets(now_s)
             if self.unread:
                 self._watch = None  # nothing can come
         if self.transfer is None:

@@ -58,6 +58,7 @@ def finish(
     second: int = 0,
     requests: int = 1,
     exact: bool = True,
+    unread: bool = False,
     lingered_s: float = 3.0,
     began_unix_s: float = 100.0,
 ) -> None:
@@ -70,6 +71,11 @@ def finish(
     for _ in range(requests):
         flows.learned(SizeLearned(FIRST, Direction.DOWN, size))
     end_s = took_s + lingered_s
+    for look_s in (1.0, 1.2) if unread else ():
+        sample = FlowSample(
+            FIRST, look_s, 1, None, 0.03, 0.03, 1e6, 1000, 0, 0, 0.0, 0, unread=True
+        )
+        flows.sampled([sample], look_s)
     if second:
         flows.opened(FlowOpened(SECOND, 0.1, 100.1))
         for key in (FIRST, SECOND):
@@ -217,6 +223,7 @@ def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
         {"exact": False},
         {"second": SIZE},
         {"took_s": -1.0},
+        {"unread": True},
     ],
     ids=str,
 )
