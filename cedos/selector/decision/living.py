@@ -77,6 +77,8 @@ class Living:
         A strategy that shares no path with the current one pays the switch; one that keeps a path pays
         nothing for it, as the data flow on. One that adds a network is no faster than both at once
         apart: this flow at its pace, and a new transfer over the other network once that is there.
+        One that leaves a network is slower than predicted by as much as the flow on all of them: what
+        came in the last second came over its networks, too.
         Whoever tries a network of which little is known (`old`) can come back when it is bad: what
         that can cost is the time until then.
 
@@ -88,8 +90,9 @@ class Living:
             silent: whether that network is silent, which `predicted` has in it then.
         """
         found = {}
-        staying = predicted.get(self.current)
+        staying, slower = predicted.get(self.current), 1.0
         if staying is not None:
+            slower = max(self._slower(staying, size_bytes), 1.0)
             staying = found[self.current] = self._staying(staying, size_bytes, used, silent=silent)
         for strategy, new in predicted.items():
             if strategy == self.current:
@@ -100,7 +103,8 @@ class Living:
             if staying is not None and strategy in old:
                 limit_s = staying.mean + TRYING_S + 2.0 * self.switch_cost_s
             alone = predicted.get(self._joining(strategy))
-            time = new
+            leaves = set(strategy.networks) < set(self.current.networks)
+            time = new.scaled(slower) if leaves else new
             if staying is not None and alone is not None:
                 time = self._no_sooner(new, staying, alone)
             found[strategy] = Distribution(
@@ -152,8 +156,7 @@ class Living:
         silent: bool,
     ) -> Distribution:
         if self.observed_bps:
-            rest_s = 8.0 * size_bytes / max(self.observed_bps, _LEAST_BPS)
-            return time.scaled((rest_s / time.mean) ** _OBSERVED)
+            return time.scaled(self._slower(time, size_bytes))
         if self.observed_bps is not None:
             if silent:
                 return time
@@ -162,6 +165,13 @@ class Living:
         if self.waited_s > 0.0:
             return time.left_after(self.waited_s)
         return time
+
+    def _slower(self, time: Distribution, size_bytes: int) -> float:
+        """What its last second makes of the time that was predicted of the flow, over that."""
+        if not self.observed_bps:
+            return 1.0
+        rest_s = 8.0 * size_bytes / max(self.observed_bps, _LEAST_BPS)
+        return float((rest_s / time.mean) ** _OBSERVED)
 
     def has_paths_of(self, strategy: Strategy) -> bool:
         """Whether it is `mptcp` over paths that the flow has, with the other one called primary."""

@@ -101,6 +101,25 @@ def test_the_flows_own_rate_counts_beside_a_prediction(host: Any) -> None:
     assert str(stalled.choice) == "single(lte0)"
 
 
+def test_a_slow_second_of_both_networks_is_one_of_each(host: Any) -> None:
+    """LTE paused for two seconds, and a download went from both networks to a fading Wi-Fi: what both
+    together had not carried was expected of that alone (docs/decisions/staying.md)."""
+    model = host.oracle(wifi=10.8, cellular=24.6, mptcp_wifi=11.7, mptcp_cellular=11.7)
+    slow = again(host, model, "lte0+wlan0", bytes_remaining=9_870_000, observed_bps=2.26e6)
+    assert str(slow.choice) == "mptcp(lte0, wlan0)"
+    ratio = (8 * 9.87e6 / 2.26e6 / 11.7) ** (1 / 3)
+    times = {str(each.strategy): each.time_s for each in slow.evaluations}
+    assert times["single(wlan0)"] == pytest.approx(10.8 * ratio)
+    assert times["mptcp(lte0, wlan0)"] == pytest.approx(11.7 * ratio)
+    # A second in which they were faster than predicted says nothing of the one alone.
+    fast = again(host, model, "lte0+wlan0", bytes_remaining=9_870_000, observed_bps=80e6)
+    assert {str(e.strategy): e.time_s for e in fast.evaluations}["single(wlan0)"] == 10.8
+    # What is predicted of one of them alone still counts.
+    creeps = host.oracle(wifi=30.0, cellular=2.0, mptcp_wifi=6.0, mptcp_cellular=6.0)
+    left = again(host, creeps, "wlan0+lte0", bytes_remaining=2_000_000, observed_bps=1e6)
+    assert str(left.choice) == "single(lte0)"
+
+
 def test_a_second_network_helps_no_sooner_than_it_is_there(host: Any) -> None:
     """Some kilobytes were late, 38 ms were expected of both networks, and the phone's radio woke for
     nothing: the connection was over before it had answered."""
