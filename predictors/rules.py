@@ -85,7 +85,7 @@ class Rule:
     def walk(self, both: Sequence[float]) -> list[float]:
         """The logarithm of the rule's time over the naive one; 0 where the rule knows no rate."""
         by_network = {
-            network: self._off(both[0], [both[k] for k in at]) for network, at in _AT.items()
+            network: self._off(both[0], [both[2 * k] for k in at]) for network, at in _AT.items()
         }
         return [by_network[name.removeprefix("mptcp_")] for name in self.strategies]
 

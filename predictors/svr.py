@@ -101,7 +101,8 @@ class Machines:
     machines: tuple[Machine, ...]
 
     def walk(self, both: Sequence[float]) -> list[float]:
-        return [machine.predict(both) for machine in self.machines]
+        inputs = both[::2]
+        return [machine.predict(inputs) for machine in self.machines]
 
     def to_dict(self) -> dict[str, Any]:
         return {"machines": [machine.to_dict() for machine in self.machines]}

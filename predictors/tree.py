@@ -18,8 +18,9 @@ _LARGEST_LOG = 60.0
 _DOUBLE_BYTES = 8
 _FIELDS = ("feature", "threshold", "left", "right", "missing_left", "value")
 
-# (input, threshold, child if input <= threshold, child otherwise and for NaN), or for a leaf
-# (None, its values, None, None): what is unpacked alike is walked quickest.
+# (number among the `mirrored` inputs, threshold, child if that is <= threshold, child otherwise and for
+# NaN), or for a leaf (None, its values, None, None): what is unpacked alike is walked quickest. No number
+# is below zero: a list is asked for its last entries in a slower way.
 _Walk = tuple[int | None, Any, Any, Any]
 
 
@@ -176,8 +177,11 @@ class Forest:
 
 
 def mirrored(inputs: Sequence[float]) -> list[float]:
-    """The inputs, and then backwards their negatives: entry ~k is input k negated (see `_nested`)."""
-    return [*inputs, *[-value for value in reversed(inputs)]]
+    """Each input and, behind it, its negative (see `_nested`)."""
+    both = [0.0] * (2 * len(inputs))
+    both[::2] = inputs
+    both[1::2] = [-value for value in inputs]
+    return both
 
 
 def _nested(tree: Tree) -> _Walk:
@@ -192,7 +196,7 @@ def _nested(tree: Tree) -> _Walk:
         if tree.missing_left[node]:
             # NaN compares false and so takes the second child. Where that must be the left one, the
             # node asks for "input > threshold" instead: "-input <= the number just below -threshold".
-            built[node] = (~feature, nextafter(-threshold, -inf), right, left)
+            built[node] = (2 * feature + 1, nextafter(-threshold, -inf), right, left)
         else:
-            built[node] = (feature, threshold, left, right)
+            built[node] = (2 * feature, threshold, left, right)
     return built[0]

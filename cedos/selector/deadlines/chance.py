@@ -12,7 +12,7 @@ their number (Boole's inequality), summed up. Where it does not suffice the prob
 and metered networks being independent of each other, and all of one sort as bad as the worst of them.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heappushpop
 from itertools import compress
@@ -20,7 +20,7 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
-from cedos.selector.deadlines.deadline_demand import DEADLINE, LEFT, DeadlineDemand
+from cedos.selector.deadlines.deadline_demand import DEADLINE, DeadlineDemand
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.missed import risky
 from cedos.selector.deadlines.network_state import NetworkState
@@ -48,6 +48,9 @@ turned on every second never sleeps."""
 _TIME_TO_MEASURE_S: Final = 20.0
 """With more time than that a free network that was never used is measured first."""
 
+_OTHERS: Final = bytes([1]) + bytes(255)
+"""Of bytes that mark some flows makes those that mark the others."""
+
 _MOST_BPS: Final = itemgetter(DeadlineFlow._fields.index("most_bps"))
 
 
@@ -74,17 +77,14 @@ class ChanceScheduler:
         paid = sorted([each for each in usable if not each.free], key=lambda one: one.price_s)
         demand = DeadlineDemand.of(order, now)
         late = _hopeless(order, demand, usable, now)
-        ahead = order
-        if late:
-            stays = bytearray(b"\1") * len(order)
-            for number in late:
-                stays[number] = 0
+        ahead, behind = order, list(compress(order, late))
+        if behind:
+            stays = late.translate(_OTHERS)
             ahead = list(compress(order, stays))
-            demand = DeadlineDemand.of(ahead, now)
+            demand = demand.only(stays)
         used = self._needed(demand, free, paid, before) if ahead else []
         served = _served(ahead, [each for each in (*free, *used) if each.up])
-        if late:
-            behind = [order[number] for number in sorted(late)]
+        if behind:
             taken = {name for names in served.values() for name in names}
             worth = [each for each in paid if each.up and _worth_it(behind, free, each)]
             idle = [each for each in (*free, *worth) if each.up and each.name not in taken]
@@ -93,7 +93,7 @@ class ChanceScheduler:
         return DeadlinePlan(
             served,
             tuple(each.name for each in paid if each.name in names),
-            frozenset([order[number].key for number in late]),
+            frozenset([each.key for each in behind]),
         )
 
     def _needed(
@@ -135,32 +135,42 @@ def _hopeless(
     demand: DeadlineDemand,
     networks: Sequence[NetworkState],
     now: float,
-) -> set[int]:
-    """Those that cannot be in time whatever is done, as few as possible; by number."""
-    late: set[int] = set()
+) -> bytearray:
+    """Those that cannot be in time whatever is done, as few as possible: their numbers have a 1."""
     points = demand.points([(each, 0.0) for each in networks], _HOPE)
     limited = min(map(_MOST_BPS, order), default=inf) < inf
     if not limited and next(demand.short(points), None) is None:
-        return late
-    sizes: list[tuple[float, int]] = []
+        return bytearray()
+    late = bytearray(len(order))
+    if limited or demand.at_s[0] < now:
+        for number, flow in enumerate(order):
+            within_s = flow.deadline_at_s - now
+            late[number] = within_s < 0.0 or 8.0 * flow.left_bytes > flow.most_bps * within_s
+    left_bytes = demand.left_bytes
+    # The largest first, of equal ones the first; a heap of ranks is quicker than one of pairs.
+    by_size = sorted(range(len(order)), key=left_bytes.__getitem__, reverse=True)
+    ranks = [0] * len(order)
+    for rank, number in enumerate(by_size):
+        ranks[number] = rank
+    hopeful: Iterable[tuple[float, int, float]] = zip(
+        left_bytes, ranks, demand.most_bytes(points), strict=True
+    )
+    if 1 in late:
+        hopeful = compress(hopeful, late.translate(_OTHERS))
+    largest: list[int] = []
     taken = 0.0
-    for number, (own, most, at_s) in enumerate(
-        zip(map(LEFT, order), demand.most_bytes(points), demand.at_s, strict=True)
-    ):
-        if at_s < now or (limited and 8.0 * own > order[number].most_bps * (at_s - now)):
-            late.add(number)
-            continue
+    for own, rank, most in hopeful:
         taken += own
         if taken <= most:
-            heappush(sizes, (-own, number))
+            heappush(largest, rank)
             continue
-        largest, which = heappushpop(sizes, (-own, number))
-        taken += largest
-        late.add(which)
+        which = by_size[heappushpop(largest, rank)]
+        taken -= left_bytes[which]
+        late[which] = 1
         while taken > most:
-            largest, which = heappop(sizes)
-            taken += largest
-            late.add(which)
+            which = by_size[heappop(largest)]
+            taken -= left_bytes[which]
+            late[which] = 1
     return late
 
 

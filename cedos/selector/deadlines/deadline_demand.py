@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from operator import itemgetter, sub
 from typing import Final
 
@@ -26,16 +26,24 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDemand:
-    """By deadline: when it is, and the bytes of all flows that are wanted by then."""
+    """By deadline: when it is, the bytes of its flow, and those of all flows that are wanted by then."""
 
     at_s: Sequence[float]
+    left_bytes: Sequence[float]
     bytes_by_then: Sequence[float]
     now: float
 
     @classmethod
     def of(cls, order: Sequence[DeadlineFlow], now: float) -> "DeadlineDemand":
         """`order`: by deadline."""
-        return cls(list(map(DEADLINE, order)), list(accumulate(map(LEFT, order))), now)
+        left_bytes = list(map(LEFT, order))
+        return cls(list(map(DEADLINE, order)), left_bytes, list(accumulate(left_bytes)), now)
+
+    def only(self, stays: Sequence[int]) -> "DeadlineDemand":
+        """Of the flows whose number has a 1."""
+        left_bytes = list(compress(self.left_bytes, stays))
+        at_s = list(compress(self.at_s, stays))
+        return DeadlineDemand(at_s, left_bytes, list(accumulate(left_bytes)), self.now)
 
     def within_s(self, number: int) -> float:
         return self.at_s[number] - self.now

@@ -89,17 +89,16 @@ class HostNetworks:
                     unmeasured = now - first_s < _MEASURING_S
                 rate = SustainedRate()
                 rate.observe(seen_bps or _TYPICAL_BPS, 1.0, now)
-            stretches = self._stretches.get(each.name)
-            stretch = stretches.stretch() if stretches is not None else None
             # A metered network is taken to be there when it is needed: radios are switched on for it.
-            forecast = stretch if each.price_s <= 0.0 else None
+            stretches = self._stretches.get(each.name) if each.price_s <= 0.0 else None
+            stretch = stretches.stretch() if stretches is not None else None
             found.append(
                 NetworkState(
                     each.name,
                     each.up,
                     each.price_s if each.price_s < PROHIBITIVE / 2 else inf,
                     rate.mean_bps(1.0),
-                    ForecastSupply(rate, now, up=each.up, stretch=forecast),
+                    ForecastSupply(rate, now, up=each.up, stretch=stretch),
                     unmeasured=unmeasured,
                 )
             )

@@ -39,6 +39,8 @@ class ForecastSupply:
     ) -> None:
         self._rate, self._now_s, self._up, self._stretch = rate, now_s, up, stretch
         self._share, self._spread = (1.0, 0.0) if stretch is None else _renewal(stretch)
+        # Asked at the same few quantiles for one deadline after the other.
+        self._at: dict[float, tuple[float, float, float]] = {}
 
     def bits(self, within_s: float, q: float, wait_s: float = 0.0) -> float:
         """The product of the quantiles of the time that it is there, and of its rate over that."""
@@ -51,21 +53,23 @@ class ForecastSupply:
         """Of the next `within_s` it is there for less than this with probability `q`."""
         if within_s <= 0.0:
             return 0.0
-        stretch = self._stretch
-        if stretch is None:
+        if self._stretch is None:
             return within_s if self._up else 0.0
-        if self._up:
-            return self._from_arrival_s(within_s, q, stretch.age_s)
-        away_s = stretch.away.remaining_s(stretch.age_s, 1.0 - q)
-        return self._from_arrival_s(within_s - away_s, q, 0.0)
-
-    def _from_arrival_s(self, within_s: float, q: float, age_s: float) -> float:
+        found = self._at.get(q)
+        if found is None:
+            found = self._at[q] = self._stays_at(self._stretch, q)
+        away_s, this_stay_s, deviating = found
+        within_s -= away_s
         if within_s <= 0.0:
             return 0.0
-        assert self._stretch is not None
-        this_stay_s = self._stretch.stay.remaining_s(age_s, q)
-        renewed_s: float = self._share * within_s + deviations(q) * (self._spread * within_s) ** 0.5
+        renewed_s: float = self._share * within_s + deviating * (self._spread * within_s) ** 0.5
         return min(max(this_stay_s, renewed_s, 0.0), within_s)
+
+    def _stays_at(self, stretch: Stretch, q: float) -> tuple[float, float, float]:
+        """Seconds until it is there, and of its stay from then on; the deviations of `q`."""
+        away_s = 0.0 if self._up else stretch.away.remaining_s(stretch.age_s, 1.0 - q)
+        age_s = stretch.age_s if self._up else 0.0
+        return away_s, stretch.stay.remaining_s(age_s, q), deviations(q)
 
 
 def _renewal(stretch: Stretch) -> tuple[float, float]:

@@ -36,6 +36,9 @@ _CERTAIN: Final = 1e-6
 _NORMAL: Final = NormalDist()
 _Z: Final[dict[float, float]] = {}
 
+_Between = tuple[int, int, float]
+"""Two windows by number, the shorter one first, and how far from it to the other (0 to 1)."""
+
 
 def deviations(q: float) -> float:
     """Standard deviations from the mean at quantile `q`; negative below the median."""
@@ -98,9 +101,7 @@ class SustainedRate:
 
     def mean_bps(self, over_s: float) -> float:
         """Expected over so long; 0: nothing is known."""
-        shorter, longer, share = _between(over_s)
-        low = self._means[shorter]
-        return low + share * (self._means[longer] - low)
+        return _on_line(self._means, _between(over_s))
 
     def _mean(self, index: int) -> float:
         for window in reversed(self._windows[: index + 1]):
@@ -111,9 +112,10 @@ class SustainedRate:
 
     def error(self, over_s: float, now_s: float) -> float:
         """Standard deviation of the logarithm of the rate over so long."""
-        shorter, longer, share = _between(over_s)
-        low = self._errors[shorter]
-        found = low + share * (self._errors[longer] - low)
+        return self._aged_error(_between(over_s), now_s)
+
+    def _aged_error(self, between: _Between, now_s: float) -> float:
+        found = _on_line(self._errors, between)
         if aged := self._aged(now_s):
             found = (found * found + _AGED * _AGED * aged) ** 0.5
         return found
@@ -139,8 +141,9 @@ class SustainedRate:
 
     def quantile_bps(self, over_s: float, q: float, now_s: float) -> float:
         """Over so long it is slower than this with probability `q`."""
-        error = self.error(over_s, now_s)
-        mean_bps = self.mean_bps(over_s)
+        between = _between(over_s)
+        error = self._aged_error(between, now_s)
+        mean_bps = _on_line(self._means, between)
         return mean_bps if error < _CERTAIN else mean_bps * exp(deviations(q) * error)
 
     def to_state(self) -> dict[str, list[float]]:
@@ -163,7 +166,13 @@ class SustainedRate:
         self._settle()
 
 
-def _between(over_s: float) -> tuple[int, int, float]:
+def _on_line(by_window: Sequence[float], between: _Between) -> float:
+    shorter, longer, share = between
+    low = by_window[shorter]
+    return low + share * (by_window[longer] - low)
+
+
+def _between(over_s: float) -> _Between:
     if over_s <= 1.0:
         return 0, 0, 0.0
     at = log10(over_s)

@@ -13,7 +13,7 @@ from math import isnan
 
 from cedos.model import Context, Direction, Indicator, Network, Transfer
 from cedos.selector.decision.rates import COLUMNS as OF_RATES
-from cedos.selector.decision.rates import UPLINK, indicator_of, rates_of
+from cedos.selector.decision.rates import UPLINK, rates_of
 from cedos.selector.decision.roles import ROLES, Roles
 
 _HOST_SPEED = "speed_mps"
@@ -52,10 +52,12 @@ def features(
         columns = tuple(columns)
         wanted = _set(columns)
     way = transfer.direction
-    for column, source, name in _plan(tuple(columns)):
-        indicator = (
-            _newest(context, name) if source < 0 else indicator_of(sources[source], name, way)
-        )
+    for column, source, uplink, name in _plan(tuple(columns), way):
+        if source < 0:
+            indicator = _newest(context, name)
+        else:
+            known = sources[source]
+            indicator = (known.get(uplink) if uplink else None) or known.get(name)
         if indicator is not None and not isnan(indicator.value):
             found[column] = indicator.value
     of_rates = rates_of(context, roles, way)
@@ -79,8 +81,14 @@ def _set(columns: tuple[str, ...]) -> frozenset[str]:
 
 
 @lru_cache(maxsize=32)
-def _plan(columns: tuple[str, ...]) -> tuple[tuple[str, int, str], ...]:
-    """Where each column comes from: (column, index of its role or -1, indicator)."""
+def _plan(
+    columns: tuple[str, ...], direction: Direction
+) -> tuple[tuple[str, int, str | None, str], ...]:
+    """Where each column comes from: (column, index of its role or -1, better indicator, indicator).
+
+    As `indicator_of` takes them, which is not asked once a column.
+    """
+    uplinks = UPLINK if direction == Direction.UP else {}
     plan = []
     for column in columns:
         if column in {"size_bytes", "direction_up"}:
@@ -90,5 +98,5 @@ def _plan(columns: tuple[str, ...]) -> tuple[tuple[str, int, str], ...]:
             if column.startswith(f"{role}_"):
                 source, name = index, column.removeprefix(f"{role}_")
         if name not in OF_RATES:
-            plan.append((column, source, name))
+            plan.append((column, source, uplinks.get(name), name))
     return tuple(plan)

@@ -253,6 +253,8 @@ def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> 
     objective = case.objective
     if not isinstance(objective, WeightedCost) or case.transfer.deadline_s is not None:
         return ""
+    if not objective.prices.data:
+        return ""
     others = sorted(evaluations, key=lambda each: each.time_s)
     for each in (choice, *others):
         network = each.strategy.networks[0] if each.strategy.networks else ""

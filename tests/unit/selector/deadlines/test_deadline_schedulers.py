@@ -1,7 +1,7 @@
 """Both schedulers of deadlines: what the paper's algorithm says, and what must hold under certainty."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, combinations
 from math import exp, inf
 
 import pytest
@@ -125,6 +125,10 @@ class TestChance:
         flows = [flow("large", 60, 10), flow("b", 30, 11), flow("c", 30, 12)]
         assert planned(ChanceScheduler(), flows, steady("wlan0", 8e6)).late == {"large"}
 
+    def test_of_equal_ones_the_first_is_late(self) -> None:
+        flows = [flow(key, 30, 10) for key in "abc"]
+        assert planned(ChanceScheduler(), flows, steady("wlan0", 8e6)).late == {"a"}
+
     def test_a_deadline_that_has_passed_cannot_be_met(self) -> None:
         """Of many deadlines some are looked at, and what suffices for the others is drawn between."""
         past = [flow(f"past {number}", 0.001, number / 50 - 1.0) for number in range(50)]
@@ -236,6 +240,33 @@ def test_any_table_gets_a_plan(drawn: list[tuple[float, float]], bps: float) -> 
     for scheduler in (ChanceScheduler(), D2Sched()):
         plan = planned(scheduler, flows, steady("wlan0", bps), cellular(bps / 3))
         assert plan.served.keys() <= {each.key for each in flows if each.left_bytes > 0}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 12), st.integers(-1, 20), st.sampled_from([inf, inf, 1e6])),
+        min_size=1,
+        max_size=7,
+    )
+)
+def test_as_few_as_possible_are_late_whatever_the_table(
+    drawn: list[tuple[int, int, float]],
+) -> None:
+    flows = [flow(str(n), mbit, at_s, most) for n, (mbit, at_s, most) in enumerate(drawn)]
+
+    def in_time(some: Sequence[DeadlineFlow]) -> bool:
+        order = sorted(some, key=lambda one: one.deadline_at_s)
+        sums = accumulate([8 * each.left_bytes for each in order])
+        return all(
+            bits <= 2e6 * each.deadline_at_s
+            and 8 * each.left_bytes <= each.most_bps * each.deadline_at_s
+            for bits, each in zip(sums, order, strict=True)
+        )
+
+    late = planned(ChanceScheduler(), flows, steady("wlan0", 2e6)).late
+    ahead = [each for each in flows if each.key not in late]
+    assert in_time(ahead)
+    assert not any(map(in_time, combinations(flows, len(ahead) + 1)))
 
 
 def test_many_deadlines_are_looked_at_in_groups_without_missing_a_bottleneck() -> None:
