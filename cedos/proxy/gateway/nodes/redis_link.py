@@ -55,8 +55,10 @@ class RedisLink:
             socket_timeout=PATIENCE_S,
             socket_connect_timeout=PATIENCE_S,
             retry=Retry(NoBackoff(), 0),
-            max_connections=_CONNECTIONS,
+            max_connections=_CONNECTIONS + 1,  # one for the look whether it answers again
         )
+        # Without a turn, the one too many would count as a Redis that does not answer.
+        self._turns = asyncio.Semaphore(_CONNECTIONS)
         self.away = False
         self._finding: asyncio.Task[None] | None = None
 
@@ -74,9 +76,10 @@ class RedisLink:
                 pipeline.eval(script, 1, key, *words)
             return await pipeline.execute(raise_on_error=False)
 
-        if self.away:
-            raise StoreAwayError
-        return await self._patiently(work())
+        async with self._turns:
+            if self.away:
+                raise StoreAwayError
+            return await self._patiently(work())
 
     async def begin(self) -> bool:
         """Whether it answers; it is looked for from now on if not."""
