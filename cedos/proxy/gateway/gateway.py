@@ -173,6 +173,10 @@ class Gateway:
             nodes.taken,
             nodes.given,
             nodes.refused,
+            0 if self._nodes is None else self._nodes.passed_on,
+            nodes.passed_on,
+            nodes.passed_in,
+            nodes.strangers,
         )
 
     @property
