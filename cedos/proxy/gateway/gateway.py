@@ -277,7 +277,7 @@ class Gateway:
         self._associations.close()
         self._names.close()
         if self._nodes is not None:
-            await self._nodes.close()
+            await self._nodes.close(begins_anew=True)
         left = [each.fileno() for each in self._left] + self._left_files
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 

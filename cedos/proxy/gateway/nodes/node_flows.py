@@ -48,6 +48,9 @@ _RENEWED_S: Final = 600.0
 _PLACE_S: Final = 60.0
 """Where a flow lives is known for so long, if it is not written again."""
 
+_ANEW_S: Final = 5.0
+"""So long a node that begins anew may take to answer others: they tell nobody that a session is lost."""
+
 _TOLD_S: Final = 60.0
 
 _WRITE: Final = """
@@ -174,7 +177,11 @@ class NodeFlows:
     ) -> PassedOn:
         if self._passed is None:
             return PassedOn.NOT_THERE
-        return await self._passed.pass_on(place, connection, address, hello)
+        passed = await self._passed.pass_on(place, connection, address, hello)
+        if passed is PassedOn.NOT_THERE and await self._begins_anew(place):
+            connection.close()  # its client tries again
+            return PassedOn.DONE
+        return passed
 
     def lives(self, credentials: Credentials) -> None:
         known = self._counted(credentials.flow_id, credentials.peer_key)
@@ -209,7 +216,13 @@ class NodeFlows:
             self._to_drop[flow_id] = credentials.seen
             self._wake.set()
 
-    async def close(self) -> None:
+    async def close(self, *, begins_anew: bool = False) -> None:
+        """`begins_anew`: another process goes on with what lives here in a moment."""
+        if begins_anew and self._place is not None:
+            with suppress(StoreAwayError):
+                name = self._anew(self._place)
+                words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
+                await self._link.run(_WRITE, [(name, words)])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -222,6 +235,26 @@ class NodeFlows:
         await self._link.close()
 
     # Inside
+
+    def _anew(self, place: tuple[str, int]) -> str:
+        return self._values.name("anew", f"{place[0]} {place[1]}".encode())
+
+    async def _begins_anew(self, place: tuple[str, int]) -> bool:
+        name = self._anew(place)
+        try:
+            (value,) = await self._link.run(_READ, [(name, (ADDED_BYTES,))])
+        except StoreAwayError:
+            return False
+        try:
+            return isinstance(value, bytes) and self._values.open(name, value) == b""
+        except ValueError:
+            self.figures.refused += 1
+            return False
+
+    async def _has_begun(self) -> None:
+        if self._place is not None:
+            with suppress(StoreAwayError):
+                await self._link.run(_DROP, [(self._anew(self._place), (0,))])
 
     def _counted(self, flow_id: bytes, peer_key: bytes) -> bool:
         """Whether there is room for a flow, which is counted from now on."""
@@ -373,6 +406,7 @@ class NodeFlows:
     async def _look_on(self) -> None:
         """Whether Redis has what it had, and those that live here are still this node's."""
         assert self._here is not None
+        await self._has_begun()
         while True:
             living = [each for each in self._here.living() if each.flow_id in self._client_of]
             try:

@@ -12,6 +12,8 @@ import pytest
 from doubles.redis_server import RedisServer
 
 from cedos.proxy.gateway.nodes import node_door, node_flows, passed_connections
+from cedos.proxy.gateway.nodes.node_flows import NodeFlows
+from cedos.proxy.gateway.nodes.redis_target import RedisTarget
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.resume import ResumeHandshake
 from cedos.session.sockets import flow_table
@@ -290,4 +292,30 @@ async def test_the_limits_of_strangers_are_by_the_clients_address(nodes: Nodes) 
     assert (await asyncio.wait_for(loop.sock_recv(source, 4), 5))[3] == 4
     assert seen == [("127.0.0.9", {"passed_on": True})]
     source.close()
+    writer.close()
+
+
+async def test_who_begins_anew_has_lost_nothing(nodes: Nodes, redis: RedisServer) -> None:
+    """Its clients that come by another node meanwhile come again."""
+    reader, writer = await nodes.echoed()
+    session = nodes.link._streams
+    await nodes.quiet()
+    first = nodes.stores[0]
+    door, place = first._door, first._place
+    assert door is not None
+    assert place is not None
+    began: Any = door._heard, door._take
+    other = NodeFlows(RedisTarget.parse(redis.target), nodes.me, ("127.0.0.1", 0))
+    other._place = place  # as the process before it, which says that it ends
+    await other.close(begins_anew=True)
+    await door.close()
+    nodes.dies(0)
+    await asyncio.sleep(1.5)
+    assert nodes.link._streams is session
+    door = first._door = node_door.NodeDoor(place, first._values, first.figures)
+    door.begin(*began)
+    await first._has_begun()
+    await said_through(reader, writer, b"still here")
+    assert nodes.link._streams is session
+    assert not await nodes.stores[1]._begins_anew(place)
     writer.close()
