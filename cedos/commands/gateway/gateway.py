@@ -205,7 +205,13 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
 @click.option(
     "--shared", type=RedisType(), metavar="REDIS",
     help="Share clients' sessions with other nodes, machines with the same key and list of clients:"
-    " unix:///run/redis/redis-server.sock or redis://HOST:6379/0. What lies there is sealed by the key.",
+    " unix:///run/redis/redis-server.sock, redis://HOST:6379/0 or, by TLS, rediss://HOST:6379/0. What"
+    " lies there is sealed by the key.",
+)  # fmt: skip
+@click.option(
+    "--shared-ca", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="With rediss://: the authority, in PEM, that has signed Redis' certificate."
+    "  [default: those that this host trusts]",
 )  # fmt: skip
 @click.option(
     "--shared-password", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -265,6 +271,7 @@ def command(
     idle: float,
     connect_timeout: float,
     shared: RedisTarget | None,
+    shared_ca: Path | None,
     shared_password: Path | None,
     node: tuple[str, int] | None,
     metrics: tuple[str, int] | None,
@@ -287,6 +294,11 @@ def command(
     """
     if sum(map(bool, (invite, revoke, listed))) > 1:
         raise click.UsageError("one of --invite, --revoke and --list at a time")
+    if shared_ca is not None and (shared is None or not shared.tls):
+        raise click.UsageError("--shared-ca goes with --shared rediss://HOST")
+    if shared is not None:
+        shared = replace(shared, ca_file=shared_ca)
+        shared.context()  # a file that is no good is told before anything begins
     if node is not None and shared is None:
         raise click.UsageError("--node goes with --shared: nodes find each other in Redis")
     if node is not None and node[1] + processes > 1 << 16:

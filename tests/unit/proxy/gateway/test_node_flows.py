@@ -330,6 +330,7 @@ def test_no_bit_of_a_value_can_be_changed(bit: int) -> None:
         ("unix:///run/r%20.sock?db=3", RedisTarget("/run/r .sock", "", 6379, 3)),
         ("redis://10.0.0.7", RedisTarget("", "10.0.0.7", 6379, 0)),
         ("redis://[::1]:7000/2", RedisTarget("", "::1", 7000, 2)),
+        ("rediss://redis.test/1", RedisTarget("", "redis.test", 6379, 1, tls=True)),
         ("redis://:a%40b@redis.test:7000/2", RedisTarget("", "redis.test", 7000, 2, "a@b")),
     ],
 )
@@ -340,7 +341,8 @@ def test_where_a_redis_is(text: str, expected: RedisTarget) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "redis://", "unix://run/x", "unix:///x?a=1", "http://a", "redis://a:x", "redis://a/b",
+    ["", "redis://", "rediss://", "rediss://a?db=1",
+     "unix://run/x", "unix:///x?a=1", "http://a", "redis://a:x", "redis://a/b",
      "redis://a:1/-1", "redis://user:secret@a", "redis://a?db=1", "redis://:secret@a:99999"],
 )  # fmt: skip
 def test_where_none_is(text: str) -> None:
