@@ -262,6 +262,10 @@ class Gateway:
         assert self._listener is not None
         self.handed_over = True
         listening = self._listener.stop()
+        if (
+            self._nodes is not None
+        ):  # (as soon as a session is packed, others are told that it is gone)
+            await self._nodes.begins_anew()
         kept = []
         for task, session in list(self._sessions.items()):
             if (each := await session.keep()) is not None:
@@ -277,7 +281,7 @@ class Gateway:
         self._associations.close()
         self._names.close()
         if self._nodes is not None:
-            await self._nodes.close(begins_anew=True)
+            await self._nodes.close()
         left = [each.fileno() for each in self._left] + self._left_files
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,23 @@ def test_a_network_that_does_not_lead_to_its_machine_leads_to_the_other(
     print(f"the tunnel stood still for {1e3 * stall_s:.0f} ms")
     assert hashlib.sha256(got).digest() == hashlib.sha256(machines.data).digest()
     assert stall_s < 5.0
+    assert "client came" not in machines.log(1)
+
+
+def test_its_machine_may_begin_anew_meanwhile(machines: TwoMachines) -> None:
+    """As by an upgrade: what goes through the other machine waits for it."""
+    machines.world.shape("8mbit")
+    machines.forward()
+    curl = machines.curl(f"https://{ORIGIN}/file")
+    got = read_some(curl, SIZE // 8)
+    machines.cut(0, "wlan0", "lte0")
+    got += read_some(curl, SIZE // 4)
+    machines.nodes[0].send_signal(signal.SIGHUP)
+    stall_s = rest_of(curl, got)
+    print(f"the tunnel stood still for {1e3 * stall_s:.0f} ms")
+    assert got == machines.data
+    assert stall_s < 6.0
+    assert machines.log(0).count("ready") == 2
     assert "client came" not in machines.log(1)
 
 

@@ -125,6 +125,7 @@ class NodeFlows:
         self._told_s = float("-inf")
         self.figures = NodeFigures()
         self._passed: PassedConnections | None = None
+        self._handed_over = False
 
     async def open(self) -> None:
         """Looks whether Redis answers; it may come later. HostError: it cannot listen for nodes."""
@@ -193,7 +194,8 @@ class NodeFlows:
     def sleeps(self, credentials: Credentials) -> None:
         flow_id = credentials.flow_id
         self._to_place.pop(flow_id, None)
-        if self._placed_s.pop(flow_id, None) is not None and not self._link.away:
+        placed = self._placed_s.pop(flow_id, None) is not None
+        if placed and not self._link.away and not self._handed_over:
             self._to_leave[flow_id] = credentials.seen
             self._wake.set()
 
@@ -212,17 +214,24 @@ class NodeFlows:
     def forget(self, credentials: Credentials) -> None:
         flow_id = credentials.flow_id
         self.sleeps(credentials)
-        if self._uncounted(flow_id) and not self._link.away:
+        counted = self._uncounted(flow_id)
+        if counted and not self._link.away and not self._handed_over:
             self._to_drop[flow_id] = credentials.seen
             self._wake.set()
 
-    async def close(self, *, begins_anew: bool = False) -> None:
-        """`begins_anew`: another process goes on with what lives here in a moment."""
-        if begins_anew and self._place is not None:
+    async def begins_anew(self) -> None:
+        """Tells other nodes that another process goes on in a moment with what lives here.
+
+        Whatever ends in this one from now on is not over.
+        """
+        self._handed_over = True
+        if self._place is not None:
             with suppress(StoreAwayError):
                 name = self._anew(self._place)
                 words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
                 await self._link.run(_WRITE, [(name, words)])
+
+    async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

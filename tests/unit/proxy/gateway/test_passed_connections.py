@@ -307,7 +307,8 @@ async def test_who_begins_anew_has_lost_nothing(nodes: Nodes, redis: RedisServer
     began: Any = door._heard, door._take
     other = NodeFlows(RedisTarget.parse(redis.target), nodes.me, ("127.0.0.1", 0))
     other._place = place  # as the process before it, which says that it ends
-    await other.close(begins_anew=True)
+    await other.begins_anew()
+    await other.close()
     await door.close()
     nodes.dies(0)
     await asyncio.sleep(1.5)
