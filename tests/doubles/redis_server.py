@@ -1,4 +1,4 @@
-"""A Redis of a test's own: Debian's redis-server with a unix socket in a folder, nothing on a port."""
+"""A test's own Redis: Debian's redis-server with a unix socket in a folder, and no port unless told."""
 
 import socket
 import subprocess

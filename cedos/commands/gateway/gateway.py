@@ -22,6 +22,7 @@ from cedos.commands.console.servers import (
     OWN_KEY,
     HostAddressType,
     ListenAddressType,
+    host_and_port,
     own_key_option,
 )
 from cedos.commands.exec import Duration, Size
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from cedos.proxy.gateway.metrics import MetricsServer
 
 _FIRST: Final = "laptop"
+NODE_PORT: Final = PORT + 2
 _READY_S: Final = 30.0
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -75,6 +77,28 @@ class RedisType(click.ParamType[RedisTarget]):
             self.fail(f"it is not where a Redis is; {error}", param, ctx)
 
 
+class NodeAddressType(click.ParamType[tuple[str, int]]):
+    """An own address for other nodes: `10.0.0.1` (at the usual port), `10.0.0.1:7011`, `[fd00::1]`."""
+
+    name = "address[:port]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Address and port."""
+        if isinstance(value, tuple):
+            return value
+        found = host_and_port(value)
+        try:
+            address = ip_address(found[0] if found is not None else "")
+        except ValueError:
+            self.fail(f"{value!r} is not an address, as 10.0.0.1 or [fd00::1]:7011 is", param, ctx)
+        if address.is_unspecified or address.is_multicast or "%" in str(address):
+            self.fail(f"{address} is no address at which other machines reach this one", param, ctx)
+        assert found is not None
+        return str(address), found[1] or NODE_PORT
+
+
 @click.command(
     cls=Manual,
     examples=[
@@ -93,7 +117,7 @@ class RedisType(click.ParamType[RedisTarget]):
         ),
         (
             "cedos gateway --name gw1.example.org --address gw2.example.org"
-            " --shared redis://10.0.0.7:6379/0",
+            " --shared redis://10.0.0.7:6379/0 --node 10.0.0.1",
             "One of two machines that are one gateway.",
         ),
         (
@@ -181,11 +205,23 @@ class RedisType(click.ParamType[RedisTarget]):
 @click.option(
     "--shared", type=RedisType(), metavar="REDIS",
     help="Share clients' sessions with other nodes, machines with the same key and list of clients:"
-    " unix:///run/redis/redis-server.sock or redis://HOST:6379/0. What lies there is sealed by the key.",
+    " unix:///run/redis/redis-server.sock, redis://HOST:6379/0 or, by TLS, rediss://HOST:6379/0. What"
+    " lies there is sealed by the key.",
+)  # fmt: skip
+@click.option(
+    "--shared-ca", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="With rediss://: the authority, in PEM, that has signed Redis' certificate."
+    "  [default: those that this host trusts]",
 )  # fmt: skip
 @click.option(
     "--shared-password", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="The file with Redis' password.  [default: $CEDOS_REDIS_PASSWORD]",
+)  # fmt: skip
+@click.option(
+    "--node", type=NodeAddressType(), metavar="ADDRESS[:PORT]",
+    help="An own address at which the other nodes reach this one: they carry connections of clients here"
+    " that do not reach it themselves, so that a session with connections goes on. With --processes as"
+    f" many ports, from this one on.  [default port: {NODE_PORT}]",
 )  # fmt: skip
 @click.option(
     "--metrics", type=ListenAddressType(PORT + 1), metavar="[ADDRESS:]PORT",
@@ -235,7 +271,9 @@ def command(
     idle: float,
     connect_timeout: float,
     shared: RedisTarget | None,
+    shared_ca: Path | None,
     shared_password: Path | None,
+    node: tuple[str, int] | None,
     metrics: tuple[str, int] | None,
     cache: int,
     cache_folder: Path | None,
@@ -256,6 +294,15 @@ def command(
     """
     if sum(map(bool, (invite, revoke, listed))) > 1:
         raise click.UsageError("one of --invite, --revoke and --list at a time")
+    if shared_ca is not None and (shared is None or not shared.tls):
+        raise click.UsageError("--shared-ca goes with --shared rediss://HOST")
+    if shared is not None:
+        shared = replace(shared, ca_file=shared_ca)
+        shared.context()  # a file that is no good is told before anything begins
+    if node is not None and shared is None:
+        raise click.UsageError("--node goes with --shared: nodes find each other in Redis")
+    if node is not None and node[1] + processes > 1 << 16:
+        raise click.UsageError(f"--node: there are not {processes} ports from {node[1]} on")
     invited = InvitedClients(clients or default_path())
     if listed:
         for each in invited.names:
@@ -307,6 +354,7 @@ def command(
             cache_folder,
             None if place is None else GatewayProcess(place),
             shared,
+            node,
         )
     )
     if following is not None:
@@ -341,9 +389,12 @@ async def _run(
     cache_folder: Path | None,
     process: GatewayProcess | None,
     shared: RedisTarget | None = None,
+    node: tuple[str, int] | None = None,
 ) -> "Successor | None":
     folder = cache_folder or _cache_folder()
-    nodes = None if shared is None else _nodes_module().NodeFlows(shared, me)
+    if node is not None and process is not None:
+        node = node[0], node[1] + process.number
+    nodes = None if shared is None else _nodes_module().NodeFlows(shared, me, node)
     if cache_bytes or nodes is not None:
         settings = replace(settings, idle=_idle_file(folder, process))
     if not cache_bytes:

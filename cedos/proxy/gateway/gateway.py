@@ -173,6 +173,10 @@ class Gateway:
             nodes.taken,
             nodes.given,
             nodes.refused,
+            0 if self._nodes is None else self._nodes.passed_on,
+            nodes.passed_on,
+            nodes.passed_in,
+            nodes.strangers,
         )
 
     @property
@@ -258,6 +262,10 @@ class Gateway:
         assert self._listener is not None
         self.handed_over = True
         listening = self._listener.stop()
+        if (
+            self._nodes is not None
+        ):  # (as soon as a session is packed, others are told that it is gone)
+            await self._nodes.begins_anew()
         kept = []
         for task, session in list(self._sessions.items()):
             if (each := await session.keep()) is not None:

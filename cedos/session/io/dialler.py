@@ -227,6 +227,9 @@ class Dialler:
     def _speaking(self) -> list[SessionPath]:
         return [path for path in self._paths.values() if path.facts.stalled_at_s is None]
 
+    def _speaking_here(self) -> list[SessionPath]:
+        return [path for path in self._speaking() if path.path_id not in self._elsewhere]
+
     @property
     def has_network(self) -> bool:
         """Whether a network that may be used leads there."""
@@ -276,6 +279,16 @@ class Dialler:
             for path in [*self._paths.values(), *self._in_handshake.values()]
         ) and not any(each.egress.interface == interface for each in self._ready)
 
+    def others(self, interface: str) -> Sequence[Endpoint]:
+        """Other machines, where the session's own is reached by another network, but not by this one.
+
+        They carry a further path to it. (Without any path that is the last that is tried: `SparePlaces`.)
+        """
+        if not self._spares or not self._speaking_here() or not self.wanted(interface):
+            return ()
+        usable = self._usable(self._spares.endpoints()).get(interface)
+        return usable[1] if usable is not None else ()
+
     def connected(self, made: Connected) -> None:
         self._ready.append(made)
         self._advance()
@@ -308,10 +321,13 @@ class Dialler:
     def _advance(self) -> None:
         """Begins handshakes: one alone while the session has no path, then all that are ready."""
         while self._ready and not self._closed:
-            open_paths = [p for p in self._speaking() if p.path_id not in self._elsewhere]
+            open_paths = self._speaking_here()
             if not open_paths and self._exclusive is not None:
                 return
             made = self._ready.pop(0)
+            if not open_paths and made.endpoint not in self.endpoints:
+                made.connection.close()  # to move to another machine is `SparePlaces`' matter
+                continue
             egress = made.egress
             facts = PathFacts(network=egress.interface, kind=egress.kind, metered=egress.metered)
             try:
@@ -392,6 +408,8 @@ class Dialler:
             self._advance()
 
     def _is_final(self, failure: Failure) -> bool:
+        if failure.kind is FailureKind.LOST_STATE and self._speaking_here():
+            return False  # another machine than the one that has it, and speaks
         if failure.kind in (FailureKind.LOST_STATE, FailureKind.REFUSED):
             return failure.authenticated and not failure.retry_after_s
         never_was = self._credentials() is None

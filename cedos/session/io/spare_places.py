@@ -65,6 +65,7 @@ class SparePlaces:
         self._attempts: dict[str, ConnectAttempts] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._lookups: set[asyncio.Task[None]] = set()
+        self._looked_up: list[ServerPlace] = []
         self._answered: Connected | None = None
         self._absent = self._trying = self._refused = False
         self.not_before_s = 0.0
@@ -119,22 +120,35 @@ class SparePlaces:
     def _begin(self) -> None:
         self._timer = None
         self._trying = True
-        for place in self._places:
+        self._learn(self._places)
+        self.check()
+
+    def endpoints(self) -> list[Endpoint]:
+        """Those that are known; what has a name is looked up, for the next time."""
+        known = list(self._endpoints.values())
+        self._learn([each for each in self._places if each not in known])
+        return list(self._endpoints)
+
+    def _learn(self, places: Sequence[ServerPlace]) -> None:
+        for place in places:
             self._endpoints.update(dict.fromkeys(place.endpoints, place))
-            if not place.endpoints and place.resolve is not None:
+            if not place.endpoints and place.resolve is not None and place not in self._looked_up:
                 task = self._driver.loop.create_task(self._look_up(place, place.resolve))
                 self._lookups.add(task)
+                self._looked_up.append(place)
                 task.add_done_callback(self._lookups.discard)
-        self.check()
 
     async def _look_up(
         self, place: ServerPlace, resolve: Callable[[], Awaitable[Sequence[Endpoint]]]
     ) -> None:
-        with suppress(TimeoutError, CedosError, OSError):
-            async with asyncio.timeout(_RESOLVE_S):
-                found = await resolve()
-            self._endpoints.update(dict.fromkeys(found, place))
-            self.check()
+        try:
+            with suppress(TimeoutError, CedosError, OSError):
+                async with asyncio.timeout(_RESOLVE_S):
+                    found = await resolve()
+                self._endpoints.update(dict.fromkeys(found, place))
+                self.check()
+        finally:
+            self._looked_up.remove(place)
 
     def _over(self) -> None:
         """The server had its chance."""
@@ -151,6 +165,9 @@ class SparePlaces:
 
     def wanted(self, _interface: str) -> bool:
         return self._trying and self._answered is None
+
+    def others(self, _interface: str) -> Sequence[Endpoint]:
+        return ()
 
     def connected(self, made: Connected) -> None:
         for attempts in self._attempts.values():

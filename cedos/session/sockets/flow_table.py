@@ -31,7 +31,7 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.handed_flow import HandedFlow
-from cedos.session.sockets.shared_flows import FlowsHere, SharedFlows
+from cedos.session.sockets.shared_flows import FlowsHere, FoundFlow, SharedFlows
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
@@ -107,21 +107,25 @@ class FlowTable:
             and flow_id != self._asked_for
         )
 
-    async def ask(self, flow_id: bytes) -> bytes | None:
-        """A flow's record at other machines."""
-        return None if self._shared is None else await self._shared.find(flow_id)
+    async def ask(self, flow_id: bytes) -> FoundFlow:
+        """What other machines know of a flow."""
+        return FoundFlow() if self._shared is None else await self._shared.find(flow_id)
 
     @contextmanager
-    def asked(self, flow_id: bytes, record: bytes | None) -> Iterator[None]:
-        """What was asked for is known meanwhile."""
+    def asked(self, flow_id: bytes, record: bytes | None, *, joins: bool) -> Iterator[None]:
+        """What was asked for is known meanwhile.
+
+        Who `joins` has paths to the machine that it is at: nobody takes the flow away from there.
+        """
         self._asked_for = flow_id
         found = None if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES])
         known = self.find(flow_id)
         newer = found is not None and (known is None or known.seen < found.seen)
         if record is not None and newer and flow_id not in self._living and self._lets_in(record):
             self._disown(flow_id)
-            self._adopt(record)
-            self._unproved[flow_id] = record
+            if not joins:
+                self._adopt(record)
+                self._unproved[flow_id] = record
         try:
             yield
         finally:
@@ -144,6 +148,13 @@ class FlowTable:
 
     def get(self, flow_id: bytes) -> Connection | None:
         return self._living.get(flow_id)
+
+    def lives(self, flow_id: bytes) -> bytes | None:
+        """The key of a flow's other end, if the flow lives here and that end was here itself."""
+        if (connection := self._living.get(flow_id)) is None or flow_id in self._unproved:
+            return None
+        credentials = connection.flow.credentials
+        return None if credentials is None else credentials.peer_key
 
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if self.find(request.flow_id) is not None:
@@ -187,6 +198,8 @@ class FlowTable:
                 self._idle.forget(flow_id)
                 if self._shared is not None:
                     self._shared.forget(opened.credentials)
+            elif self._shared is not None:
+                self._shared.sleeps(opened.credentials)
 
         def active() -> None:
             self._active.pop(flow_id, None)
@@ -205,6 +218,8 @@ class FlowTable:
         self._ledger.open_flow(host)
         if self._idle is not None and not resumed:
             self._idle.note(opened.credentials, opened.deadline_s, time.time())
+        if self._shared is not None and flow_id not in self._unproved:
+            self._shared.lives(opened.credentials)
         return connection
 
     def wake(

@@ -19,7 +19,7 @@ from cedos.session.io.driver import Driver
 from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel, Elsewhere
-from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair, host_id
 from cedos.session.protocol.handshake.accepting import OTHER_MACHINES, alone
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind
@@ -29,7 +29,7 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
 from cedos.session.sockets.handed_flow import HandedFlow
-from cedos.session.sockets.shared_flows import SharedFlows
+from cedos.session.sockets.shared_flows import HeardFlow, PassedOn, SharedFlows
 from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 _BACKLOG: Final = 1024
@@ -147,6 +147,8 @@ class Listener:
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
         self._on_new: Callable[[], None] | None = None
+        if shared is not None:
+            shared.accept(self._heard, self._passed_on)
         driver.acquire(self)
         self._listen()
 
@@ -221,9 +223,31 @@ class Listener:
             self._accepted(connection, str(peer[0]))
         self._expire()
 
-    def _accepted(self, connection: socket.socket, address: str, first: bytes = b"") -> None:
+    def _heard(self, hello: bytes) -> HeardFlow:
+        """What another machine asks of a connection's first message."""
+        try:
+            asked = self._acceptor.asked(hello)
+        except ValueError:
+            return HeardFlow(lives=False)
+        peer_key = None if self._closed else self._flows.lives(asked.flow_id)
+        if peer_key is None:
+            return HeardFlow(lives=False)
+        return HeardFlow(lives=True, proved=asked.proved, host=host_id(peer_key))
+
+    def _passed_on(self, connection: socket.socket, address: str, hello: bytes) -> None:
+        self._accepted(connection, address, hello, passed_on=True)
+        self._expire()
+
+    def _accepted(
+        self,
+        connection: socket.socket,
+        address: str,
+        first: bytes = b"",
+        *,
+        passed_on: bool = False,
+    ) -> None:
         address = address.removeprefix("::ffff:")
-        channel = self._acceptor.channel(address, self._driver.now())
+        channel = self._acceptor.channel(address, self._driver.now(), passed_on=passed_on)
         try:
             prepare(connection, asks_after_s=QUIET_S)
         except OSError:
@@ -285,14 +309,20 @@ class Listener:
     async def _asked(self, connection: socket.socket, address: str, elsewhere: Elsewhere) -> None:
         flow_id = elsewhere.flow_id
         try:
-            record = await self._flows.ask(flow_id)
+            found = await self._flows.ask(flow_id)
+            if found.place is not None and self._shared is not None:
+                passed = await self._shared.pass_on(
+                    found.place, connection, address, elsewhere.hello
+                )
+                if passed is PassedOn.DONE:
+                    return
         except BaseException:
             connection.close()
             raise
         if self._closed:
             connection.close()
             return
-        with self._flows.asked(flow_id, record):
+        with self._flows.asked(flow_id, found.record, joins=elsewhere.joins):
             self._accepted(connection, address, elsewhere.hello)
         self._expire()
 

@@ -1,4 +1,4 @@
-"""Two gateways with one key and one Redis, one of which is killed: how soon the other has its client.
+"""Two gateways with one key and one Redis: one is killed, or its client does not reach it any more.
 
 `python -m emu.bench.gateway_parts.two_nodes`, over loopback; with a port and
 a Redis, it is one of the two.
@@ -36,6 +36,8 @@ from cedos.session.protocol.packed import IdleRecord
 from emu.bench.gateway_parts.flows import Echo, answered_s, gateway_process, key
 
 _HOST, _PORTS, _ORIGIN_PORT = "127.0.0.1", (17_921, 17_922), 17_923
+_WAY_PORT, _NODE_PORTS = 17_924, 10  # so many above a node's own
+_ANSWERS: Final = 500
 _ROUNDS: Final = 20
 _QUIET_S: Final = 1.0
 _MOST_S: Final = 20.0
@@ -46,7 +48,9 @@ def measure() -> dict[str, float]:
     """Milliseconds from SIGKILL, medians and the 95th of a hundred; bytes in Redis for each session.
 
     `taken_over`: an idle session is the other node's; `lost`: one that had a connection; both to the
-    answer of a new connection. EmulationError: it fails.
+    answer of a new connection. `passed_on`: from the cut of the way to a node to the answer on a
+    connection that goes on through the other; `answer`, `passed_on_answer`: 100 bytes and back, at
+    the node itself and through the other. EmulationError: it fails.
     """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, _redis(Path(folder)) as target:
@@ -54,6 +58,7 @@ def measure() -> dict[str, float]:
             took_ms = [1e3 * _killed_s(Path(folder), target, idle=idle) for _ in range(_ROUNDS)]
             figures[f"{name}_median_ms"] = statistics.median(took_ms)
             figures[f"{name}_p95_ms"] = statistics.quantiles(took_ms, n=20)[-1]
+        figures |= _passed_on(Path(folder), target)
         figures |= asyncio.run(_stored(target))
     return figures
 
@@ -122,6 +127,78 @@ async def _from_kill(pid: int, *, idle: bool) -> float:
     return took_s
 
 
+def _passed_on(folder: Path, target: str) -> dict[str, float]:
+    module = "emu.bench.gateway_parts.two_nodes"
+    first, second = ((str(port), target, str(folder)) for port in _PORTS)
+    with gateway_process(module, *first), gateway_process(module, *second):
+        measured = [asyncio.run(_from_cut()) for _ in range(_ROUNDS)]
+    took_ms = [1e3 * took_s for took_s, _, _ in measured]
+    return {
+        "passed_on_median_ms": statistics.median(took_ms),
+        "passed_on_p95_ms": statistics.quantiles(took_ms, n=20)[-1],
+        "answer_median_ms": 1e3 * statistics.median(here_s for _, here_s, _ in measured),
+        "passed_on_answer_median_ms": 1e3
+        * statistics.median(there_s for _, _, there_s in measured),
+    }
+
+
+class _Way:
+    """The way to a node, which can be cut."""
+
+    def __init__(self) -> None:
+        self._all: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._carry, _HOST, _WAY_PORT)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await asyncio.open_connection(_HOST, _PORTS[0])
+        self._all += [writer, to]
+        await asyncio.gather(self._copy(reader, to), self._copy(there, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for each in self._all:
+            each.transport.abort()
+
+
+async def _from_cut() -> tuple[float, float, float]:
+    """Until an answer on a connection that lives on; an answer at its node, and through the other."""
+    loop = asyncio.get_running_loop()
+    origin = await loop.create_server(Echo, _HOST, _ORIGIN_PORT)
+    key_, client = key("gateway").public, key("client")
+    direct = GatewayLink(JoinedGateway(_HOST, _PORTS[0], key_, client))
+    stream = await direct.open(_HOST, _ORIGIN_PORT)
+    here_s = statistics.median([await answered_s(stream) for _ in range(_ANSWERS)])
+    await direct.close()
+    way = _Way()
+    await way.open()
+    link = GatewayLink(JoinedGateway(_HOST, _WAY_PORT, key_, client, ((_HOST, _PORTS[1]),)))
+    stream = await link.open(_HOST, _ORIGIN_PORT)
+    await answered_s(stream)
+    session = link._streams
+    await asyncio.sleep(_QUIET_S)
+    way.cut()
+    began_s = time.monotonic()
+    await answered_s(stream)
+    took_s = time.monotonic() - began_s
+    there_s = statistics.median([await answered_s(stream) for _ in range(_ANSWERS)])
+    if link._streams is not session:
+        raise EmulationError("the session did not go on")
+    await link.close()
+    origin.close()
+    return took_s, here_s, there_s
+
+
 async def _stored(target: str) -> dict[str, float]:
     """What each session takes in Redis, and of this end's processor to be written."""
     flows = NodeFlows(RedisTarget.parse(target), key("gateway"))
@@ -147,7 +224,7 @@ async def _serve(port: int, target: str, folder: Path) -> None:
     me = key("gateway")
     settings = GatewaySettings((_HOST, port), local=True, idle=folder / f"idle-{port}")
     clients = {key("client").public: "client"}
-    nodes = NodeFlows(RedisTarget.parse(target), me)
+    nodes = NodeFlows(RedisTarget.parse(target), me, (_HOST, port + _NODE_PORTS))
     gateway = Gateway(settings, me, clients.get, nodes=nodes)
     await gateway.open()
     print("ready", flush=True)

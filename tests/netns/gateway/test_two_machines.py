@@ -65,6 +65,7 @@ class TwoMachines:
         words = (
             *("--listen", f"{NODES[number]}:7009", "--address", NODES[1 - number]),
             *("--shared", self.redis.target, "--allow-local", "--log-level", "debug"),
+            *("--node", NODES[number]),
         )
         with (self.folder / f"line-{number}").open("wb") as out, log.open("ab") as err:
             process = self.far.popen(
@@ -135,6 +136,12 @@ class TwoMachines:
         got, err = self.curl(f"https://{ORIGIN}/small").communicate(timeout=30)
         assert got == b"small", err
         return time.monotonic() - began_s
+
+    def cut(self, number: int, *networks: str) -> None:
+        """The laptop does not reach that node over these networks any more; the other node does."""
+        for name in networks:
+            rule = ("-i", name, "-d", NODES[number], "-j", "DROP")
+            self.far.run("iptables", "-I", "INPUT", *rule)
 
     def kill(self, number: int) -> None:
         self.nodes[number].kill()

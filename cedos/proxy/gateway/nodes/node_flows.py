@@ -1,29 +1,36 @@
 """The flows of all nodes of a gateway, in Redis: written when one falls quiet, read by the others.
 
-Each is a hash: `s`, how many attempts of its client its node has seen, and `v`, its sealed record. A node
-writes only where it has seen as many as stand there. A client that goes on at another node makes one
-attempt more, so that what the first one writes then is refused: it looks, and lets go of the client.
+Where one lives is there as well, as long as it does, so that others can pass its client's connections on.
+
+Each is a hash: `s`, how many attempts of its client its node has seen, and `v`, its sealed record (or
+place). A node writes only where it has seen as many as stand there. A client that goes on at another node
+makes one attempt more, so that what the first one writes then is refused: it looks, and lets go of the
+client.
 """
 
 import asyncio
 import os
+import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
 import structlog
 
+from cedos.proxy.gateway.nodes.node_door import NodeDoor
 from cedos.proxy.gateway.nodes.node_figures import NodeFigures
+from cedos.proxy.gateway.nodes.node_messages import packed_address, shown_address
+from cedos.proxy.gateway.nodes.passed_connections import PassedConnections
 from cedos.proxy.gateway.nodes.redis_link import RedisLink, StoreAwayError
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, expires_unix_s
 from cedos.session.protocol.crypto import KeyPair, host_id
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
-from cedos.session.sockets.shared_flows import FlowsHere
+from cedos.session.sockets.shared_flows import FlowsHere, FoundFlow, HeardFlow, PassedOn
 
 MOST: Final = 1_000_000
 MOST_OF_A_CLIENT: Final = 256
@@ -37,6 +44,12 @@ _TIDIED: Final = 4_096
 _LONGEST_S: Final = 31 * 86_400
 _RENEWED_S: Final = 600.0
 """One that is quiet and connected is written again after so long, so that it does not expire."""
+
+_PLACE_S: Final = 60.0
+"""Where a flow lives is known for so long, if it is not written again."""
+
+_ANEW_S: Final = 5.0
+"""So long a node that begins anew may take to answer others: they tell nobody that a session is lost."""
 
 _TOLD_S: Final = 60.0
 
@@ -69,9 +82,11 @@ return redis.call('GET', KEYS[1])
 """
 """Who finds another mark than before knows that Redis has lost what it had."""
 
-_FLOW: Final = "flow"
+_FLOW, _PLACE = "flow", "place"
 _MARK_MS: Final = 86_400_000
 _VALUE_BYTES: Final = RECORD_BYTES + ADDED_BYTES
+_SEEN_BYTES, _PORT_BYTES, _ADDRESS_BYTES = 6, 2, 16
+_PLACE_BYTES: Final = _SEEN_BYTES + _PORT_BYTES + _ADDRESS_BYTES
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -79,16 +94,26 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 class NodeFlows:
     """What `cedos.session.sockets.shared_flows.SharedFlows` asks for; `open` first.
 
+    `here`: the own address at which other nodes reach this one; without, flows that live here have no
+    place where others would know them.
+
     Attributes:
         figures: how often what happened.
     """
 
-    def __init__(self, target: RedisTarget, me: KeyPair) -> None:
+    def __init__(
+        self, target: RedisTarget, me: KeyPair, here: tuple[str, int] | None = None
+    ) -> None:
+        self._place = here
+        self._door: NodeDoor | None = None
         self._link = RedisLink(target, self._back)
         self._values = SealedValues(me, os.urandom)
         self._here: FlowsHere | None = None
         self._to_write: dict[bytes, bytes] = {}
         self._to_drop: dict[bytes, int] = {}
+        self._to_place: dict[bytes, Credentials] = {}
+        self._to_leave: dict[bytes, int] = {}
+        self._placed_s: dict[bytes, float] = {}
         self._written_s: dict[bytes, float] = {}
         self._of_client: Counter[bytes] = Counter()
         self._client_of: dict[bytes, bytes] = {}
@@ -99,9 +124,15 @@ class NodeFlows:
         self._tidied: Iterator[bytes] = iter(())
         self._told_s = float("-inf")
         self.figures = NodeFigures()
+        self._passed: PassedConnections | None = None
+        self._handed_over = False
 
     async def open(self) -> None:
-        """Looks whether Redis answers; it may come later."""
+        """Looks whether Redis answers; it may come later. HostError: it cannot listen for nodes."""
+        self._passed = PassedConnections(self._values, self.figures)
+        if self._place is not None:
+            self._door = NodeDoor(self._place, self._values, self.figures)
+            self._place = self._door.address
         if await self._link.begin():
             _log.info("shares its clients' sessions with other nodes")
 
@@ -118,16 +149,59 @@ class NodeFlows:
     def away(self) -> bool:
         return self._link.away
 
-    async def find(self, flow_id: bytes) -> bytes | None:
-        name = self._values.name(_FLOW, flow_id)
+    def accept(
+        self,
+        heard: Callable[[bytes], HeardFlow],
+        take: Callable[[socket.socket, str, bytes], None],
+    ) -> None:
+        if self._door is not None:
+            self._door.begin(heard, take)
+
+    @property
+    def passed_on(self) -> int:
+        """How many clients' connections are carried to other nodes now."""
+        return 0 if self._passed is None else len(self._passed)
+
+    async def find(self, flow_id: bytes) -> FoundFlow:
+        flow, place = self._values.name(_FLOW, flow_id), self._values.name(_PLACE, flow_id)
+        asked = [(flow, (_VALUE_BYTES,)), (place, (_PLACE_BYTES + ADDED_BYTES,))]
         try:
-            (value,) = await self._link.run(_READ, [(name, (_VALUE_BYTES,))])
+            value, at = await self._link.run(_READ, asked)
         except StoreAwayError:
-            return None
-        return self._opened(name, flow_id, value)
+            return FoundFlow()
+        record, found = self._opened(flow, flow_id, value), self._opened_place(place, at)
+        elsewhere = found is not None and found[1] != self._place
+        return FoundFlow(record, found[1] if found is not None and elsewhere else None)
+
+    async def pass_on(
+        self, place: tuple[str, int], connection: socket.socket, address: str, hello: bytes
+    ) -> PassedOn:
+        if self._passed is None:
+            return PassedOn.NOT_THERE
+        passed = await self._passed.pass_on(place, connection, address, hello)
+        if passed is PassedOn.NOT_THERE and await self._begins_anew(place):
+            connection.close()  # its client tries again
+            return PassedOn.DONE
+        return passed
+
+    def lives(self, credentials: Credentials) -> None:
+        known = self._counted(credentials.flow_id, credentials.peer_key)
+        if known and self._place is not None and not self._link.away:
+            self._to_leave.pop(credentials.flow_id, None)
+            self._to_place[credentials.flow_id] = credentials
+            self._wake.set()
+
+    def sleeps(self, credentials: Credentials) -> None:
+        flow_id = credentials.flow_id
+        self._to_place.pop(flow_id, None)
+        placed = self._placed_s.pop(flow_id, None) is not None
+        if placed and not self._link.away and not self._handed_over:
+            self._to_leave[flow_id] = credentials.seen
+            self._wake.set()
 
     def write(self, record: bytes) -> None:
-        if self._counted(record) and not self._link.away:  # (all are written when it is back)
+        counted = self._counted(record[:16], record[PEER_KEY])
+        if counted and not self._link.away:  # (all are written when it is back)
             self._to_write[record[:16]] = record
             self._wake.set()
 
@@ -135,29 +209,67 @@ class NodeFlows:
         self.figures.taken += 1
         _log.info("a client of another node goes on here")
         self.write(record)
+        self.lives(Credentials.from_bytes(record[:CREDENTIALS_BYTES]))
 
     def forget(self, credentials: Credentials) -> None:
         flow_id = credentials.flow_id
-        if self._uncounted(flow_id) and not self._link.away:
+        self.sleeps(credentials)
+        counted = self._uncounted(flow_id)
+        if counted and not self._link.away and not self._handed_over:
             self._to_drop[flow_id] = credentials.seen
             self._wake.set()
+
+    async def begins_anew(self) -> None:
+        """Tells other nodes that another process goes on in a moment with what lives here.
+
+        Whatever ends in this one from now on is not over.
+        """
+        self._handed_over = True
+        if self._place is not None:
+            with suppress(StoreAwayError):
+                name = self._anew(self._place)
+                words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
+                await self._link.run(_WRITE, [(name, words)])
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._door is not None:
+            await self._door.close()
+        if self._passed is not None:
+            await self._passed.close()
         with suppress(StoreAwayError):
             await self._flush()
         await self._link.close()
 
     # Inside
 
-    def _counted(self, record: bytes) -> bool:
+    def _anew(self, place: tuple[str, int]) -> str:
+        return self._values.name("anew", f"{place[0]} {place[1]}".encode())
+
+    async def _begins_anew(self, place: tuple[str, int]) -> bool:
+        name = self._anew(place)
+        try:
+            (value,) = await self._link.run(_READ, [(name, (ADDED_BYTES,))])
+        except StoreAwayError:
+            return False
+        try:
+            return isinstance(value, bytes) and self._values.open(name, value) == b""
+        except ValueError:
+            self.figures.refused += 1
+            return False
+
+    async def _has_begun(self) -> None:
+        if self._place is not None:
+            with suppress(StoreAwayError):
+                await self._link.run(_DROP, [(self._anew(self._place), (0,))])
+
+    def _counted(self, flow_id: bytes, peer_key: bytes) -> bool:
         """Whether there is room for a flow, which is counted from now on."""
-        flow_id = record[:16]
         if flow_id in self._client_of:
             return True
-        client = host_id(record[PEER_KEY])
+        client = host_id(peer_key)
         if len(self._client_of) >= MOST or self._of_client[client] >= MOST_OF_A_CLIENT:
             self.figures.kept_back += 1
             return False
@@ -168,7 +280,9 @@ class NodeFlows:
     def _uncounted(self, flow_id: bytes) -> bool:
         """It is over; whether it was counted."""
         self._to_write.pop(flow_id, None)
+        self._to_place.pop(flow_id, None)
         self._written_s.pop(flow_id, None)
+        self._placed_s.pop(flow_id, None)
         client = self._client_of.pop(flow_id, None)
         if client is None:
             return False
@@ -194,13 +308,19 @@ class NodeFlows:
             except StoreAwayError:
                 self._to_write.clear()
                 self._to_drop.clear()
+                self._to_place.clear()
+                self._to_leave.clear()
 
     async def _flush(self) -> None:
-        while self._to_drop:
-            dropped = dict(islice(self._to_drop.items(), _AT_ONCE))
-            for flow_id in dropped:
-                del self._to_drop[flow_id]
-            await self._run(_DROP, [(each, (seen,)) for each, seen in dropped.items()])
+        for kind, waiting in ((_FLOW, self._to_drop), (_PLACE, self._to_leave)):
+            while waiting:
+                dropped = dict(islice(waiting.items(), _AT_ONCE))
+                for flow_id in dropped:
+                    del waiting[flow_id]
+                await self._run(_DROP, [(each, (seen,)) for each, seen in dropped.items()], kind)
+        while self._to_place:
+            living = [self._to_place.pop(each) for each in list(islice(self._to_place, _AT_ONCE))]
+            await self._put_places(living)
         while self._to_write:
             records = [self._to_write.pop(each) for each in list(islice(self._to_write, _AT_ONCE))]
             await self._put(records)
@@ -208,10 +328,14 @@ class NodeFlows:
     async def _write_all(self) -> None:
         """Redis may have lost what it had."""
         assert self._here is not None
+        self._placed_s.clear()
+        for each in self._here.living():
+            self.lives(each)
         written = self._here.written()
         while records := list(islice(written, _AT_ONCE)):
             waits = self._to_write
-            await self._put([r for r in records if r[:16] not in waits and self._counted(r)])
+            shared = [each for each in records if self._counted(each[:16], each[PEER_KEY])]
+            await self._put(each for each in shared if each[:16] not in waits)
 
     async def _put(self, records: Iterable[bytes], *, over: bool = False) -> None:
         """`over`: whatever stands there."""
@@ -233,10 +357,38 @@ class NodeFlows:
             elif result == 0 and not await self._let_go(record):
                 await self._put([record], over=True)
 
-    async def _run(self, script: str, calls: list[tuple[bytes, tuple[Any, ...]]]) -> list[Any]:
+    async def _put_places(self, living: list[Credentials], *, over: bool = False) -> None:
+        """That flows live here; `over`: whatever stands there."""
+        if self._place is None:
+            return
+        host, port = self._place
+        place = port.to_bytes(_PORT_BYTES, "big") + packed_address(host)
+        calls = []
+        for each in living:
+            name, seen = self._values.name(_PLACE, each.flow_id), each.seen
+            sealed = self._values.seal(name, seen.to_bytes(_SEEN_BYTES, "big") + place)
+            calls.append((each.flow_id, (seen, sealed, int(1000 * _PLACE_S), int(over))))
+        done = await self._run(_WRITE, calls, _PLACE)
+        now_s = asyncio.get_running_loop().time()
+        for each, result in zip(living, done, strict=True):
+            if result == 1 and each.flow_id in self._client_of:
+                self._placed_s[each.flow_id] = now_s
+            elif result == 0 and not over and not await self._lives_elsewhere(each):
+                await self._put_places([each], over=True)
+
+    async def _lives_elsewhere(self, mine: Credentials) -> bool:
+        """Whether it was a node that wrote, of a flow that lives here, that it lives at another one."""
+        name = self._values.name(_PLACE, mine.flow_id)
+        (value,) = await self._link.run(_READ, [(name, (_PLACE_BYTES + ADDED_BYTES,))])
+        found = self._opened_place(name, value)
+        return found is not None and found[0] > mine.seen
+
+    async def _run(
+        self, script: str, calls: list[tuple[bytes, tuple[Any, ...]]], kind: str = _FLOW
+    ) -> list[Any]:
         if not calls:
             return []
-        named = [(self._values.name(_FLOW, flow_id), words) for flow_id, words in calls]
+        named = [(self._values.name(kind, flow_id), words) for flow_id, words in calls]
         done = await self._link.run(script, named)
         for each in done:
             if isinstance(each, Exception):
@@ -246,7 +398,7 @@ class NodeFlows:
     async def _let_go(self, record: bytes) -> bool:
         """Another node seems to have a client that is here: whether it has."""
         flow_id = record[:16]
-        found = await self.find(flow_id)
+        found = (await self.find(flow_id)).record
         if self._link.away:
             raise StoreAwayError
         mine = Credentials.from_bytes(record[:CREDENTIALS_BYTES]).seen
@@ -263,6 +415,7 @@ class NodeFlows:
     async def _look_on(self) -> None:
         """Whether Redis has what it had, and those that live here are still this node's."""
         assert self._here is not None
+        await self._has_begun()
         while True:
             living = [each for each in self._here.living() if each.flow_id in self._client_of]
             try:
@@ -297,7 +450,7 @@ class NodeFlows:
         for credentials, result in zip(living, done, strict=True):
             flow_id = credentials.flow_id
             if result == 0:
-                found = await self.find(flow_id)
+                found = (await self.find(flow_id)).record
                 seen = (
                     0 if found is None else Credentials.from_bytes(found[:CREDENTIALS_BYTES]).seen
                 )
@@ -306,6 +459,8 @@ class NodeFlows:
                     continue
             if result != 1 or now_s - self._written_s.get(flow_id, 0.0) > _RENEWED_S:
                 self._here.renew(flow_id)
+            if now_s - self._placed_s.get(flow_id, float("-inf")) > _PLACE_S / 3:
+                self.lives(credentials)
 
     def _opened(self, name: str, flow_id: bytes, value: Any) -> bytes | None:
         if value is None:
@@ -322,6 +477,24 @@ class NodeFlows:
             self._tell("what lies in Redis is not a node's", str(error))
             return None
         return record
+
+    def _opened_place(self, name: str, value: Any) -> tuple[int, tuple[str, int]] | None:
+        """How many attempts a node had seen that wrote where a flow lives, and where."""
+        if value is None:
+            return None
+        try:
+            if not isinstance(value, bytes):
+                raise ValueError("it is no value of a node's")
+            place = self._values.open(name, value)
+            if len(place) != _PLACE_BYTES:
+                raise ValueError("it is no place of this version")
+        except ValueError as error:
+            self.figures.refused += 1
+            self._tell("what lies in Redis is not a node's", str(error))
+            return None
+        seen, port = place[:_SEEN_BYTES], place[_SEEN_BYTES:-_ADDRESS_BYTES]
+        host = shown_address(place[-_ADDRESS_BYTES:])
+        return int.from_bytes(seen, "big"), (host, int.from_bytes(port, "big"))
 
     def _tell(self, what: str, why: str) -> None:
         now_s = time.monotonic()

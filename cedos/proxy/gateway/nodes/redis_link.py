@@ -1,6 +1,7 @@
 """The way to Redis: asked for a moment only, left alone while it is away, and found again by itself."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -32,6 +33,28 @@ class _Pipeline(Protocol):
     async def execute(self, raise_on_error: bool) -> list[Any]: ...
 
 
+class _Secured(redis.asyncio.SSLConnection):
+    """TLS by a context of our own: where a file names an authority, redis-py trusts the system's, too."""
+
+    def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context.context = context
+
+
+def _why(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not accepted: {cause.verify_message}; --shared-ca names the file of the"
+            " authority that signed it"
+        )
+    if isinstance(cause, ssl.SSLError):
+        return f"it does not speak TLS as this host does: {cause.reason or cause}"
+    return str(error) or f"no answer within {PATIENCE_S:g} s"
+
+
 class RedisLink:
     """`begin`, then `run` scripts; `close`.
 
@@ -43,20 +66,28 @@ class RedisLink:
 
     def __init__(self, target: RedisTarget, back: Callable[[], None]) -> None:
         self._target, self._back = target, back
-        where: dict[str, Any] = (
-            {"unix_socket_path": target.path}
-            if target.path
-            else {"host": target.host, "port": target.port}
-        )
-        self._client = redis.asyncio.Redis(
+        context = target.context()
+        if target.path:
+            where: dict[str, Any] = {
+                "connection_class": redis.asyncio.UnixDomainSocketConnection,
+                "path": target.path,
+            }
+        else:
+            where = {"host": target.host, "port": target.port}
+        if context is not None:
+            where |= {"connection_class": _Secured, "context": context}
+        pool = redis.asyncio.ConnectionPool(
             **where,
             db=target.database,
             password=target.password,
             socket_timeout=PATIENCE_S,
             socket_connect_timeout=PATIENCE_S,
             retry=Retry(NoBackoff(), 0),
-            max_connections=_CONNECTIONS,
+            max_connections=_CONNECTIONS + 1,  # one for the look whether it answers again
         )
+        self._client = redis.asyncio.Redis.from_pool(pool)
+        # Without a turn, the one too many would count as a Redis that does not answer.
+        self._turns = asyncio.Semaphore(_CONNECTIONS)
         self.away = False
         self._finding: asyncio.Task[None] | None = None
 
@@ -74,9 +105,10 @@ class RedisLink:
                 pipeline.eval(script, 1, key, *words)
             return await pipeline.execute(raise_on_error=False)
 
-        if self.away:
-            raise StoreAwayError
-        return await self._patiently(work())
+        async with self._turns:
+            if self.away:
+                raise StoreAwayError
+            return await self._patiently(work())
 
     async def begin(self) -> bool:
         """Whether it answers; it is looked for from now on if not."""
@@ -97,7 +129,7 @@ class RedisLink:
             async with asyncio.timeout(PATIENCE_S):
                 return await work
         except (RedisError, OSError, TimeoutError) as error:
-            self._went_away(str(error) or f"no answer within {PATIENCE_S:g} s")
+            self._went_away(_why(error))
             raise StoreAwayError from error
 
     def _went_away(self, why: str) -> None:

@@ -1,6 +1,7 @@
 """Where the Redis is that nodes share."""
 
 import os
+import ssl
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,22 +12,34 @@ from cedos.errors import ConfigError
 
 _VARIABLE: Final = "CEDOS_REDIS_PASSWORD"
 _PORT: Final = 6379
-_RIGHT: Final = "unix:///run/redis/redis-server.sock or redis://HOST:6379/0 would be right"
+_RIGHT: Final = (
+    "unix:///run/redis/redis-server.sock, redis://HOST:6379/0 or rediss://HOST:6379/0 (TLS)"
+    " would be right"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RedisTarget:
-    """`path` of a unix socket, or `host` and `port`."""
+    """`path` of a unix socket, or `host` and `port`.
+
+    `tls`: the connection is secured; `ca_file`: an authority in it has signed the certificate, not one of
+    the system's.
+    """
 
     path: str
     host: str
     port: int
     database: int
     password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    ca_file: Path | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of `unix:///path?db=0` or `redis://:password@host:port/0`. ValueError, without the password."""
+        """Of `unix:///path?db=0`, `redis://:password@host:port/0` or `rediss://`, which is TLS.
+
+        ValueError, without the password.
+        """
         try:
             parts = urlsplit(text)
             port, host = parts.port or _PORT, parts.hostname or ""
@@ -38,13 +51,26 @@ class RedisTarget:
                 path = unquote(parts.path)
             else:
                 number = parts.path.strip("/") or "0"
-                good, path = parts.scheme == "redis" and bool(host) and not parts.query, ""
+                good = parts.scheme in {"redis", "rediss"} and bool(host) and not parts.query
+                path = ""
             database = int(number)
         except ValueError:
             good = False
         if not good or not 0 <= database < 1 << 16 or parts.username or parts.fragment:
             raise ValueError(_RIGHT)
-        return cls(path, host, port, database, password)
+        return cls(path, host, port, database, password, parts.scheme == "rediss")
+
+    def context(self) -> ssl.SSLContext | None:
+        """What verifies certificate and name; None without TLS. ConfigError: the file is no good."""
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except ssl.SSLError:
+            why = "there is no certificate in it; PEM would be right"
+        except OSError as error:
+            why = error.strerror or str(error)
+        raise ConfigError(f"{self.ca_file}: {why}")
 
     def __str__(self) -> str:
         return self.path or f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"

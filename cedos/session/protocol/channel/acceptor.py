@@ -7,6 +7,7 @@ from cedos.session.protocol.crypto import KeyPair, Random
 from cedos.session.protocol.handshake.accepting import (
     AcceptorHandshake,
     AcceptorState,
+    AskedFlow,
     KnownFlows,
     Placement,
     alone,
@@ -59,15 +60,28 @@ class Acceptor:
     def __len__(self) -> int:
         return len(self._half_open)
 
-    def channel(self, address: str, now: float, *, allow_clear: bool | None = None) -> Channel:
-        """For an address without its port."""
+    def channel(
+        self,
+        address: str,
+        now: float,
+        *,
+        allow_clear: bool | None = None,
+        passed_on: bool = False,
+    ) -> Channel:
+        """For an address without its port. `passed_on`: another machine knows that it is for this one."""
         clear = self._allow_clear if allow_clear is None else allow_clear
-        accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
+        accepting = AcceptorHandshake(
+            self._reception, address, allow_clear=clear, passed_on=passed_on
+        )
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
         pushed = self._half_open.add(channel, address, now)
         if pushed is not None:
             self._pushed_out.append(pushed)
         return channel
+
+    def asked(self, hello: bytes) -> AskedFlow:
+        """For which flow a connection's first message is. ValueError: it is no resumption."""
+        return self._reception.asked(hello)
 
     def overdue(self, now: float) -> list[Channel]:
         """Those that were too slow or were pushed out by newer ones: close their connections."""

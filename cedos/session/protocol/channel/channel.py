@@ -52,12 +52,14 @@ _RECORD: Final = int(MessageKind.RECORD)
 class Elsewhere:
     """The connection is another process's: its number, and the message that it is to begin with.
 
-    Or it is to begin with that once other machines have been asked for `flow_id` (`OTHER_MACHINES`).
+    Or it is to begin with that once other machines have been asked for `flow_id` (`OTHER_MACHINES`);
+    `joins`: its peer says that the flow has paths.
     """
 
     process: int
     hello: bytes
     flow_id: bytes = b""
+    joins: bool = False
 
 
 class Channel:
@@ -217,7 +219,8 @@ class Channel:
 
     def _step(self, step: HandshakeStep, header: memoryview, body: memoryview) -> None:
         if step.elsewhere is not None:
-            self.elsewhere = Elsewhere(step.elsewhere, bytes(header) + bytes(body), step.flow_id)
+            hello = bytes(header) + bytes(body)
+            self.elsewhere = Elsewhere(step.elsewhere, hello, step.flow_id, step.joins)
             self._fail(Failure(FailureKind.ELSEWHERE, "another process serves this host"))
             return
         if step.reply:

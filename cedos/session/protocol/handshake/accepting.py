@@ -12,6 +12,8 @@ from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.locators import Locators, share_byte
 from cedos.session.protocol.handshake.messages import (
+    HEADER,
+    HEADER_BYTES,
     LOWEST_VERSION,
     VERSION,
     Granted,
@@ -100,6 +102,14 @@ def asks_nobody(_flow_id: bytes) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class AskedFlow:
+    """What a hello is for; `proved`: it is of who has the flow's secret, and was not heard before."""
+
+    flow_id: bytes
+    proved: bool
+
+
 class AcceptorState:
     def __init__(
         self,
@@ -134,10 +144,42 @@ class AcceptorState:
         """Whether not even those with a cookie can be served. Resumptions always can."""
         return not self._with_cookie.take(now)
 
+    def asked(self, message: bytes) -> AskedFlow:
+        """ValueError: it is no resumption."""
+        try:
+            head, body = message[:HEADER_BYTES], message[HEADER_BYTES:]
+            if head != HEADER.pack(len(body) << 8 | MessageKind.RESUME):
+                raise MalformedError("it is no resumption")
+            hello = Hello.unpack(body)
+            if not LOWEST_VERSION <= hello.version <= VERSION or hello.detail not in {0, 1}:
+                raise MalformedError("it is no resumption of this version")
+            asked, proof = Resume.unpack(hello.content)
+        except MalformedError as error:
+            raise ValueError(str(error)) from None
+        flow_id, _ = self.locators.read(asked.locator)
+        credentials = self.flows.find(flow_id)
+        proved = (
+            credentials is not None
+            and resume.verified(self.me, credentials, hello, asked, proof)
+            and credentials.is_new(asked.attempt)
+        )
+        return AskedFlow(flow_id, proved)
+
 
 class AcceptorHandshake:
-    def __init__(self, reception: AcceptorState, address: str, *, allow_clear: bool) -> None:
+    """`passed_on`: its flow is here, whatever it says; it goes nowhere else."""
+
+    def __init__(
+        self,
+        reception: AcceptorState,
+        address: str,
+        *,
+        allow_clear: bool,
+        passed_on: bool = False,
+    ) -> None:
         self._reception, self._address, self._allow_clear = reception, address, allow_clear
+        self._placement = alone if passed_on else reception.placement
+        self._asks_for = asks_nobody if passed_on else reception.asks_for
         self._hellos = 0
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
@@ -170,7 +212,7 @@ class AcceptorHandshake:
         except NoiseError:
             why = "a set-up for another key than this host's"
             return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
-        if (elsewhere := here.placement(share_byte(noise.peer))) is not None:
+        if (elsewhere := self._placement(share_byte(noise.peer))) is not None:
             return HandshakeStep(elsewhere=elsewhere)
         if offer.purpose == Purpose.ASK:
             return self._known(noise, offer)
@@ -219,10 +261,11 @@ class AcceptorHandshake:
         here = self._reception
         asked, proof = Resume.unpack(hello.content)
         flow_id, share = here.locators.read(asked.locator)
-        if (elsewhere := here.placement(share)) is not None:
+        if (elsewhere := self._placement(share)) is not None:
             return HandshakeStep(elsewhere=elsewhere)
-        if here.asks_for(flow_id):
-            return HandshakeStep(elsewhere=OTHER_MACHINES, flow_id=flow_id)
+        if self._asks_for(flow_id):
+            joins = hello.detail == ConnectionKind.JOIN
+            return HandshakeStep(elsewhere=OTHER_MACHINES, flow_id=flow_id, joins=joins)
         credentials = here.flows.find(flow_id)
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))

@@ -62,7 +62,7 @@ class HandshakeStep:
 
     With `secrets` the messages are over and the initiator confirms; `opened` is `unproven` until then.
     `elsewhere`: the number of the process of this host that the message is for; or other machines are to
-    be asked for the flow of `flow_id` first.
+    be asked for the flow of `flow_id` first, which has other paths where it `joins` them.
     """
 
     reply: bytes = b""
@@ -72,6 +72,7 @@ class HandshakeStep:
     unproven: bool = False
     elsewhere: int | None = None
     flow_id: bytes = b""
+    joins: bool = False
 
 
 class Handshake(Protocol):

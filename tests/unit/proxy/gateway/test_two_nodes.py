@@ -34,10 +34,15 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 class Nodes:
-    """`gateways`, of which the client knows all; the first one is its own at the beginning."""
+    """`gateways`, of which the client knows all; the first one is its own at the beginning.
 
-    def __init__(self, redis: RedisServer, folder: Path) -> None:
-        self._redis, self._folder = redis, folder
+    `here`: where each of them is reached by the other.
+    """
+
+    def __init__(
+        self, redis: RedisServer, folder: Path, here: tuple[str, int] | None = None
+    ) -> None:
+        self._redis, self._folder, self._here = redis, folder, here
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.gateways: list[Gateway] = []
         self._dead: list[Gateway] = []
@@ -55,7 +60,7 @@ class Nodes:
         self.proxy.open([Listening("127.0.0.1", 0)])
 
     async def begin(self, number: int, port: int) -> None:
-        store = NodeFlows(RedisTarget.parse(self._redis.target), self.me)
+        store = NodeFlows(RedisTarget.parse(self._redis.target), self.me, self._here)
         settings = GatewaySettings(
             ("127.0.0.1", port), local=True, idle=self._folder / f"idle-{number}"
         )

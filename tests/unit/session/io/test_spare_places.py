@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cedos.model import NetworkKind
+from cedos.session.io import connect_attempts, spare_places
 from cedos.session.io import driver as drivers
-from cedos.session.io import spare_places
-from cedos.session.io.connect_attempts import Connected, Endpoint
+from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
 from cedos.session.io.links import Egress
 from cedos.session.io.server_place import ServerPlace
 from cedos.session.io.spare_places import SparePlaces
@@ -136,3 +136,50 @@ async def test_a_name_is_looked_up_when_it_is_needed(world: World) -> None:
     await asyncio.sleep(0.7)
     assert [each for each, _ in world.moved] == [named]
     assert not world.tries([])
+
+
+async def test_a_name_that_is_asked_for_is_known_the_next_time(world: World) -> None:
+    lookups = 0
+
+    async def resolve() -> Sequence[Endpoint]:
+        nonlocal lookups
+        lookups += 1
+        return world.place.endpoints
+
+    spares = world.tries([ServerPlace(("gw2.test", 7009), [], resolve)])
+    assert spares.endpoints() == spares.endpoints() == []
+    await asyncio.sleep(0.05)
+    assert spares.endpoints() == list(world.place.endpoints)
+    await asyncio.sleep(0.05)
+    assert lookups == 1
+    assert world.tries([world.place]).endpoints() == list(world.place.endpoints)
+
+
+@pytest.mark.parametrize("others", [[], [("127.0.0.3", 1), ("127.0.0.4", 1)]])
+async def test_other_machines_have_each_second_turn_where_the_own_does_not_answer(
+    world: World, others: list[Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network may lead to one machine and not to the other."""
+    dialled: list[str] = []
+
+    class Caller:
+        not_before_s = 0.0
+
+        def wanted(self, _interface: str) -> bool:
+            return True
+
+        def others(self, _interface: str) -> Sequence[Endpoint]:
+            return others
+
+        def unanswered(self) -> None:
+            pass
+
+    attempts: Any = ConnectAttempts(drivers.current(), Caller(), LOOPBACK)  # type: ignore[arg-type]
+    monkeypatch.setattr(connect_attempts, "_PAUSES_S", (0.01,) * 9)
+    monkeypatch.setattr(ConnectAttempts, "_dial", lambda _, to: dialled.append(to[0][-1]))
+    attempts.update(LOOPBACK, [("127.0.0.1", 1), ("127.0.0.2", 1)])
+    attempts.begin()
+    await asyncio.sleep(0.3)
+    attempts.end()
+    expected = "121" + ("31423142" if others else "21212121")
+    assert "".join(dialled[:9]) == expected[:9]
