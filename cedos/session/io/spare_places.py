@@ -8,6 +8,7 @@ chance then: it loses the session only to a machine that is reached while it is 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from cedos.errors import CedosError
@@ -136,19 +137,21 @@ class SparePlaces:
                 task = self._driver.loop.create_task(self._look_up(place, place.resolve))
                 self._lookups.add(task)
                 self._looked_up.append(place)
-                task.add_done_callback(self._lookups.discard)
+                task.add_done_callback(partial(self._known, place))
+
+    def _known(self, place: ServerPlace, task: "asyncio.Task[None]") -> None:
+        # (Here and not in the task, which may be cancelled before it has begun.)
+        self._lookups.discard(task)
+        self._looked_up.remove(place)
 
     async def _look_up(
         self, place: ServerPlace, resolve: Callable[[], Awaitable[Sequence[Endpoint]]]
     ) -> None:
-        try:
-            with suppress(TimeoutError, CedosError, OSError):
-                async with asyncio.timeout(_RESOLVE_S):
-                    found = await resolve()
-                self._endpoints.update(dict.fromkeys(found, place))
-                self.check()
-        finally:
-            self._looked_up.remove(place)
+        with suppress(TimeoutError, CedosError, OSError):
+            async with asyncio.timeout(_RESOLVE_S):
+                found = await resolve()
+            self._endpoints.update(dict.fromkeys(found, place))
+            self.check()
 
     def _over(self) -> None:
         """The server had its chance."""

@@ -39,8 +39,11 @@ _UNPROVED: Final = HandshakeLimits(half_open=64, half_open_per_address=8, handsh
 
 _QUIET_S, _HALF_S = 3_600.0, 3.0
 _SILENCE_MS: Final = 3_000
-"""The other node sees of a client only what this one's kernel takes for it: so it must learn of a network
-that is dead from here."""
+"""Client and other node hear of each other only what this one's kernel takes for them: so either must
+learn from here that the other is dead."""
+
+_ASKS_AFTER_S: Final = 3
+"""Of the other node, where nothing is said: nodes have good lines."""
 
 _RECEIVED_BYTES: Final = 1 << 17
 _UNSENT_BYTES: Final = 1 << 16
@@ -127,7 +130,8 @@ class PassedConnections:
     async def _heard(
         self, there: socket.socket, place: tuple[str, int], address: str, hello: bytes
     ) -> HeardFlow:
-        prepare(there)
+        prepare(there, asks_after_s=_ASKS_AFTER_S)
+        there.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         await self._loop.sock_connect(there, place)
         challenge = await read_exactly(there, node_messages.CHALLENGE_BYTES)
@@ -146,6 +150,7 @@ class PassedConnections:
         try:
             prepare(connection, asks_after_s=QUIET_S)
             connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
             tcp_info.wake_below(connection, _UNSENT_BYTES)
             tunnel = Tunnel(connection, there, self._buffer, idle_s=_QUIET_S, half_s=_HALF_S)
             with self._bounded(tunnel, address, heard):

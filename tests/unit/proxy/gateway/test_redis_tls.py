@@ -150,7 +150,6 @@ async def test_who_speaks_no_tls_is_told_of(tmp_path: Path) -> None:
         with capture_logs() as told:
             assert not await answers(target(port, None))
         assert [each["event"] for each in told] == ["nodes share nothing: Redis does not answer"]
-        print(told)
         assert await answers(RedisTarget("", "127.0.0.1", port, 0))
     finally:
         server.close()

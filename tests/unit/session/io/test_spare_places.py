@@ -155,6 +155,19 @@ async def test_a_name_that_is_asked_for_is_known_the_next_time(world: World) -> 
     assert world.tries([world.place]).endpoints() == list(world.place.endpoints)
 
 
+async def test_a_look_up_that_ended_before_it_began_is_made_again(world: World) -> None:
+    async def resolve() -> Sequence[Endpoint]:
+        return world.place.endpoints
+
+    spares: Any = world.tries([ServerPlace(("gw2.test", 7009), [], resolve)])
+    spares.endpoints()
+    spares.present()
+    await asyncio.sleep(0.01)
+    assert spares.endpoints() == []
+    await asyncio.sleep(0.05)
+    assert spares.endpoints() == list(world.place.endpoints)
+
+
 @pytest.mark.parametrize("others", [[], [("127.0.0.3", 1), ("127.0.0.4", 1)]])
 async def test_other_machines_have_each_second_turn_where_the_own_does_not_answer(
     world: World, others: list[Endpoint], monkeypatch: pytest.MonkeyPatch
