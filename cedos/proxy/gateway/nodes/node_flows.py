@@ -170,8 +170,10 @@ class NodeFlows:
         except StoreAwayError:
             return FoundFlow()
         record, found = self._opened(flow, flow_id, value), self._opened_place(place, at)
-        elsewhere = found is not None and found[1] != self._place
-        return FoundFlow(record, found[1] if found is not None and elsewhere else None)
+        seen = 0 if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES]).seen
+        if found is None or found[1] == self._place:
+            return FoundFlow(record, None, seen)
+        return FoundFlow(record, found[1], max(seen, found[0]))
 
     async def pass_on(
         self, place: tuple[str, int], connection: socket.socket, address: str, hello: bytes

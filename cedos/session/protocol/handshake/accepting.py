@@ -97,7 +97,11 @@ OTHER_MACHINES: Final = -1
 """Instead of a process's number: other machines of this server are to be asked for a flow first."""
 
 
-def asks_nobody(_flow_id: bytes) -> bool:
+AsksFor = Callable[[bytes, bool], bool]
+"""By a flow's id, and whether a connection says that it joins others of it."""
+
+
+def asks_nobody(_flow_id: bytes, _joins: bool) -> bool:
     """Where one machine has all flows."""
     return False
 
@@ -123,7 +127,7 @@ class AcceptorState:
         half_open: Sized,
         now: float,
         placement: Placement = alone,
-        asks_for: Callable[[bytes], bool] = asks_nobody,
+        asks_for: AsksFor = asks_nobody,
     ) -> None:
         self.placement, self.asks_for = placement, asks_for
         self.me, self.flows, self.random, self.limits = me, flows, random, limits
@@ -263,8 +267,8 @@ class AcceptorHandshake:
         flow_id, share = here.locators.read(asked.locator)
         if (elsewhere := self._placement(share)) is not None:
             return HandshakeStep(elsewhere=elsewhere)
-        if self._asks_for(flow_id):
-            joins = hello.detail == ConnectionKind.JOIN
+        joins = hello.detail == ConnectionKind.JOIN
+        if self._asks_for(flow_id, joins):
             return HandshakeStep(elsewhere=OTHER_MACHINES, flow_id=flow_id, joins=joins)
         credentials = here.flows.find(flow_id)
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
