@@ -395,3 +395,57 @@ async def test_without_redis_a_node_takes_no_further_path_of_whom_it_has_not(
     says.close()
     await said_through(reader, writer, b"still here")
     writer.close()
+
+
+@pytest.mark.parametrize("late_s", [0.4, 0.7])
+async def test_a_node_that_answers_late_loses_nobody_and_shares_nobody(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """It has the question: who asked never uses the hello itself."""
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", 30)
+    reader, writer = await nodes.echoed()
+    await nodes.quiet()
+    exact = node_door.read_exactly
+    until_s = asyncio.get_running_loop().time() + 1.5
+
+    async def slow(connection: socket.socket, count: int) -> bytes:
+        got = await exact(connection, count)
+        if count > 2 and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(late_s)
+        return got
+
+    monkeypatch.setattr(node_door, "read_exactly", slow)
+    nodes.dies(0)
+    await said_through(reader, writer, b"still here")
+    assert nodes.gateways[1].sessions == 0
+    assert nodes.stores[1].figures.taken == 0
+    assert nodes.stores[1].figures.passed_on >= 1
+    writer.close()
+
+
+async def test_a_node_that_is_silent_for_a_moment_keeps_its_clients(nodes: Nodes) -> None:
+    reader, writer = await nodes.echoed()
+    session = nodes.link._streams
+    await nodes.quiet()
+    nodes.dies(0)
+    door = nodes.stores[0]._door
+    assert door is not None
+    door._loop.remove_reader(door._socket.fileno())
+    asyncio.get_running_loop().call_later(0.5, door._listen)
+    await said_through(reader, writer, b"still here")
+    assert nodes.link._streams is session
+    assert nodes.stores[1].figures.passed_on == 1
+    writer.close()
+
+
+async def test_how_long_nodes_were_silent_is_bounded(nodes: Nodes) -> None:
+    passed = nodes.stores[1]._passed
+    assert passed is not None
+    now_s = asyncio.get_running_loop().time()
+    for port in range(200):
+        assert passed._may_speak(("127.0.0.1", port), now_s)
+    assert len(passed._silent) == 64
+    place = ("127.0.0.1", 199)
+    assert not passed._may_speak(("127.0.0.2", 1), now_s - 1.1)
+    passed._silent[place] = now_s - 30.0, now_s - 20.0
+    assert passed._may_speak(place, now_s), "that was another time"
