@@ -227,11 +227,7 @@ class NodeFlows:
         Whatever ends in this one from now on is not over.
         """
         self._handed_over = True
-        if self._place is not None:
-            with suppress(StoreAwayError):
-                name = self._anew(self._place)
-                words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
-                await self._link.run(_WRITE, [(name, words)])
+        await self._say_anew()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -243,12 +239,21 @@ class NodeFlows:
             await self._passed.close()
         with suppress(StoreAwayError):
             await self._flush()
+        if self._handed_over:  # (to pack all may have taken longer than the mark is believed)
+            await self._say_anew()
         await self._link.close()
 
     # Inside
 
     def _anew(self, place: tuple[str, int]) -> str:
         return self._values.name("anew", f"{place[0]} {place[1]}".encode())
+
+    async def _say_anew(self) -> None:
+        if self._place is not None:
+            with suppress(StoreAwayError):
+                name = self._anew(self._place)
+                words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
+                await self._link.run(_WRITE, [(name, words)])
 
     async def _begins_anew(self, place: tuple[str, int]) -> bool:
         name = self._anew(place)

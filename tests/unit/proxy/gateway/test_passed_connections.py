@@ -449,3 +449,17 @@ async def test_how_long_nodes_were_silent_is_bounded(nodes: Nodes) -> None:
     assert not passed._may_speak(("127.0.0.2", 1), now_s - 1.1)
     passed._silent[place] = now_s - 30.0, now_s - 20.0
     assert passed._may_speak(place, now_s), "that was another time"
+
+
+async def test_the_mark_of_who_begins_anew_counts_from_its_end(
+    nodes: Nodes, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "_ANEW_S", 0.5)
+    place = ("127.0.0.1", 7)
+    other = NodeFlows(RedisTarget.parse(redis.target), nodes.me, place)
+    await other.begins_anew()
+    assert await nodes.stores[1]._begins_anew(place)
+    await asyncio.sleep(0.7)  # it packs
+    assert not await nodes.stores[1]._begins_anew(place)
+    await other.close()
+    assert await nodes.stores[1]._begins_anew(place)
