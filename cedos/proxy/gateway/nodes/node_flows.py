@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -50,6 +50,9 @@ _PLACE_S: Final = 60.0
 
 _ANEW_S: Final = 5.0
 """So long a node that begins anew may take to answer others: they tell nobody that a session is lost."""
+
+_MOST_MARKS: Final = 256
+"""Who writes to Redis may put old ones back: each of these is believed once for so long."""
 
 _TOLD_S: Final = 60.0
 
@@ -126,6 +129,7 @@ class NodeFlows:
         self.figures = NodeFigures()
         self._passed: PassedConnections | None = None
         self._handed_over = False
+        self._marks_s: OrderedDict[bytes, float] = OrderedDict()  # when each was seen first
 
     async def open(self) -> None:
         """Looks whether Redis answers; it may come later. HostError: it cannot listen for nodes."""
@@ -262,10 +266,16 @@ class NodeFlows:
         except StoreAwayError:
             return False
         try:
-            return isinstance(value, bytes) and self._values.open(name, value) == b""
+            if not isinstance(value, bytes) or self._values.open(name, value) != b"":
+                return False
         except ValueError:
             self.figures.refused += 1
             return False
+        now_s = asyncio.get_running_loop().time()
+        first_s = self._marks_s.setdefault(value, now_s)
+        if len(self._marks_s) > _MOST_MARKS:
+            self._marks_s.popitem(last=False)
+        return now_s - first_s < _ANEW_S
 
     async def _has_begun(self) -> None:
         if self._place is not None:

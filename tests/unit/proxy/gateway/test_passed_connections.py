@@ -463,3 +463,22 @@ async def test_the_mark_of_who_begins_anew_counts_from_its_end(
     assert not await nodes.stores[1]._begins_anew(place)
     await other.close()
     assert await nodes.stores[1]._begins_anew(place)
+
+
+async def test_a_mark_that_somebody_keeps_in_redis_is_not_believed_for_long(
+    nodes: Nodes, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ("127.0.0.1", 7)
+    other = NodeFlows(RedisTarget.parse(redis.target), nodes.me, place)
+    await other.begins_anew()
+    monkeypatch.setattr(node_flows, "_ANEW_S", 0.3)
+    looks = nodes.stores[1]
+    assert await looks._begins_anew(place)
+    await asyncio.sleep(0.4)  # (in Redis it is for five seconds)
+    assert not await looks._begins_anew(place)
+    monkeypatch.setattr(node_flows, "_MOST_MARKS", 3)
+    for _ in range(10):
+        await other.begins_anew()
+        assert await looks._begins_anew(place)
+    assert len(looks._marks_s) <= 4
+    await other.close()
