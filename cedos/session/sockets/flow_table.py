@@ -98,14 +98,36 @@ class FlowTable:
             return connection.flow.credentials
         return None if self._idle is None else self._idle.find(flow_id)
 
-    def asks_for(self, flow_id: bytes) -> bool:
-        """Whether another machine may know more of a flow, and was not asked yet."""
-        return (
-            self._shared is not None
-            and self._shared.answers
-            and flow_id not in self._living
-            and flow_id != self._asked_for
-        )
+    def asks_for(self, flow_id: bytes, joins: bool) -> bool:
+        """Whether another machine may know more of a flow, and was not asked yet.
+
+        Who `joins` has a path somewhere, so a flow that is here may live elsewhere by now.
+        """
+        if self._shared is None or flow_id == self._asked_for:
+            return False
+        if joins and self.find(flow_id) is not None:
+            return self._shared.answers or not self._has_path(flow_id)
+        return self._shared.answers and flow_id not in self._living
+
+    def elsewhere(self, flow_id: bytes, found: FoundFlow) -> bool:
+        """Whether another machine has seen more of a flow that lives here, or this one has not got it."""
+        connection = self._living.get(flow_id)
+        mine = None if connection is None else connection.flow.credentials
+        return mine is None or found.seen > mine.seen
+
+    def may_join(self, flow_id: bytes, found: FoundFlow) -> bool:
+        """Whether a further path of a flow is answered here, after others were asked.
+
+        None wakes what sleeps here, and none goes to a flow of which nobody says where it lives now.
+        """
+        if self._shared is None or self.find(flow_id) is None:
+            return True
+        if flow_id not in self._living or self.elsewhere(flow_id, found):
+            return False
+        return self._shared.answers or self._has_path(flow_id)
+
+    def _has_path(self, flow_id: bytes) -> bool:
+        return (living := self._living.get(flow_id)) is not None and bool(living.flow.paths)
 
     async def ask(self, flow_id: bytes) -> FoundFlow:
         """What other machines know of a flow."""
@@ -229,8 +251,9 @@ class FlowTable:
         scheduler: Callable[[], Scheduler],
         limits: SessionLimits,
     ) -> Connection | None:
-        """A flow that slept lives again; None where it has expired meanwhile."""
-        if self._idle is None:
+        """A flow that slept lives again; None: it has expired meanwhile, or may live elsewhere."""
+        further = self._shared is not None and opened.kind is ConnectionKind.JOIN
+        if self._idle is None or further:
             return None
         found = self._idle.wake(
             opened.credentials.flow_id, scheduler(), self._driver.now(), time.time(),

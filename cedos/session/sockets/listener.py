@@ -310,7 +310,8 @@ class Listener:
         flow_id = elsewhere.flow_id
         try:
             found = await self._flows.ask(flow_id)
-            if found.place is not None and self._shared is not None:
+            moved = self._flows.elsewhere(flow_id, found)
+            if found.place is not None and moved and self._shared is not None:
                 passed = await self._shared.pass_on(
                     found.place, connection, address, elsewhere.hello
                 )
@@ -319,8 +320,8 @@ class Listener:
         except BaseException:
             connection.close()
             raise
-        if self._closed:
-            connection.close()
+        if self._closed or (elsewhere.joins and not self._flows.may_join(flow_id, found)):
+            connection.close()  # (its peer tries again)
             return
         with self._flows.asked(flow_id, found.record, joins=elsewhere.joins):
             self._accepted(connection, address, elsewhere.hello)

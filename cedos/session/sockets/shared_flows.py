@@ -28,10 +28,14 @@ class FlowsHere:
 
 @dataclass(frozen=True, slots=True)
 class FoundFlow:
-    """`record`: how it was when it was quiet; `place`: where the machine is reached at which it lives."""
+    """`record`: how it was when it was quiet; `place`: where the machine is reached at which it lives.
+
+    `seen`: how many attempts of the other end whoever said either had seen.
+    """
 
     record: bytes | None = None
     place: tuple[str, int] | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -50,6 +50,9 @@ _PLACE_S: Final = 60.0
 
 _ANEW_S: Final = 5.0
 """So long a node that begins anew may take to answer others: they tell nobody that a session is lost."""
+
+_MOST_MARKS: Final = 256
+"""Who writes to Redis may put old ones back: each of these is believed once for so long."""
 
 _TOLD_S: Final = 60.0
 
@@ -126,6 +129,7 @@ class NodeFlows:
         self.figures = NodeFigures()
         self._passed: PassedConnections | None = None
         self._handed_over = False
+        self._marks_s: OrderedDict[bytes, float] = OrderedDict()  # when each was seen first
 
     async def open(self) -> None:
         """Looks whether Redis answers; it may come later. HostError: it cannot listen for nodes."""
@@ -170,8 +174,10 @@ class NodeFlows:
         except StoreAwayError:
             return FoundFlow()
         record, found = self._opened(flow, flow_id, value), self._opened_place(place, at)
-        elsewhere = found is not None and found[1] != self._place
-        return FoundFlow(record, found[1] if found is not None and elsewhere else None)
+        seen = 0 if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES]).seen
+        if found is None or found[1] == self._place:
+            return FoundFlow(record, None, seen)
+        return FoundFlow(record, found[1], max(seen, found[0]))
 
     async def pass_on(
         self, place: tuple[str, int], connection: socket.socket, address: str, hello: bytes
@@ -225,11 +231,7 @@ class NodeFlows:
         Whatever ends in this one from now on is not over.
         """
         self._handed_over = True
-        if self._place is not None:
-            with suppress(StoreAwayError):
-                name = self._anew(self._place)
-                words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
-                await self._link.run(_WRITE, [(name, words)])
+        await self._say_anew()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -241,12 +243,21 @@ class NodeFlows:
             await self._passed.close()
         with suppress(StoreAwayError):
             await self._flush()
+        if self._handed_over:  # (to pack all may have taken longer than the mark is believed)
+            await self._say_anew()
         await self._link.close()
 
     # Inside
 
     def _anew(self, place: tuple[str, int]) -> str:
         return self._values.name("anew", f"{place[0]} {place[1]}".encode())
+
+    async def _say_anew(self) -> None:
+        if self._place is not None:
+            with suppress(StoreAwayError):
+                name = self._anew(self._place)
+                words = 0, self._values.seal(name, b""), int(1000 * _ANEW_S), 1
+                await self._link.run(_WRITE, [(name, words)])
 
     async def _begins_anew(self, place: tuple[str, int]) -> bool:
         name = self._anew(place)
@@ -255,10 +266,16 @@ class NodeFlows:
         except StoreAwayError:
             return False
         try:
-            return isinstance(value, bytes) and self._values.open(name, value) == b""
+            if not isinstance(value, bytes) or self._values.open(name, value) != b"":
+                return False
         except ValueError:
             self.figures.refused += 1
             return False
+        now_s = asyncio.get_running_loop().time()
+        first_s = self._marks_s.setdefault(value, now_s)
+        if len(self._marks_s) > _MOST_MARKS:
+            self._marks_s.popitem(last=False)
+        return now_s - first_s < _ANEW_S
 
     async def _has_begun(self) -> None:
         if self._place is not None:

@@ -19,7 +19,6 @@ from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.proxy.gateway.nodes import node_messages
 from cedos.proxy.gateway.nodes.node_door import read_exactly
 from cedos.proxy.gateway.nodes.node_figures import NodeFigures
-from cedos.proxy.gateway.nodes.redis_link import PATIENCE_S
 from cedos.proxy.gateway.nodes.sealed_values import SealedValues
 from cedos.proxy.splice import Tunnel, make_buffer
 from cedos.session.io.path import QUIET_S, prepare
@@ -33,6 +32,15 @@ MOST_OF_A_CLIENT: Final = 64
 MOST_ASKS, MOST_ASKS_OF_AN_ADDRESS = 128, 8
 """Questions to other nodes at once. Who comes too many is closed without a word and tries again: a node
 that has no time to answer must not seem dead, or its client would be told that its session is lost."""
+
+_PATIENCE_S: Final = 0.3
+_SILENT_S: Final = 1.0
+"""A node that says nothing for so long is not there. Until then its clients come again: told that their
+sessions are lost, they would break what lives at a node that was only slow."""
+
+_TOLD_S: Final = 60.0
+_FORGOTTEN_S: Final = 10.0
+_MOST_SILENT: Final = 64
 
 _UNPROVED: Final = HandshakeLimits(half_open=64, half_open_per_address=8, handshake_s=10.0)
 """Those whose first message was said before: the other node asks for more, and a stranger has no more."""
@@ -54,6 +62,10 @@ _TCP_USER_TIMEOUT: Final = 18
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
+class _UnansweredError(Exception):
+    """A node has a question, and says nothing."""
+
+
 class PassedConnections:
     """To be made within the event loop; `close` at the end."""
 
@@ -65,6 +77,9 @@ class PassedConnections:
         self._asks: Counter[str] = Counter()
         self._of_client: dict[bytes, OrderedDict[Tunnel, None]] = {}
         self._unproved: HalfOpen[Tunnel] = HalfOpen(_UNPROVED)
+        self._told_s = float("-inf")
+        # Since when nodes say nothing, and when they were asked last.
+        self._silent: OrderedDict[tuple[str, int], tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._carrying)
@@ -82,18 +97,27 @@ class PassedConnections:
             connection.close()
             return PassedOn.DONE
         self._asks[address] += 1
+        asked_s = self._loop.time()
         try:
             there, heard = await self._asked(place, address, hello)
-        except (OSError, TimeoutError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
+        except _UnansweredError:
+            # It may take the hello still: whoever else used it would have seen as many attempts.
+            connection.close()
+            return PassedOn.DONE
+        except (OSError, ValueError) as error:
+            out_of_files = isinstance(error, OSError) and error.errno in OUT_OF_FILES
+            if out_of_files or (
+                isinstance(error, TimeoutError) and self._may_speak(place, asked_s)
+            ):
                 connection.close()
                 return PassedOn.DONE
-            why = str(error) or f"no answer within {PATIENCE_S:g} s"
-            _log.info("a node at which a session lived does not answer", node=place, why=why)
+            why = str(error) or f"no answer within {_PATIENCE_S:g} s"
+            self._tell(place, why)
             return PassedOn.NOT_THERE
         finally:
             self._asks[address] -= 1
             self._asks += Counter()  # (which drops what is 0)
+        self._silent.pop(place, None)
         if not heard.lives:
             there.close()
             return PassedOn.NOT_THERE
@@ -101,6 +125,22 @@ class PassedConnections:
         self._carrying.add(task)
         task.add_done_callback(partial(self._over, connection, there))
         return PassedOn.DONE
+
+    def _tell(self, place: tuple[str, int], why: str) -> None:
+        # (Anybody may say an old hello as often as they like.)
+        if self._loop.time() - self._told_s > _TOLD_S:
+            self._told_s = self._loop.time()
+            _log.info("a node at which a session lived does not answer", node=place, why=why)
+
+    def _may_speak(self, place: tuple[str, int], asked_s: float) -> bool:
+        """Whether a node that says nothing has done so for a moment only."""
+        first_s, last_s = self._silent.pop(place, (asked_s, asked_s))
+        if asked_s - last_s > _FORGOTTEN_S:
+            first_s = asked_s
+        self._silent[place] = first_s, max(last_s, asked_s)
+        if len(self._silent) > _MOST_SILENT:
+            self._silent.popitem(last=False)
+        return self._loop.time() - first_s < _SILENT_S
 
     def _over(
         self, connection: socket.socket, there: socket.socket, done: asyncio.Task[None]
@@ -120,16 +160,22 @@ class PassedConnections:
     ) -> tuple[socket.socket, HeardFlow]:
         family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
         there = socket.socket(family, socket.SOCK_STREAM)
+        nonce, asks = os.urandom(node_messages.NONCE_BYTES), False
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return there, await self._heard(there, place, address, hello)
-        except BaseException:
+            async with asyncio.timeout(_PATIENCE_S):
+                challenge = await self._challenge(there, place)
+                question = node_messages.question(self._values, challenge, nonce, address, hello)
+                asks = True
+                await self._loop.sock_sendall(there, question)
+                said = await read_exactly(there, node_messages.ANSWER_BYTES)
+            return there, node_messages.answered(self._values, challenge, nonce, said)
+        except BaseException as error:
             there.close()
+            if asks and isinstance(error, TimeoutError):
+                raise _UnansweredError from error
             raise
 
-    async def _heard(
-        self, there: socket.socket, place: tuple[str, int], address: str, hello: bytes
-    ) -> HeardFlow:
+    async def _challenge(self, there: socket.socket, place: tuple[str, int]) -> bytes:
         prepare(there, asks_after_s=_ASKS_AFTER_S)
         there.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
@@ -137,11 +183,7 @@ class PassedConnections:
         challenge = await read_exactly(there, node_messages.CHALLENGE_BYTES)
         if not challenge.startswith(node_messages.GREETING):
             raise ValueError("it is no node of this version")
-        nonce = os.urandom(node_messages.NONCE_BYTES)
-        asks = node_messages.question(self._values, challenge, nonce, address, hello)
-        await self._loop.sock_sendall(there, asks)
-        said = await read_exactly(there, node_messages.ANSWER_BYTES)
-        return node_messages.answered(self._values, challenge, nonce, said)
+        return challenge
 
     async def _carry(
         self, connection: socket.socket, there: socket.socket, address: str, heard: HeardFlow

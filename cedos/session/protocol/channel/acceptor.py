@@ -1,13 +1,12 @@
 """The accepting host: a channel for each connection from outside, under limits. Pure."""
 
-from collections.abc import Callable
-
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Random
 from cedos.session.protocol.handshake.accepting import (
     AcceptorHandshake,
     AcceptorState,
     AskedFlow,
+    AsksFor,
     KnownFlows,
     Placement,
     alone,
@@ -37,7 +36,7 @@ class Acceptor:
         limits: HandshakeLimits = _NO_LIMITS,
         ledger: HostLedger | None = None,
         placement: Placement = alone,
-        asks_for: Callable[[bytes], bool] = asks_nobody,
+        asks_for: AsksFor = asks_nobody,
     ) -> None:
         self.ledger = ledger or HostLedger(limits)
         self._limits = limits

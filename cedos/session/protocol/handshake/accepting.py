@@ -97,7 +97,11 @@ OTHER_MACHINES: Final = -1
 """Instead of a process's number: other machines of this server are to be asked for a flow first."""
 
 
-def asks_nobody(_flow_id: bytes) -> bool:
+AsksFor = Callable[[bytes, bool], bool]
+"""By a flow's id, and whether a connection says that it joins others of it."""
+
+
+def asks_nobody(_flow_id: bytes, _joins: bool) -> bool:
     """Where one machine has all flows."""
     return False
 
@@ -123,7 +127,7 @@ class AcceptorState:
         half_open: Sized,
         now: float,
         placement: Placement = alone,
-        asks_for: Callable[[bytes], bool] = asks_nobody,
+        asks_for: AsksFor = asks_nobody,
     ) -> None:
         self.placement, self.asks_for = placement, asks_for
         self.me, self.flows, self.random, self.limits = me, flows, random, limits
@@ -167,7 +171,7 @@ class AcceptorState:
 
 
 class AcceptorHandshake:
-    """`passed_on`: its flow is here, whatever it says; it goes nowhere else."""
+    """`passed_on`: the flow that it is about is here, so it goes nowhere else."""
 
     def __init__(
         self,
@@ -212,9 +216,11 @@ class AcceptorHandshake:
         except NoiseError:
             why = "a set-up for another key than this host's"
             return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
-        if (elsewhere := self._placement(share_byte(noise.peer))) is not None:
+        asks = offer.purpose == Purpose.ASK
+        placement = self._placement if asks else here.placement  # (a new flow goes where all do)
+        if (elsewhere := placement(share_byte(noise.peer))) is not None:
             return HandshakeStep(elsewhere=elsewhere)
-        if offer.purpose == Purpose.ASK:
+        if asks:
             return self._known(noise, offer)
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
@@ -263,8 +269,8 @@ class AcceptorHandshake:
         flow_id, share = here.locators.read(asked.locator)
         if (elsewhere := self._placement(share)) is not None:
             return HandshakeStep(elsewhere=elsewhere)
-        if self._asks_for(flow_id):
-            joins = hello.detail == ConnectionKind.JOIN
+        joins = hello.detail == ConnectionKind.JOIN
+        if self._asks_for(flow_id, joins):
             return HandshakeStep(elsewhere=OTHER_MACHINES, flow_id=flow_id, joins=joins)
         credentials = here.flows.find(flow_id)
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):

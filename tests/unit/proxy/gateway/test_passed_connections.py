@@ -17,6 +17,8 @@ from cedos.proxy.gateway.nodes.redis_target import RedisTarget
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.resume import ResumeHandshake
 from cedos.session.sockets import flow_table
+from cedos.session.sockets.listener import open_listening
+from cedos.session.sockets.shared_flows import HeardFlow
 from tests.unit.proxy.gateway.test_two_nodes import Nodes, broken, until
 
 pytestmark = pytest.mark.anyio
@@ -207,6 +209,7 @@ async def test_what_is_passed_on_is_never_passed_on_again(
     first, used = await said(nodes, 0, old)
     await asyncio.wait_for(first.readexactly(4), 5)
     used.close()
+    asked.clear()
     got, says = await said(nodes, 1, old)
     await asyncio.wait_for(got.read(1000), 5)
     assert nodes.stores[0].figures.passed_in == 1
@@ -320,3 +323,162 @@ async def test_who_begins_anew_has_lost_nothing(nodes: Nodes, redis: RedisServer
     assert nodes.link._streams is session
     assert not await nodes.stores[1]._begins_anew(place)
     writer.close()
+
+
+async def moved(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """A tunnel at the second node, where the client went; the first one is back, and has not noticed."""
+    monkeypatch.setattr(node_flows, "_LOOKS_S", 30.0)
+    await nodes.said()
+    await nodes.quiet()
+    address, door = nodes.gateways[0].address, nodes.stores[0]._door
+    nodes.dies(0)
+    assert door is not None
+    heard, door._heard = door._heard, lambda _hello: HeardFlow(lives=False)
+    reader, writer = await nodes.echoed()
+    door._heard = heard
+    assert nodes.stores[1].figures.taken == 1
+    listener: Any = nodes.gateways[0]._listener
+    listener._socket.close()
+    listener._socket = open_listening(address)
+    listener._socket.setblocking(False)
+    listener._listen()
+    return reader, writer
+
+
+def seen(nodes: Nodes, number: int) -> list[int]:
+    flows: Any = nodes.gateways[number]._listener._flows  # type: ignore[union-attr]
+    return [each.flow.credentials.seen for each in flows._living.values()]
+
+
+async def test_a_further_path_by_the_node_of_before_goes_to_where_the_client_is(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", 30)
+    monkeypatch.setattr(nodes.stores[0], "write", lambda _record: None)
+    reader, writer = await moved(nodes, monkeypatch)
+    await nodes.quiet()
+    assert nodes.gateways[0].sessions == 1, "it has not noticed"
+    before = seen(nodes, 0)
+    got, says = await said(nodes, 0, hello(nodes))
+    assert (await asyncio.wait_for(got.readexactly(4), 5))[3] == 4
+    assert nodes.stores[0].figures.passed_on == 1
+    assert seen(nodes, 0) == before
+    monkeypatch.setattr(node_flows, "_LOOKS_S", 0.2)
+    says.close()
+    await asyncio.sleep(0.5)
+    assert nodes.stores[1].figures.given == 0
+    await said_through(reader, writer, b"still here")
+    writer.close()
+
+
+@pytest.mark.parametrize("asleep_s", [0.3, 30])
+async def test_without_redis_a_node_takes_no_further_path_of_whom_it_has_not(
+    nodes: Nodes, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, asleep_s: float
+) -> None:
+    """Whether what it had of the client sleeps there, or lives without a path."""
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", asleep_s)
+    reader, writer = await moved(nodes, monkeypatch)
+    redis.kill()
+    await asyncio.sleep(1.0)
+    await said_through(reader, writer, b"x")
+    assert nodes.gateways[0].sessions == (asleep_s > 1)
+    await nodes.stores[0].find(bytes(16))
+    await until(lambda: nodes.stores[0].away)
+    before = seen(nodes, 0)
+    got, says = await said(nodes, 0, hello(nodes))
+    assert await asyncio.wait_for(got.read(), 5) == b"", "closed without a word"
+    says.close()
+    assert seen(nodes, 0) == before
+    # Where the client has a path it gets another one.
+    got, says = await said(nodes, 1, hello(nodes))
+    assert (await asyncio.wait_for(got.readexactly(4), 5))[3] == 4
+    says.close()
+    await said_through(reader, writer, b"still here")
+    writer.close()
+
+
+@pytest.mark.parametrize("late_s", [0.4, 0.7])
+async def test_a_node_that_answers_late_loses_nobody_and_shares_nobody(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """It has the question: who asked never uses the hello itself."""
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", 30)
+    reader, writer = await nodes.echoed()
+    await nodes.quiet()
+    exact = node_door.read_exactly
+    until_s = asyncio.get_running_loop().time() + 1.5
+
+    async def slow(connection: socket.socket, count: int) -> bytes:
+        got = await exact(connection, count)
+        if count > 2 and asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(late_s)
+        return got
+
+    monkeypatch.setattr(node_door, "read_exactly", slow)
+    nodes.dies(0)
+    await said_through(reader, writer, b"still here")
+    assert nodes.gateways[1].sessions == 0
+    assert nodes.stores[1].figures.taken == 0
+    assert nodes.stores[1].figures.passed_on >= 1
+    writer.close()
+
+
+async def test_a_node_that_is_silent_for_a_moment_keeps_its_clients(nodes: Nodes) -> None:
+    reader, writer = await nodes.echoed()
+    session = nodes.link._streams
+    await nodes.quiet()
+    nodes.dies(0)
+    door = nodes.stores[0]._door
+    assert door is not None
+    door._loop.remove_reader(door._socket.fileno())
+    asyncio.get_running_loop().call_later(0.5, door._listen)
+    await said_through(reader, writer, b"still here")
+    assert nodes.link._streams is session
+    assert nodes.stores[1].figures.passed_on == 1
+    writer.close()
+
+
+async def test_how_long_nodes_were_silent_is_bounded(nodes: Nodes) -> None:
+    passed = nodes.stores[1]._passed
+    assert passed is not None
+    now_s = asyncio.get_running_loop().time()
+    for port in range(200):
+        assert passed._may_speak(("127.0.0.1", port), now_s)
+    assert len(passed._silent) == 64
+    place = ("127.0.0.1", 199)
+    assert not passed._may_speak(("127.0.0.2", 1), now_s - 1.1)
+    passed._silent[place] = now_s - 30.0, now_s - 20.0
+    assert passed._may_speak(place, now_s), "that was another time"
+
+
+async def test_the_mark_of_who_begins_anew_counts_from_its_end(
+    nodes: Nodes, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "_ANEW_S", 0.5)
+    place = ("127.0.0.1", 7)
+    other = NodeFlows(RedisTarget.parse(redis.target), nodes.me, place)
+    await other.begins_anew()
+    assert await nodes.stores[1]._begins_anew(place)
+    await asyncio.sleep(0.7)  # it packs
+    assert not await nodes.stores[1]._begins_anew(place)
+    await other.close()
+    assert await nodes.stores[1]._begins_anew(place)
+
+
+async def test_a_mark_that_somebody_keeps_in_redis_is_not_believed_for_long(
+    nodes: Nodes, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ("127.0.0.1", 7)
+    other = NodeFlows(RedisTarget.parse(redis.target), nodes.me, place)
+    await other.begins_anew()
+    monkeypatch.setattr(node_flows, "_ANEW_S", 0.3)
+    looks = nodes.stores[1]
+    assert await looks._begins_anew(place)
+    await asyncio.sleep(0.4)  # (in Redis it is for five seconds)
+    assert not await looks._begins_anew(place)
+    monkeypatch.setattr(node_flows, "_MOST_MARKS", 3)
+    for _ in range(10):
+        await other.begins_anew()
+        assert await looks._begins_anew(place)
+    assert len(looks._marks_s) <= 4
+    await other.close()
