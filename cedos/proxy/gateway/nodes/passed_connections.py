@@ -35,8 +35,8 @@ that has no time to answer must not seem dead, or its client would be told that 
 
 _PATIENCE_S: Final = 0.3
 _SILENT_S: Final = 1.0
-"""A node that says nothing for so long is not there. Until then its clients come again: told that their
-sessions are lost, they would break what lives at a node that was only slow."""
+"""A node whose host takes connections, and that says nothing for so long, is not there. Until then its
+clients come again: told that their sessions are lost, they would break what lives at a slow node."""
 
 _TOLD_S: Final = 60.0
 _FORGOTTEN_S: Final = 10.0
@@ -64,6 +64,10 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 class _UnansweredError(Exception):
     """A node has a question, and says nothing."""
+
+
+class _SilentError(TimeoutError):
+    """A node's host has taken a connection, and the node says nothing."""
 
 
 class PassedConnections:
@@ -107,7 +111,7 @@ class PassedConnections:
         except (OSError, ValueError) as error:
             out_of_files = isinstance(error, OSError) and error.errno in OUT_OF_FILES
             if out_of_files or (
-                isinstance(error, TimeoutError) and self._may_speak(place, asked_s)
+                isinstance(error, _SilentError) and self._may_speak(place, asked_s)
             ):
                 connection.close()
                 return PassedOn.DONE
@@ -160,10 +164,13 @@ class PassedConnections:
     ) -> tuple[socket.socket, HeardFlow]:
         family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
         there = socket.socket(family, socket.SOCK_STREAM)
-        nonce, asks = os.urandom(node_messages.NONCE_BYTES), False
+        nonce = os.urandom(node_messages.NONCE_BYTES)
+        connected = asks = False
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                challenge = await self._challenge(there, place)
+                await self._connect(there, place)
+                connected = True
+                challenge = await self._challenge(there)
                 question = node_messages.question(self._values, challenge, nonce, address, hello)
                 asks = True
                 await self._loop.sock_sendall(there, question)
@@ -173,13 +180,17 @@ class PassedConnections:
             there.close()
             if asks and isinstance(error, TimeoutError):
                 raise _UnansweredError from error
+            if connected and isinstance(error, TimeoutError):
+                raise _SilentError(str(error)) from error
             raise
 
-    async def _challenge(self, there: socket.socket, place: tuple[str, int]) -> bytes:
+    async def _connect(self, there: socket.socket, place: tuple[str, int]) -> None:
         prepare(there, asks_after_s=_ASKS_AFTER_S)
         there.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         await self._loop.sock_connect(there, place)
+
+    async def _challenge(self, there: socket.socket) -> bytes:
         challenge = await read_exactly(there, node_messages.CHALLENGE_BYTES)
         if not challenge.startswith(node_messages.GREETING):
             raise ValueError("it is no node of this version")
