@@ -237,12 +237,15 @@ class PathManager:
             for subflow in state.subflows.values()
             if subflow.network != network and self._carrier(subflow.key) is not None
         ]
-        if not left or not rest:
+        if not rest:
             return step
         if all(subflow.backup for subflow in rest):
             first = rest[0]
             step.commands.append(SetBackup(token, first.key, False))
             state.subflows[first.key] = MptcpSubflow(first.key, first.network, False)
+            self._show(state)
+        if not left:
+            return step
         for local in dict.fromkeys(subflow.key.local for subflow in left):
             step.commands.append(RemoveAddress(token, local, self._identity_in(state, local)))
         for subflow in left:

@@ -318,6 +318,7 @@ actions = st.lists(st.sampled_from(ACTIONS.split(",")), max_size=40)
 
 
 @example(actions=["open", "both", "wlan0", "up", "end", "wlan0 down"])
+@example(actions=["open", "wait", "up", "end", "without wlan0"])
 @example(
     actions=["open", "both", "wlan0", "lte0 down", "all up", "up", "lte0 down", "wlan0 down", "up"]
 )
