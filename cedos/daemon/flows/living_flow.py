@@ -50,8 +50,7 @@ _HURRY_S = 5.0
 class FlowPath:
     """One subflow: the last look at it, and its final figures once it has ended.
 
-    `near`: its other end is of the network's own prefix. `unread`: much of what came waited for its
-    program at the last look.
+    `near`: its other end is of the network's own prefix.
     """
 
     key: FlowKey
@@ -60,7 +59,6 @@ class FlowPath:
     closed: FlowClosed | None = None
     rescued: bool = False
     near: bool = False
-    unread: bool = False
 
     def carried_by(self, network: str, *, rescued: bool) -> None:
         """Another network carries it; `rescued`: not that of its local address."""
@@ -68,10 +66,7 @@ class FlowPath:
 
     def sampled(self, sample: FlowSample) -> bool:
         """Takes a look at its socket; whether it moved bytes since the last one."""
-        before, last = self.bytes_down + self.bytes_up, self.sample
-        # (A limit that has just grown is one of a program that reads: the window follows later.)
-        grew = last is not None and sample.window_limit_bytes > last.window_limit_bytes
-        self.unread = sample.unread and not grew
+        before = self.bytes_down + self.bytes_up
         self.sample = sample
         return self.bytes_down + self.bytes_up > before
 
@@ -208,12 +203,9 @@ class LivingFlow:
     def unread(self) -> bool:
         """Whether much of what came waits for its program."""
         # MPTCP has one window for all subflows; each tells it as it was when it last had data.
-        known = [
-            (path.sample.idle_down_s, path.unread)
-            for path in self.paths.values()
-            if path.sample and not path.closed
-        ]
-        return min(known, default=(0.0, False))[1]
+        samples = [path.sample for path in self.paths.values() if path.sample and not path.closed]
+        last = min(samples, key=lambda sample: sample.idle_down_s, default=None)
+        return last is not None and last.unread
 
     @property
     def small_on(self) -> str | None:
