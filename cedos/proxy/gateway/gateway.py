@@ -49,9 +49,6 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for clients' paths and strangers' handshakes."""
 
-_NODE_FILES: Final = 3_072
-"""For other nodes: 1,024 connections carried to them, of two files each, and the port for them."""
-
 _LEAST_MEMORY: Final = 16 << 20
 _SHOWN_S: Final = 0.5
 
@@ -189,7 +186,9 @@ class Gateway:
     async def open(self, handed: Handed | None = None) -> None:
         """Listens; goes on with what the process before this one left."""
         files = open_files.allow()
-        spare = _SPARE_FILES if self._nodes is None else _SPARE_FILES + min(_NODE_FILES, files // 4)
+        spare = _SPARE_FILES
+        if self._nodes is not None:
+            spare += min(self._nodes.most_files, files // 4)
         self._most = min(self._settings.most, max(1, files - spare))
         if self._most < self._settings.most:
             _log.warning(
@@ -266,9 +265,8 @@ class Gateway:
         assert self._listener is not None
         self.handed_over = True
         listening = self._listener.stop()
-        if (
-            self._nodes is not None
-        ):  # (as soon as a session is packed, others are told that it is gone)
+        if self._nodes is not None:
+            # As soon as a session is packed, others are told that it is gone.
             await self._nodes.begins_anew()
         kept = []
         for task, session in list(self._sessions.items()):

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +173,10 @@ def read_some(curl: Any, count: int) -> bytearray:
     return got
 
 
-@pytest.fixture
-def machines(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[TwoMachines]:
+@contextmanager
+def two_machines(
+    make_namespace: Callable[[str], Namespace], tmp_path: Path
+) -> Iterator[TwoMachines]:
     redis = RedisServer(tmp_path)
     redis.start()
     world = World(make_namespace)
@@ -186,6 +188,12 @@ def machines(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iter
         made.close()
         world.close()
         redis.close()
+
+
+@pytest.fixture
+def machines(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[TwoMachines]:
+    with two_machines(make_namespace, tmp_path) as made:
+        yield made
 
 
 def test_a_fetched_download_goes_on_over_the_other_machine(machines: TwoMachines) -> None:

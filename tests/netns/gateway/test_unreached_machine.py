@@ -10,30 +10,26 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from doubles.redis_server import RedisServer
 
 from cedos.session.protocol.handshake.messages import HEADER_BYTES, MAGIC, MessageKind
 from emu.testbed.netns import Namespace
 from tests.netns.gateway.conftest import ORIGIN
-from tests.netns.gateway.test_two_machines import NODES, SIZE, TwoMachines, read_some, until
-from tests.netns.session.conftest import World
+from tests.netns.gateway.test_two_machines import (
+    NODES,
+    SIZE,
+    TwoMachines,
+    read_some,
+    two_machines,
+    until,
+)
 
 _ALL = 3  # ETH_P_ALL
 
 
 @pytest.fixture
 def machines(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[TwoMachines]:
-    redis = RedisServer(tmp_path)
-    redis.start()
-    world = World(make_namespace)
-    made = TwoMachines(world, redis, tmp_path)
-    try:
-        made.begin()
+    with two_machines(make_namespace, tmp_path) as made:
         yield made
-    finally:
-        made.close()
-        world.close()
-        redis.close()
 
 
 def rest_of(curl: object, got: bytearray) -> float:

@@ -17,7 +17,7 @@ from cedos.proxy.gateway.nodes.sealed_values import SealedValues
 from cedos.session.sockets.listener import open_listening
 from cedos.session.sockets.shared_flows import HeardFlow
 
-_MOST: Final = 512
+MOST: Final = 512
 """Connections that have not asked yet: what a few nodes have at most (`passed_connections.MOST_ASKS`). Of
 more the oldest goes, as a node asks at once."""
 
@@ -87,7 +87,7 @@ class NodeDoor:
                     self._pause = self._loop.call_later(_FULL_S, self._listen)
                 return
             connection.setblocking(False)
-            if len(self._asking) >= _MOST:
+            if len(self._asking) >= MOST:
                 oldest, _ = self._asking.popitem(last=False)
                 oldest.cancel()
             task = self._loop.create_task(self._serve(connection))

@@ -20,9 +20,11 @@ from typing import Any, Final
 
 import structlog
 
+from cedos.proxy.gateway.nodes.node_door import MOST as MOST_ASKING
 from cedos.proxy.gateway.nodes.node_door import NodeDoor
 from cedos.proxy.gateway.nodes.node_figures import NodeFigures
 from cedos.proxy.gateway.nodes.node_messages import packed_address, shown_address
+from cedos.proxy.gateway.nodes.passed_connections import MOST as MOST_PASSED
 from cedos.proxy.gateway.nodes.passed_connections import PassedConnections
 from cedos.proxy.gateway.nodes.redis_link import RedisLink, StoreAwayError
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget
@@ -160,6 +162,11 @@ class NodeFlows:
     ) -> None:
         if self._door is not None:
             self._door.begin(heard, take)
+
+    @property
+    def most_files(self) -> int:
+        """Of connections carried to other nodes two each, and those at the port for nodes."""
+        return 2 * MOST_PASSED + (0 if self._place is None else MOST_ASKING)
 
     @property
     def passed_on(self) -> int:

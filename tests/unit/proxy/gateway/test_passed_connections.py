@@ -19,7 +19,7 @@ from cedos.session.protocol.handshake.resume import ResumeHandshake
 from cedos.session.sockets import flow_table
 from cedos.session.sockets.listener import open_listening
 from cedos.session.sockets.shared_flows import HeardFlow
-from tests.unit.proxy.gateway.test_two_nodes import Nodes, broken, until
+from tests.unit.proxy.gateway.test_two_nodes import Nodes, broken, hurried, until
 
 pytestmark = pytest.mark.anyio
 _opened: list[Any] = []
@@ -37,9 +37,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 async def nodes(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Nodes]:
-    monkeypatch.setattr(flow_table, "_NOTE_S", 0.1)
-    monkeypatch.setattr(flow_table, "_ASLEEP_S", 0.3)
-    monkeypatch.setattr(node_flows, "_LOOKS_S", 0.5)
+    hurried(monkeypatch)
     made = Nodes(redis, tmp_path, ("127.0.0.1", 0))
     await made.start()
     await made.origin()
@@ -258,7 +256,7 @@ async def test_strangers_at_the_port_for_nodes(
                 assert await asyncio.wait_for(loop.sock_recv(one, 100), 5) == b""
     assert nodes.stores[0].figures.strangers == 5
     assert nodes.gateways[0].figures().node_strangers == 5
-    monkeypatch.setattr(node_door, "_MOST", 20)
+    monkeypatch.setattr(node_door, "MOST", 20)
     idle = [socket.create_connection(door.address) for _ in range(80)]
     await asyncio.sleep(0.2)
     assert len(door._asking) == 20

@@ -133,13 +133,18 @@ async def until(true: Any) -> None:
             await asyncio.sleep(0.02)
 
 
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes note, forget and look within half a second."""
+    monkeypatch.setattr(flow_table, "_NOTE_S", 0.1)
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", 0.3)
+    monkeypatch.setattr(node_flows, "_LOOKS_S", 0.5)
+
+
 @pytest.fixture
 async def nodes(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Nodes]:
-    monkeypatch.setattr(flow_table, "_NOTE_S", 0.1)
-    monkeypatch.setattr(flow_table, "_ASLEEP_S", 0.3)
-    monkeypatch.setattr(node_flows, "_LOOKS_S", 0.5)
+    hurried(monkeypatch)
     made = Nodes(redis, tmp_path)
     await made.start()
     await made.origin()
