@@ -203,6 +203,7 @@ class Decider:
             stalled_s=flow.stalled_s,
             waited_s=flow.waited_s(context.at_s),
             pace_bps=flow.paced_bps(context.at_s),
+            unread=flow.unread,
             may_try=may_try,
         )
         return self._with_barred(decide_again(case, living))

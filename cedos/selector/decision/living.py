@@ -44,6 +44,7 @@ class Living:
             only the longer ones are still possible (dissertation, 4.3.4).
         pace_bps: how fast the program reads, where that and not the network sets the pace (0: not at
             all). It is no sooner done over any other, and a move saves of the rest of the cost.
+        unread: much of what came lies unread now: its networks bring all that it reads.
         may_try: the networks of which it may be tried whether they are enough by themselves, since much
             lies unread: before that is read the flow is back.
     """
@@ -55,6 +56,7 @@ class Living:
     stalled_s: float = 0.0
     waited_s: float = 0.0
     pace_bps: float | None = None
+    unread: bool = False
     may_try: Collection[str] = ()
 
     def least_s(self, size_bytes: int) -> float:
@@ -112,6 +114,8 @@ class Living:
             )
         if self.pace_bps is None:
             return found
+        if staying is not None and self.unread and not silent:
+            staying = found[self.current] = staying.scaled(0.0)  # nobody waits for it
         return {
             strategy: self._at_its_pace(time, self.least_s(size_bytes), staying, strategy)
             for strategy, time in found.items()
