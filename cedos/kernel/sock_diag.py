@@ -47,7 +47,8 @@ class SocketFacts:
 
     `receive_rtt_s` is the round trip as a receiver sees it, from an acknowledgement to the data that
     it let go. `segments` are those with data that were sent, those sent again included. `unread`: more
-    than half of what may come lies there because the program has not read it.
+    than half of what may come lies there because the program has not read it. `window_limit_bytes` is
+    the most that may come (the kernel's rcv_ssthresh): it grows while a program reads.
     `counted` is False where the message came without a `tcp_info`.
     """
 
@@ -67,6 +68,7 @@ class SocketFacts:
     receive_rtt_s: float | None = None
     segments: int = 0
     unread: bool = False
+    window_limit_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
         info.rcv_rtt / 1e6 or None,
         info.data_segs_out,
         unread(raw),
+        info.rcv_ssthresh,
     )
 
 

@@ -74,7 +74,8 @@ class FlowSample:
     `rtt_s` is the kernel's smoothed estimate, which only sending refreshes; `receive_rtt_s` the one
     that receiving refreshes. `idle_down_s` counts from the last data received, `idle_ack_s` from the
     last acknowledgement. `state` is the kernel's number. Of `segments` with data, `retransmits` were
-    sent again. `unread`: the program is slower than the network (`kernel.tcp_info.unread`).
+    sent again. `unread`: the program is slower than the network (`kernel.tcp_info.unread`), or
+    `window_limit_bytes`, which who reads at once is granted, grows and the window does not yet.
     """
 
     key: FlowKey
@@ -93,6 +94,7 @@ class FlowSample:
     receive_rtt_s: float | None = None
     segments: int = 0
     unread: bool = False
+    window_limit_bytes: int = 0
 
 
 class FlowSnapshots(Protocol):

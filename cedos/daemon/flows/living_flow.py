@@ -50,7 +50,8 @@ _HURRY_S = 5.0
 class FlowPath:
     """One subflow: the last look at it, and its final figures once it has ended.
 
-    `near`: its other end is of the network's own prefix.
+    `near`: its other end is of the network's own prefix. `unread`: much of what came waited for its
+    program at the last look.
     """
 
     key: FlowKey
@@ -59,6 +60,7 @@ class FlowPath:
     closed: FlowClosed | None = None
     rescued: bool = False
     near: bool = False
+    unread: bool = False
 
     def carried_by(self, network: str, *, rescued: bool) -> None:
         """Another network carries it; `rescued`: not that of its local address."""
@@ -66,7 +68,10 @@ class FlowPath:
 
     def sampled(self, sample: FlowSample) -> bool:
         """Takes a look at its socket; whether it moved bytes since the last one."""
-        before = self.bytes_down + self.bytes_up
+        before, last = self.bytes_down + self.bytes_up, self.sample
+        # (A limit that has just grown is one of a program that reads: the window follows later.)
+        grew = last is not None and sample.window_limit_bytes > last.window_limit_bytes
+        self.unread = sample.unread and not grew
         self.sample = sample
         return self.bytes_down + self.bytes_up > before
 
@@ -203,9 +208,12 @@ class LivingFlow:
     def unread(self) -> bool:
         """Whether much of what came waits for its program."""
         # MPTCP has one window for all subflows; each tells it as it was when it last had data.
-        samples = [path.sample for path in self.paths.values() if path.sample and not path.closed]
-        last = min(samples, key=lambda sample: sample.idle_down_s, default=None)
-        return last is not None and last.unread
+        known = [
+            (path.sample.idle_down_s, path.unread)
+            for path in self.paths.values()
+            if path.sample and not path.closed
+        ]
+        return min(known, default=(0.0, False))[1]
 
     @property
     def small_on(self) -> str | None:

@@ -251,6 +251,7 @@ def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
         receive_rtt_s=facts.receive_rtt_s,
         segments=facts.segments,
         unread=facts.unread,
+        window_limit_bytes=facts.window_limit_bytes,
     )
 
 

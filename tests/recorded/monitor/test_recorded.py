@@ -173,6 +173,7 @@ def test_the_flows_own_decoder_agrees_with_pyroute2s() -> None:
             assert facts.retransmits == info["tcpi_total_retrans"]
             assert facts.idle_down_s == info["tcpi_last_data_recv"] / 1e3
             assert facts.unacknowledged == info["tcpi_unacked"]
+            assert facts.window_limit_bytes == info["tcpi_rcv_ssthresh"]
     for message in recorded("conntrack"):
         decoded = nfct_msg(netlink.message(message.type, 0, 0, message.payload))
         decoded.decode()

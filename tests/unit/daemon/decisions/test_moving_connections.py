@@ -367,6 +367,24 @@ async def test_a_slow_reader_whose_network_stalls_is_helped_at_once(stage: Stage
     assert "lte0" in flow.strategy.networks
 
 
+async def test_a_window_that_is_about_to_grow_is_no_full_socket(stage: Stage) -> None:
+    """A fast MPTCP download: for half a second its limit grew and its window stayed at 2 MB."""
+    flow = stage.connection(movable=True)
+    stage.told(50_000_000)
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0, unread=True)
+    for tenth in range(20):
+        limit = 4_000_000 + 1_200_000 * tenth
+        now = replace(look, bytes_down=100_000 + 600_000 * tenth, window_limit_bytes=limit)
+        stage.flows.sampled([now], 9.5 + tenth / 10)
+        assert not flow.unread or not tenth
+    assert not flow.pace.sets(11.4)
+    assert not flow.read_slowly
+    assert flow.rate_bps == pytest.approx(48e6)
+    for tenth in range(20, 23):  # one that stays so is
+        stage.flows.sampled([replace(now, bytes_down=13_000_000)], 9.5 + tenth / 10)
+    assert flow.unread
+
+
 async def test_uploads_have_no_reading_pace(stage: Stage) -> None:
     flow = stage.connection(movable=True)
     stage.flows.learned(
