@@ -106,7 +106,10 @@ def _mptcp_over_loopback() -> bool | None:
 
 
 async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
-    """Whether other programs write MPTCP endpoints into the kernel (NetworkManager does)."""
+    """Whether other programs write MPTCP endpoints into the kernel (NetworkManager does).
+
+    They are for the kernel's own path manager; a daemon that runs is in its place.
+    """
     if files.sysctl(MPTCP_ENABLED) is None:
         return None
     topic = "MPTCP endpoints"
@@ -125,12 +128,6 @@ async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
         )
     if not answers:
         return ok(topic, "none, so no other program manages them")
-    if daemon_runs:
-        return ok(topic, f"{len(answers)}, while the daemon runs")
     shown = ", ".join(str(each.address) for each in filter(None, map(parse_endpoint, answers)))
-    return limited(
-        topic,
-        f"{len(answers)} there already: {shown}",
-        "the program that manages them (NetworkManager?) may interfere with cedos",
-        "nmcli connection modify NAME connection.mptcp-flags disabled",
-    )
+    unused = "not used while the daemon runs" if daemon_runs else "in use while no daemon runs"
+    return ok(topic, f"{len(answers)} of another program (NetworkManager?), {unused}: {shown}")

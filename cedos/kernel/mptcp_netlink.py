@@ -169,10 +169,6 @@ def _port(port: int) -> bytes:
     return attribute(_PORT, _U16.pack(port))
 
 
-def endpoints_request() -> bytes:
-    return generic_netlink.request(GET_ADDRESS)
-
-
 def addresses_request(token: int) -> bytes:
     """Asks for one connection's addresses, which only its own path manager may."""
     return generic_netlink.request(GET_ADDRESS, attribute(_TOKEN, _U32.pack(token)))

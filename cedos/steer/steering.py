@@ -28,7 +28,7 @@ from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection
 from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.mptcp.receive_window import ReceiveWindow
-from cedos.steer.mptcp.take_over import foreign_endpoints, take_path_manager
+from cedos.steer.mptcp.take_over import take_path_manager
 from cedos.steer.packet_filter import PacketFilter
 from cedos.steer.refusals import refusals
 from cedos.steer.repairs import Repairs
@@ -276,8 +276,6 @@ class Steering:
         with refusals("follow the networks"):
             self._routing.networks_changed(networks)
             self._notes()
-            if self._mptcp:
-                self._note_endpoints()
             self._connections.networks_changed(self.barring.usable())
             await self.barring.networks_changed()
 
@@ -399,12 +397,6 @@ class Steering:
             self._problems[topic] = text
             _log.warning("steering", problem=text)
 
-    def _note_endpoints(self) -> None:
-        try:
-            self._problem("endpoints", foreign_endpoints(self._kernel))
-        except (OSError, HostError) as error:
-            _log.debug("endpoints", why=str(error))
-
     def _notes(self) -> None:
         notes = self._routing.foreign.notes
         self._problem("foreign", ". ".join(notes) or None)
@@ -430,11 +422,9 @@ class Steering:
             self._problem("routing", None)
 
     def _look(self) -> None:
-        """Once a second: what failed is tried again, and what nobody tells of is looked at."""
+        """Once a second: what failed is tried again."""
         if self._unsettled and self._settling is None:
             self._settled()
-        if self._mptcp:
-            self._note_endpoints()
 
     async def _end_repairs(self) -> None:
         repairing, self._repairing = self._repairing, None

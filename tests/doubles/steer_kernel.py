@@ -12,7 +12,6 @@ from cedos.errors import HostError
 from cedos.kernel.mptcp_netlink import (
     CreateSubflow,
     DestroySubflow,
-    MptcpEndpoint,
     MptcpEvent,
     PathManagerCommand,
     RemoveAddress,
@@ -98,7 +97,6 @@ class MemoryKernel:
         self.all_routes: list[SeenRoute] = []
         self.all_links: list[Link] = []
         self.all_sockets: list[TcpSocket] = []
-        self.all_endpoints: list[MptcpEndpoint] = []
         self.sysctls = {
             "net.mptcp.enabled": "1",
             "net.mptcp.path_manager": "kernel",
@@ -256,9 +254,6 @@ class MemoryKernel:
     def removed(self) -> list[RemoveAddress]:
         """The addresses given up so far."""
         return [command for command in self.steered if isinstance(command, RemoveAddress)]
-
-    def endpoints(self) -> list[MptcpEndpoint]:
-        return self.all_endpoints
 
     def ours_to_steer(self, token: int) -> bool:
         return token not in self.kernels_own

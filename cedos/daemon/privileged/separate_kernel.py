@@ -5,7 +5,7 @@ from typing import Any
 
 from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.separate_rescue import SeparateRescue
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
@@ -63,9 +63,6 @@ class SeparateKernel:
             None if each is None else OSError(*each)
             for each in self._call("steer", tuple(commands))
         ]
-
-    def endpoints(self) -> list[MptcpEndpoint]:
-        return self._here.endpoints()
 
     def ours_to_steer(self, token: int) -> bool:
         return self._here.ours_to_steer(token)

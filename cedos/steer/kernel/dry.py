@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
@@ -91,9 +91,6 @@ class DryKernel:
         for command in commands:
             self._tell(str(command))
         return [None] * len(commands)
-
-    def endpoints(self) -> Sequence[MptcpEndpoint]:
-        return self._real.endpoints()
 
     def ours_to_steer(self, token: int) -> bool:
         return True

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
@@ -50,9 +50,6 @@ class SteeringKernel(Protocol):
 
     def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         """Carries out path-manager commands in order; what became of each."""
-
-    def endpoints(self) -> Sequence[MptcpEndpoint]:
-        """The endpoints of the kernel's own path manager."""
 
     def ours_to_steer(self, token: int) -> bool:
         """Whether a living connection was made under the userspace path manager."""

@@ -17,7 +17,7 @@ from cedos.kernel import (
     sock_diag,
     sysctl,
 )
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
     NETLINK_NETFILTER,
@@ -190,19 +190,6 @@ class LinuxKernel:
             except OSError as error:
                 results.append(error)
         return results
-
-    def endpoints(self) -> list[MptcpEndpoint]:
-        requester, family = self._path_manager()
-        return [
-            endpoint
-            for message in requester.dump(family.number, mptcp_netlink.endpoints_request())
-            if (
-                endpoint := mptcp_netlink.parse_endpoint(
-                    message.payload[generic_netlink.HEADER_BYTES :]
-                )
-            )
-            is not None
-        ]
 
     def ours_to_steer(self, token: int) -> bool:
         requester, family = self._path_manager()

@@ -33,15 +33,3 @@ def take_path_manager(kernel: SteeringKernel, append: Append) -> None:
         change_sysctl(kernel, append, key, after)
         return
     raise HostError(f"this kernel's MPTCP paths cannot be managed by a program. {lost}")
-
-
-def foreign_endpoints(kernel: SteeringKernel) -> str | None:
-    """Says who else writes MPTCP endpoints: we never do, so every one is somebody else's."""
-    there = kernel.endpoints()
-    if not there:
-        return None
-    listed = ", ".join(str(endpoint.address) for endpoint in there)
-    return (
-        f"another program (NetworkManager?) manages MPTCP endpoints: {listed}. New connections do"
-        " not use them while cedos runs"
-    )

@@ -10,7 +10,6 @@ import pytest
 from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.kernel.mptcp_netlink import (
     DestroySubflow,
-    MptcpEndpoint,
     MptcpEvent,
     MptcpEventKind,
     SetBackup,
@@ -219,15 +218,6 @@ async def test_a_kernel_without_events_or_packet_filter_is_reported(world, tmp_p
         await steering.networks_changed([world.wlan0, world.lte0])
         await steering.set_default("lte0")
         assert world.carrier() == "lte0"
-
-
-async def test_other_peoples_endpoints_are_reported_while_they_are_there(world, steering):
-    world.kernel.all_endpoints = [MptcpEndpoint(1, ip_address("192.168.44.2"))]
-    await steering.networks_changed([world.wlan0, world.lte0])
-    assert any("192.168.44.2" in problem for problem in steering.problems)
-    world.kernel.all_endpoints = []
-    await steering.networks_changed([world.wlan0, world.lte0])
-    assert steering.problems == ()
 
 
 async def test_refusals_are_errors_of_cedos(world, steering):
