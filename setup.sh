@@ -54,6 +54,26 @@ _programs() {
     git openssh-client openssh-server redis-server
 }
 
+unpack_desktop() {
+  # NetworkManager and systemd-resolved for tests of a laptop as Debian has it: unpacked and not
+  # installed, so that they never manage this machine's own networks.
+  [ ! -d .tools/desktop ] || return 0
+  _need_root "downloading Debian's NetworkManager"
+  say "unpacking Debian's NetworkManager and systemd-resolved into .tools"
+  local work=$PWD/.tools/desktop.new archive folder
+  rm -rf "$work"; mkdir -p "$work/archives/partial" "$work/root/usr"
+  set -- apt-get install -qq -y --download-only --no-install-recommends \
+    -o Dir::Cache::archives="$work/archives" network-manager systemd-resolved
+  { "$@" >/dev/null 2>&1 || { apt-get update -qq && "$@" >/dev/null; }; } \
+    || { echo "apt-get could not download network-manager and systemd-resolved" >&2; exit 4; }
+  for archive in "$work"/archives/*.deb; do [ ! -e "$archive" ] || dpkg -x "$archive" "$work/root"; done
+  # (Where the system has links to /usr, no folder may hide them.)
+  for folder in bin sbin lib lib64; do
+    [ ! -d "$work/root/$folder" ] || { cp -a "$work/root/$folder" "$work/root/usr/"; rm -rf "${work:?}/root/$folder"; }
+  done
+  mv "$work/root" .tools/desktop; rm -rf "$work"
+}
+
 _environment() {
   # uv in a small environment of its own; requirements.lock decides all versions, by hash.
   if ! command -v uv >/dev/null; then

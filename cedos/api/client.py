@@ -1,5 +1,6 @@
 """Asks a running daemon; for commands, so it is quick to load and waits for nothing but the answer."""
 
+import grp
 import http.client
 import os
 import socket
@@ -181,7 +182,7 @@ class ControlClient:
                     raise self._unreachable("") from error
                 case PermissionError():
                     raise PrivilegeError(
-                        f"you may not open {self._path}; run as root, or join the group it belongs to"
+                        f"you may not open {self._path}; run as root{self._or_join()}"
                     ) from error
                 case TimeoutError():
                     raise self._unreachable(f"no answer for {self._timeout_s:g} s") from error
@@ -195,6 +196,13 @@ class ControlClient:
                 answer.close()
                 connection.close()
         return connection, answer
+
+    def _or_join(self) -> str:
+        try:
+            group = grp.getgrgid(self._path.stat().st_gid).gr_name
+        except (OSError, KeyError):
+            return ", or join the group it belongs to"
+        return f", or join its group (`sudo usermod -aG {group} $USER`)" if group != "root" else ""
 
     def _refusal(self, answer: http.client.HTTPResponse) -> CedosError:
         try:

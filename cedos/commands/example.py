@@ -27,7 +27,8 @@ PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
     examples=[
         ("cedos example config > cedos.toml", "A configuration with every default explained."),
         (
-            "cedos example unit | sudo tee /etc/systemd/system/cedos.service",
+            "sudo useradd --system --user-group cedos;"
+            " cedos example unit | sudo tee /etc/systemd/system/cedos.service",
             "Installs the service; then `systemctl enable --now cedos`.",
         ),
         (

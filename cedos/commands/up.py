@@ -28,7 +28,8 @@ from cedos.kernel.process import memory
         ("sudo cedos up --no-wait", "Ends at once where there are not two usable networks."),
         ("sudo cedos up --config ./cedos.toml", "Runs with a configuration of your own."),
         (
-            "cedos example unit | sudo tee /etc/systemd/system/cedos.service",
+            "sudo useradd --system --user-group cedos;"
+            " cedos example unit | sudo tee /etc/systemd/system/cedos.service",
             "Installs it as a service.",
         ),
     ],

@@ -236,6 +236,7 @@ class Daemon:
         self._history = history
         self._sizes = sizes
         self._own_problems = problems
+        self._bus = bus
         self._flows = LivingFlows()
         self._wakeup = Wakeup()
         radios, prices = radios_of(config), money_per_mb(config)
@@ -389,6 +390,7 @@ class Daemon:
             self._flow_monitor.problem,
             self._history.problem if self._history else None,
             self._d_lock.problem,
+            self._bus.problem if self._bus else None,
         )
         return [
             *self._own_problems,

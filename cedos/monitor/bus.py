@@ -8,10 +8,14 @@ from typing import Any
 
 from dbus_fast import BusType, Message, MessageFlag, MessageType, unpack_variants
 from dbus_fast.aio import MessageBus
+from dbus_fast.errors import AuthError
 
 from cedos.errors import HostError
 
 _BUS = "org.freedesktop.DBus"
+
+# Those whom systemd makes up for services (systemd, UIDS-GIDS: "Dynamic users").
+_MADE_UP = range(61184, 65520)
 
 
 class BusError(HostError):
@@ -23,6 +27,9 @@ class SystemBus:
 
     A call takes at most `timeout_s`, connecting included, and never starts a service (NO_AUTO_START).
     An absent bus is tried again after `retry_s`.
+
+    Attributes:
+        problem: that it is there and does not let this program in; None: it does, or is not there.
     """
 
     def __init__(
@@ -36,6 +43,7 @@ class SystemBus:
         self._not_before_s = 0.0
         self._absence = ""
         self._watches: list[tuple[str, str, Callable[[], None]]] = []
+        self.problem: str | None = None
 
     async def call(
         self,
@@ -137,9 +145,10 @@ class SystemBus:
                 self._not_before_s = time.monotonic() + self._retry_s
                 why = getattr(error, "strerror", None) or error or type(error).__name__
                 self._absence = f"no system bus ({why})"
+                self.problem = _refusal(str(why)) if _is_there(error) else None
                 raise BusError(self._absence) from error
             bus.add_message_handler(self._signalled)
-            self._bus = bus
+            self._bus, self.problem = bus, None
         for path, _, _ in self._watches:
             await self._add_match(path)
         return bus
@@ -158,3 +167,24 @@ class SystemBus:
             bus, self._bus = self._bus, None
             bus.disconnect()
             await bus.wait_for_disconnect()  # type: ignore[no-untyped-call]  # the library's gap
+
+
+def _is_there(error: Exception) -> bool:
+    """Whether somebody took the connection and then ended it."""
+    return isinstance(error, ConnectionResetError | BrokenPipeError | EOFError | AuthError)
+
+
+def _refusal(why: str) -> str:
+    user = os.geteuid()
+    text = (
+        f"the system's message bus (D-Bus) refuses this program, which runs as user {user} ({why}). So it"
+        " is not known what NetworkManager says of metered networks, which resolver belongs to which"
+        " network, how full the battery is, and when the computer sleeps"
+    )
+    if user in _MADE_UP:
+        text += (
+            ". systemd has made up this user, and the bus lets in only those that stay: run"
+            " `sudo systemctl stop cedos; sudo useradd --system --user-group cedos;"
+            " sudo systemctl start cedos`"
+        )
+    return text

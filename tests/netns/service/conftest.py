@@ -21,6 +21,8 @@ _CGROUPS = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 # No units of the distribution: these would tidy up, mount and configure.
 _TARGET = "[Unit]\nDefaultDependencies=no\nAllowIsolate=yes\n"
 _UP_S = 20.0
+# What ./test unpacks and does not install: this host's network is not to be managed by them.
+_PACKAGES = Path(__file__).parents[3] / ".tools" / "desktop"
 
 
 class Machine:
@@ -37,6 +39,11 @@ class Machine:
         assert done.returncode == 0 or not check, (command, done.stderr, self.log.read_text())
         return done
 
+    def write(self, path: str, text: str) -> None:
+        """Makes a file that only root may read."""
+        line = 'umask 077; mkdir -p "${1%/*}"; printf %s "$2" > "$1"'
+        self.run("sh", "-c", line, "sh", path, text)
+
     def systemctl(self, *words: str, check: bool = True) -> str:
         return self.run("systemctl", *words, check=check).stdout
 
@@ -45,15 +52,20 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Callable[[Namespace, Mapping[str, str]], Machine]]:
-    """`machine(namespace, units)`: starts one there, with these unit files."""
+def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    """`machine(namespace, units)`: starts one there, with these unit files.
+
+    `desktop=True`: with NetworkManager and systemd-resolved as Debian has them, not started.
+    """
     cgroups = next((each for each in _CGROUPS if (each / "cgroup.procs").exists()), None)
     if not SYSTEMD.exists() or cgroups is None or shutil.which("unshare") is None:
         pytest.skip("needs systemd, cgroup v2 and unshare")
     cgroup = cgroups / f"cedos-test-{os.getpid()}"
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(where: Namespace, units: Mapping[str, str]) -> Machine:
+    def start(where: Namespace, units: Mapping[str, str], *, desktop: bool = False) -> Machine:
+        if desktop and not _PACKAGES.is_dir():
+            pytest.skip("needs Debian's NetworkManager, which ./test unpacks")
         folder, files, log = (tmp_path / name for name in ("machine", "units", "systemd.log"))
         folder.mkdir()
         files.mkdir()
@@ -69,6 +81,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[[Namespace, Mapping[str, str]],
                     *("sh", "-c", 'echo 0 > "$0"/cgroup.procs; exec "$@"', str(cgroup)),
                     *("unshare", *kinds, "--fork", "--kill-child"),
                     *("sh", str(_SCRIPT), str(folder), str(files)),
+                    *([str(_PACKAGES)] if desktop else []),
                 ),
                 stdout=out,
                 stderr=subprocess.STDOUT,

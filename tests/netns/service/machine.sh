@@ -1,12 +1,14 @@
 #!/bin/sh
 # A machine of its own with systemd as its first process: all that it writes goes to memory, and of
 # the host's /sys and /proc/sys it can change what belongs to its network namespace alone.
-# usage: machine.sh FOLDER UNIT...   (an empty folder; unit files, which lie in FOLDER.units)
+# usage: machine.sh FOLDER UNITS [PACKAGES]   (an empty folder; one of unit files; one of files of packages
+# that this host need not have)
 set -eu
-folder=$1; units=$2
+folder=$1; units=$2; packages=${3:-}
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$folder"
 mkdir "$folder/upper" "$folder/work" "$folder/root"
+[ -z "$packages" ] || cp -a "$packages/." "$folder/upper"
 mount -t overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" overlay "$folder/root"
 cp -r "$units" "$folder/units"
 cd "$folder/root"

@@ -72,6 +72,42 @@ async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
         await service.wait_for_disconnect()
 
 
+async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's lets no user in that systemd has made up, and nobody was told what is not known then."""
+    path = tmp_path / "refusing"
+    refused = asyncio.Event()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not refused.is_set():
+            writer.transport.abort()
+            return
+        there_reader, there = await asyncio.open_unix_connection(address.removeprefix("unix:path="))
+        async with asyncio.TaskGroup() as both:
+            both.create_task(pumped(reader, there))
+            both.create_task(pumped(there_reader, writer))
+
+    async def pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    bus = SystemBus(f"unix:path={path}", retry_s=0.0)
+    async with await asyncio.start_unix_server(refuse, path):
+        for user, remedy in ((61184, True), (1000, False)):
+            monkeypatch.setattr("os.geteuid", lambda user=user: user)
+            with pytest.raises(BusError):
+                await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "GetId")
+            assert bus.problem is not None
+            assert f"refuses this program, which runs as user {user}" in bus.problem
+            assert ("useradd" in bus.problem) == remedy
+        refused.set()
+        assert await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "GetId")
+        assert bus.problem is None
+        await bus.close()
+
+
 async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(
     address: str, tmp_path: Path
 ) -> None:

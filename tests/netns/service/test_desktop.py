@@ -1,0 +1,138 @@
+"""The daemon as a service of a laptop as Debian has it: message bus, NetworkManager, systemd-resolved."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from emu.testbed.programs.service import Service as Program
+from tests.netns.service.test_units import unit
+
+_ALONE = "[Unit]\nDefaultDependencies=no\n"
+_OTHERS = ("dbus.socket", "dbus.service", "NetworkManager.service", "systemd-resolved.service")
+_CONFIG = "[probes]\nenabled = false\n"
+_NETWORK_MANAGER = "[main]\nplugins=keyfile\nauth-polkit=false\n[device]\nmanaged=1\n"
+_CONNECTION = """[connection]
+id={name}
+type=ethernet
+interface-name={name}
+metered={metered}
+[ipv4]
+method=auto
+route-metric={metric}
+[ipv6]
+method=disabled
+"""
+
+
+class Desktop:
+    def __init__(self, machine: Any, laptop: Any) -> None:
+        self.machine, self.laptop = machine, laptop
+
+    def status(self) -> Any:
+        return json.loads(
+            self.machine.run(sys.executable, "-m", "cedos", "status", "--json").stdout
+        )
+
+    def log(self) -> str:
+        return str(self.machine.run("cat", "/run/seen/log", check=False).stdout)
+
+    def network(self, name: str) -> Any:
+        return next((each for each in self.status()["networks"] if each["name"] == name), None)
+
+    def until(self, there: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 20
+        while not there():
+            assert time.monotonic() < deadline_s, (self.log(), self.status())
+            time.sleep(0.2)
+
+    def start(self) -> None:
+        done = self.machine.run("systemctl", "start", "cedos", check=False)
+        assert done.returncode == 0, (done.stderr, self.log())
+        self.until(lambda: len(self.status()["networks"]) == 2)
+
+    def routing(self) -> list[str]:
+        shown = ("rule", "route show table all")
+        lines = [line for words in shown for line in self.laptop.ip(*words.split()).splitlines()]
+        return sorted(lines)
+
+
+@pytest.fixture
+def desktop(tethered: Any, machine: Callable[..., Any], tmp_path: Any) -> Iterator[Desktop]:
+    """Both networks have their addresses by DHCP; by NetworkManager Wi-Fi is metered and LTE is not."""
+    laptop, phones = tethered.laptop, tethered.phones
+    for name in ("wlan0", "lte0"):
+        laptop.ip("address", "flush", "dev", name)
+    ranges = [f"--dhcp-range=192.168.{n}.50,192.168.{n}.99,2m" for n in (43, 44)]
+    server = Program(
+        phones,
+        *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--no-resolv"),
+        *("--pid-file=", f"--dhcp-leasefile={tmp_path}/leases", "--no-hosts", *ranges),
+        *("--address=/#/192.168.43.1",),
+        output=tmp_path / "dnsmasq.log",
+    )
+    try:
+        others = {f"{name}.d/alone.conf": _ALONE for name in _OTHERS}
+        made = machine(laptop, {**unit(), **others}, desktop=True)
+        made.write("/etc/cedos/cedos.toml", _CONFIG)
+        made.run("chmod", "-R", "a+rX", "/etc/cedos")
+        made.write("/etc/NetworkManager/conf.d/test.conf", _NETWORK_MANAGER)
+        for name, metered in (("wlan0", 1), ("lte0", 2)):
+            text = _CONNECTION.format(name=name, metered=metered, metric=600 + metered)
+            made.write(f"/etc/NetworkManager/system-connections/{name}.nmconnection", text)
+        made.run("systemd-sysusers")  # as its package does
+        made.systemctl("start", "dbus.socket", "systemd-resolved", "NetworkManager")
+        for name in ("wlan0", "lte0"):
+            made.run("nmcli", "--wait", "20", "connection", "up", name)
+        yield Desktop(made, laptop)
+    finally:
+        server.close()
+
+
+def test_what_networkmanager_and_resolved_say_counts(desktop: Desktop) -> None:
+    """And the daemon's own doings do not get in their way, nor theirs in its."""
+    before = desktop.routing()
+    desktop.machine.run("useradd", "--system", "--user-group", "cedos")
+    desktop.start()
+    desktop.until(lambda: not desktop.status()["problems"])
+    status = desktop.status()
+    assert {each["name"]: each["metered"] for each in status["networks"]} == {
+        "wlan0": True, "lte0": False,
+    }  # fmt: skip
+    found = {each["name"]: each["resolvers"] for each in status["networks"]}
+    assert found == {"wlan0": ["192.168.43.1"], "lte0": ["192.168.44.1"]}
+    nmcli = ("nmcli", "--wait", "20")
+    desktop.machine.run(*nmcli, "connection", "modify", "wlan0", "connection.metered", "no")
+    desktop.machine.run(*nmcli, "device", "reapply", "wlan0")
+    desktop.until(lambda: not desktop.network("wlan0")["metered"])
+    desktop.machine.run(*nmcli, "device", "disconnect", "wlan0")
+    desktop.until(lambda: desktop.status()["default"]["network"] == "lte0")
+    desktop.machine.run(*nmcli, "connection", "up", "wlan0")
+    desktop.until(lambda: desktop.network("wlan0")["up"])
+    desktop.machine.systemctl("restart", "NetworkManager")
+    desktop.machine.run("nm-online", "-q", "-t", "20")
+    time.sleep(2)
+    status = desktop.status()
+    assert status["problems"] == []
+    assert all(each["up"] for each in status["networks"])
+    desktop.machine.systemctl("stop", "cedos")
+    assert desktop.machine.shown("cedos", "Result") == "success"
+    assert desktop.routing() == before
+
+
+def test_a_user_that_systemd_makes_up_is_refused_by_the_bus_and_status_says_so(
+    desktop: Desktop,
+) -> None:
+    desktop.start()
+    desktop.until(lambda: any("message bus" in each for each in desktop.status()["problems"]))
+    problem = next(each for each in desktop.status()["problems"] if "message bus" in each)
+    remedy = re.search("`(.*)`", problem)
+    assert remedy is not None
+    desktop.machine.run("sh", "-ec", remedy[1].replace("sudo ", ""))
+    desktop.until(lambda: len(desktop.status()["networks"]) == 2)
+    desktop.until(lambda: not desktop.status()["problems"])
+    assert desktop.network("wlan0")["metered"]
