@@ -26,8 +26,8 @@ _RATES = {
     "delivery_down_bps": "≥ ",
     "link_bps": "",
 }
-_LOG_IN_S = 60.0
-"""So long a network that wanted a log-in is taken to want one still."""
+_LATELY_S = 60.0
+"""So long a network that wanted a log-in, or gave no replies, is taken to do so still."""
 
 _WIDTH = 100
 _LEAST = 40
@@ -48,9 +48,9 @@ def command(as_json: bool) -> None:
 
     First the networks. RTT is the last round-trip time, with its age. RATE is the download rate
     lately seen; after "≥" nothing has filled the network, so that it may do more; "link" is the
-    rate that the radio claims. A network in the state "log-in" wants somebody to log in first. One
-    that is "blocked" has a hard budget that is used up. Below, all that is known of each network,
-    with ages in brackets; values with * are synthetic.
+    rate that the radio claims. A network in the state "log-in" wants somebody to log in first; one
+    that is "silent" gives no replies; one that is "blocked" has a hard budget that is used up.
+    Below, all that is known of each network, with ages in brackets; values with * are synthetic.
 
     Then the network of new connections, and why. Then the flows that have a socket now, except for
     the daemon's own look-ups, and the paths of MPTCP connections. Then the connections that `cedos
@@ -140,9 +140,14 @@ def _state(network: NetworkMessage) -> str:
         return "down"
     if network.barred:
         return "blocked"
-    captive = network.indicators.get("captive")
-    wants = captive is not None and captive.value == 1.0 and captive.age_s <= _LOG_IN_S
-    return "log-in" if wants else "up"
+    if _lately(network, "available", 0.0):  # a portal may be that, too; mostly it is the way
+        return "silent"
+    return "log-in" if _lately(network, "captive", 1.0) else "up"
+
+
+def _lately(network: NetworkMessage, name: str, value: float) -> bool:
+    known = network.indicators.get(name)
+    return known is not None and known.value == value and known.age_s <= _LATELY_S
 
 
 def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:

@@ -3,6 +3,10 @@
 A network's resolver that leaves a question without an answer for 300 ms, or three times as long as it
 usually takes, while another network's resolver answers it, counts as silent until it is heard again: what
 it is asked meanwhile is asked there at once. Names that belong to a local network are left alone.
+
+That a name does not exist is not believed of another network, since it may be there in the silent one
+alone. But nobody is left waiting for it: the program is told that the name cannot be looked up for now
+(SERVFAIL, which nobody keeps as an answer).
 """
 
 import asyncio
@@ -28,6 +32,8 @@ _KEPT_S: Final = 6.0
 """A program has given up, or asked again, after so long."""
 _APART_S: Final = 0.3
 """The next network is asked, too, where one has not answered for so long."""
+_REFUSED_S: Final = 2.0
+"""Where only others' refusals are heard, a resolver that is not known to be silent has so long."""
 _WEIGHT: Final = 0.2
 _PORT: Final = 53
 _LOCAL: Final = frozenset(
@@ -77,7 +83,7 @@ class LookupFailover:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
-        self._found: OrderedDict[tuple[FlowKey, str], None] = OrderedDict()
+        self._found: OrderedDict[tuple[Address, Address, str], None] = OrderedDict()
         self._usual_s: dict[str, float] = {}
         self._silent: dict[str, str] = {}
         self._bucket = TokenBucket(_PER_S, _BURST, clock())
@@ -172,6 +178,7 @@ class LookupFailover:
             and (resolver := next(iter((*network.resolvers, *network.gateways)), None)) is not None
         ]
         asked: dict[asyncio.Task[bytes | None], str] = {}
+        other: str | None = None
         try:
             while others or asked:
                 if others:
@@ -190,12 +197,17 @@ class LookupFailover:
                         self._heard(number, lookup, name, answer)
                         return
                     lookup.refusal = answer
-                    if (number[0], lookup.name) in self._found:
+                    if _place(number[0], lookup.name) in self._found:
                         self._heard(number, lookup, name, answer)
                         return
+                    other = name
         finally:
             for task in asked:
                 task.cancel()
+        if other is not None:
+            patience_s = PATIENCE_S if lookup.network in self._silent else _REFUSED_S
+            await asyncio.sleep(max(lookup.at_s + patience_s - self._clock(), 0.0))
+            self._heard(number, lookup, other, dns.failure(lookup.question))
 
     def _heard(
         self, number: tuple[FlowKey, bytes], lookup: _Lookup, other: str, answer: bytes
@@ -209,19 +221,27 @@ class LookupFailover:
             _log.debug("an answer cannot be handed over", why=error.strerror)
             return
         if not is_refusal(answer):
-            self._was_found(number[0], lookup.name, other)
+            self._was_found(_place(number[0], lookup.name), other)
         if lookup.network not in self._silent:
             _log.warning("a resolver does not answer", network=lookup.network, asked=other)
         self._silent[lookup.network] = other
 
-    def _was_found(self, key: FlowKey, name: str, other: str) -> None:
-        """A name that has one record may lack another: what was refused of it is true, too."""
-        self._found[key, name] = None
+    def _was_found(self, place: tuple[Address, Address, str], other: str) -> None:
+        """A name that has one record may lack another: what was refused of it is true, too.
+
+        (Whoever asks: systemd-resolved and browsers ask each question from a port of its own.)
+        """
+        self._found[place] = None
         while len(self._found) > _MOST_LOOKUPS:
             self._found.popitem(last=False)
         for number, lookup in list(self._lookups.items()):
-            if (number[0], lookup.name) == (key, name) and lookup.refusal is not None:
+            if _place(number[0], lookup.name) == place and lookup.refusal is not None:
                 self._heard(number, lookup, other, lookup.refusal)
+
+
+def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:
+    """A name as one resolver is asked for it from one network."""
+    return key.local, key.remote, name
 
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:

@@ -14,9 +14,9 @@ from cedos.model import Address
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")
 _RECORD = struct.Struct("!2HIH")
-_RESPONSE, _TRUNCATED, _RECURSE, _CODE = 0x8000, 0x0200, 0x0100, 0x000F
+_RESPONSE, _TRUNCATED, _RECURSE, _RECURSES, _CODE = 0x8000, 0x0200, 0x0100, 0x0080, 0x000F
 _A, _AAAA, _IN = 1, 28, 1
-_NO_ERROR, _NO_SUCH_NAME = 0, 3
+_NO_ERROR, _FAILED, _NO_SUCH_NAME = 0, 2, 3
 _POINTER = 0xC0
 _MAX_LABELS = 128
 _MAX_LABEL, _MAX_NAME = 63, 253
@@ -78,6 +78,14 @@ def asked(data: bytes) -> tuple[str, int] | None:
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
     return name[0], kind
+
+
+def failure(question: bytes) -> bytes:
+    """What a resolver answers that cannot tell for now (SERVFAIL); `asked(question)` is not None."""
+    number, flags, _, _, _, _ = _HEADER.unpack_from(question)
+    _, end = _name(question, _HEADER.size) or ("", _HEADER.size)
+    code = _RESPONSE | flags & _RECURSE | _RECURSES | _FAILED
+    return _HEADER.pack(number, code, 1, 0, 0, 0) + question[_HEADER.size : end + _QUESTION.size]
 
 
 def parse(data: bytes) -> DnsReply | None:

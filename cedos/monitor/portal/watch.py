@@ -171,10 +171,15 @@ class PortalWatch:
                 self.unanswered(name, RESCUED_AFTER_S)
 
     def carried(self, name: str, received_bytes: int) -> None:
+        """Once a second: what the network has received since it is there."""
         one = self._watched.get(name)
         if one is None:
             return
         gained, one.received_bytes = received_bytes - one.received_bytes, received_bytes
+        if (
+            one.by_silence
+        ):  # it may have been too early to tell when nobody had answered for a moment
+            one.pings_waited |= self._pings_wait(one.network)
         if one.captive_at_s is not None and gained >= _CARRIES_BYTES:
             one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + LOGGING_IN_EVERY_S))
             self._wake.set()

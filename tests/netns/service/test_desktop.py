@@ -30,8 +30,8 @@ method=disabled
 
 
 class Desktop:
-    def __init__(self, machine: Any, laptop: Any) -> None:
-        self.machine, self.laptop = machine, laptop
+    def __init__(self, machine: Any, laptop: Any, phones: Any) -> None:
+        self.machine, self.laptop, self.phones = machine, laptop, phones
 
     def status(self) -> Any:
         return json.loads(
@@ -71,8 +71,8 @@ def desktop(tethered: Any, machine: Callable[..., Any], tmp_path: Any) -> Iterat
     server = Program(
         phones,
         *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--no-resolv"),
-        *("--pid-file=", f"--dhcp-leasefile={tmp_path}/leases", "--no-hosts", *ranges),
-        *("--address=/#/192.168.43.1",),
+        *("--pid-file=", "--no-ping", f"--dhcp-leasefile={tmp_path}/leases", "--no-hosts", *ranges),
+        *("--host-record=there.example,192.0.2.1", "--local=/#/"),
         output=tmp_path / "dnsmasq.log",
     )
     try:
@@ -84,11 +84,13 @@ def desktop(tethered: Any, machine: Callable[..., Any], tmp_path: Any) -> Iterat
         for name, metered in (("wlan0", 1), ("lte0", 2)):
             text = _CONNECTION.format(name=name, metered=metered, metric=600 + metered)
             made.write(f"/etc/NetworkManager/system-connections/{name}.nmconnection", text)
-        made.run("systemd-sysusers")  # as its package does
+        # As its package does.
+        made.run("systemd-sysusers")
+        made.run("ln", "-sf", "/run/systemd/resolve/stub-resolv.conf", "/etc/resolv.conf")
         made.systemctl("start", "dbus.socket", "systemd-resolved", "NetworkManager")
         for name in ("wlan0", "lte0"):
             made.run("nmcli", "--wait", "20", "connection", "up", name)
-        yield Desktop(made, laptop)
+        yield Desktop(made, laptop, phones)
     finally:
         server.close()
 
@@ -136,3 +138,31 @@ def test_a_user_that_systemd_makes_up_is_refused_by_the_bus_and_status_says_so(
     desktop.until(lambda: len(desktop.status()["networks"]) == 2)
     desktop.until(lambda: not desktop.status()["problems"])
     assert desktop.network("wlan0")["metered"]
+
+
+def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop: Desktop) -> None:
+    """It asks on all networks, and waits for the silent one where another knows no such name."""
+    desktop.machine.run("useradd", "--system", "--user-group", "cedos")
+    desktop.start()
+    desktop.until(lambda: not desktop.status()["problems"])
+
+    def look_up(name: str) -> tuple[bool, float]:
+        began_s = time.monotonic()
+        done = desktop.machine.run("resolvectl", "--cache=no", "query", name, check=False)
+        return done.returncode == 0, time.monotonic() - began_s
+
+    assert look_up("there.example")[0]
+    assert not look_up("nothere.example")[0]
+    silence = ["OUTPUT", "-o", "wlan0", "-p", "udp", "--sport", "53", "-j", "DROP"]
+    desktop.phones.run("iptables", "-I", *silence)
+    for _ in range(2):
+        found, took_s = look_up("there.example")
+        assert found
+        assert took_s < 1
+    found, took_s = look_up("nothere.example")
+    assert not found
+    assert took_s < 10  # (two minutes without the daemon: it tries in four ways)
+    assert any("wlan0 does not answer" in each for each in desktop.status()["problems"])
+    desktop.phones.run("iptables", "-D", *silence)
+    assert look_up("there.example")[0]
+    desktop.until(lambda: not desktop.status()["problems"])

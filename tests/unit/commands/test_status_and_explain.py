@@ -197,6 +197,10 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     )
     assert any("RSSI -61 dBm* (just now)" in line for line in told)
     assert all(len(line) <= 100 for line in told)
+    dead = {**home.indicators, "available": indicator(0.0, 2.0)}
+    silent = msgspec.structs.replace(home, indicators=dead)
+    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[silent])))
+    assert "wlan0    wlan0      wifi  silent" in lines[3]
     old = msgspec.structs.replace(home, indicators={"captive": indicator(1.0, 61.0)})
     lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[old])))
     assert "wlan0    wlan0      wifi  up" in lines[3]

@@ -127,11 +127,43 @@ async def test_only_an_answer_with_the_name_is_handed_over(world: World, code: i
     assert (world.delivered, world.failover.problems) == ([], [])
 
 
+async def test_a_name_that_nobody_has_leaves_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd-resolved asked for two minutes. That it cannot be told now is no answer to be kept."""
+    monkeypatch.setattr(module, "_REFUSED_S", 0.2)
+    question = dns.question(7, "nothere.example")
+    world.answers["lte0"] = answer_to(question, 3)
+    world.ask("nothere.example")
+    await asyncio.sleep(0.15)
+    assert world.delivered == [], "its own resolver may be slow"
+    await asyncio.sleep(0.1)
+    ((key, payload),) = world.delivered
+    reply = dns.parse(payload)
+    assert key == KEY
+    assert reply is not None
+    assert (reply.number, reply.code, reply.name, reply.addresses) == (7, 2, "nothere.example", ())
+    assert len(world.failover.problems) == 1
+    # That it is silent is known now.
+    world.answers["lte0"] = answer_to(dns.question(8, "nothere.example"), 3)
+    world.ask("nothere.example", number=8)
+    await asyncio.sleep(0.1)
+    assert len(world.delivered) == 2
+    # Its own answer, if late, is the right one.
+    world.answers["lte0"] = answer_to(dns.question(9, "home.example"), 3)
+    asked = world.ask("home.example", number=9)
+    world.answer(asked)
+    await asyncio.sleep(0.3)
+    assert len(world.delivered) == 2
+    assert world.failover.problems == []
+
+
+@pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("refused_first", [True, False])
 async def test_of_a_name_that_is_there_refusals_are_believed(
-    world: World, monkeypatch: pytest.MonkeyPatch, refused_first: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, refused_first: bool, apart: bool
 ) -> None:
-    """glibc asks for both kinds of addresses, and waits for both answers."""
+    """glibc asks for both kinds of addresses, and waits for both answers; others from two ports."""
     ipv4, ipv6 = dns.question(1, "example.org"), dns.question(2, "example.org")
     ipv6 = ipv6[:-4] + bytes((0, 28, 0, 1))
 
@@ -141,8 +173,9 @@ async def test_of_a_name_that_is_there_refusals_are_believed(
         return answer_to(question, 5 if refused else 0)
 
     monkeypatch.setattr(world.failover, "_ask", ask)
-    for question in (ipv4, ipv6):
-        world.failover.observe(CapturedPacket(KEY, True, question, interface="wlan0"))
+    for number, question in enumerate((ipv4, ipv6)):
+        key = replace(KEY, local_port=KEY.local_port + number * apart)
+        world.failover.observe(CapturedPacket(key, True, question, interface="wlan0"))
     await asyncio.sleep(0.2)
     assert sorted(payload[1] for _, payload in world.delivered) == [1, 2]
 

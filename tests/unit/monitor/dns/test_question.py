@@ -33,6 +33,26 @@ def test_an_answer_is_known_by_number_and_name(
     assert message.parse(question) is None
 
 
+@given(st.integers(0, 0xFFFF), NAMES, st.binary(max_size=50))
+def test_a_failure_answers_the_question_alone(number: int, name: str, more: bytes) -> None:
+    question = message.question(number, name)
+    failed = message.failure(question + more)  # (EDNS and the like)
+    reply = message.parse(failed)
+    assert reply is not None
+    assert (reply.number, reply.code, reply.name, reply.kind) == (number, 2, name, 1)
+    assert len(failed) == len(question)
+    assert message.fault(failed, number, name) is message.DnsFault.REFUSED
+
+
+@given(st.binary(max_size=80))
+def test_whatever_asks_can_be_told_of_a_failure(tail: bytes) -> None:
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0" + tail
+    if (asked := message.asked(question)) is not None:
+        reply = message.parse(message.failure(question))
+        assert reply is not None
+        assert (reply.name, reply.kind, reply.code) == (*asked, 2)
+
+
 @given(NAMES, st.integers(0, 200))
 def test_a_truncated_answer_is_none(name: str, cut: int) -> None:
     reply = reply_to(message.question(1, name))

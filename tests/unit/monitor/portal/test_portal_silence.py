@@ -90,6 +90,25 @@ async def test_an_outage_is_no_portal_once_a_ping_is_answered(desk: Any) -> None
     assert told.values[2:] == [("home", 1.0)]
 
 
+async def test_pings_that_are_lost_only_later_show_an_outage_too(desk: Any) -> None:
+    """The verdict came within a second, and a Wi-Fi that was back was left alone for 20 s more."""
+    waiting = False
+    told = desk.listen()
+    watch = PortalWatch(told, gateway_answers=told.gateway, pings_wait=lambda network: waiting)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await asyncio.sleep(0.01)
+    desk.nobody_answers(watch)
+    await desk.until(lambda: told.values == [("home", 1.0)])
+    watch.carried("home", 1000)
+    watch.pinged("home")
+    assert told.values == [("home", 1.0)]
+    waiting = True
+    watch.carried("home", 1000)
+    watch.pinged("home")
+    assert told.values == [("home", 1.0), ("home", 0.0)]
+
+
 async def test_that_nobody_answers_is_believed_for_longer_each_time(
     desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
