@@ -40,7 +40,9 @@ class Directories:
 
 
 def directories(environment: Mapping[str, str] = os.environ) -> Directories:
-    """The directories by `CEDOS_*_DIR`, else systemd's `*_DIRECTORY`, else the system's usual ones.
+    """The directories by `CEDOS_*_DIR`, else the system's usual ones.
+
+    (Not by systemd's `*_DIRECTORY`: a service that asks the daemon may have folders of its own.)
 
     Errors: ConfigError, a variable holds a path that is not absolute.
     """
@@ -69,11 +71,8 @@ def user_folder(
 
 
 def _directory(environment: Mapping[str, str], what: str, usual: str) -> Path:
-    for variable in (f"CEDOS_{what}_DIR", f"{what}_DIRECTORY"):
-        # systemd separates several directories by colons; the first one is the unit's own.
-        if value := environment.get(variable, "").partition(":")[0]:
-            path = Path(value)
-            if not path.is_absolute():
-                raise ConfigError(f"{variable} must be an absolute path, not {value}")
-            return path
-    return Path(usual)
+    variable = f"CEDOS_{what}_DIR"
+    path = Path(environment.get(variable) or usual)
+    if not path.is_absolute():
+        raise ConfigError(f"{variable} must be an absolute path, not {path}")
+    return path

@@ -30,9 +30,8 @@ _READ_NS: Final = 2_000_000  # other processes' slots are read so often at most
 
 def directory(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where the file may lie: the runtime directory of the host's, else the user's; None without."""
-    named = environment.get("CEDOS_RUNTIME_DIR") or environment.get("RUNTIME_DIRECTORY")
-    if named:
-        return Path(named.partition(":")[0])
+    if named := environment.get("CEDOS_RUNTIME_DIR"):
+        return Path(named)
     run = Path("/run/cedos")
     if os.access(run if run.exists() else run.parent, os.W_OK):
         return run

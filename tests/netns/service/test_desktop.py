@@ -41,6 +41,16 @@ class Desktop:
     def log(self) -> str:
         return str(self.machine.run("cat", "/run/seen/log", check=False).stdout)
 
+    def asked_by_a_service(self, *options: str) -> str:
+        words = [word for option in options for word in ("-p", option)]
+        return str(
+            self.machine.run(
+                *("systemd-run", "-q", "--pipe", "--wait", "-p", "DynamicUser=yes", *words),
+                *(sys.executable, "-m", "cedos", "status"),
+                check=False,
+            ).stdout
+        )
+
     def network(self, name: str) -> Any:
         return next((each for each in self.status()["networks"] if each["name"] == name), None)
 
@@ -107,6 +117,9 @@ def test_what_networkmanager_and_resolved_say_counts(desktop: Desktop) -> None:
     }  # fmt: skip
     found = {each["name"]: each["resolvers"] for each in status["networks"]}
     assert found == {"wlan0": ["192.168.43.1"], "lte0": ["192.168.44.1"]}
+    # Services that may ask it find it, whatever folders they have.
+    assert not desktop.asked_by_a_service()
+    assert "wlan0" in desktop.asked_by_a_service("Group=cedos", "RuntimeDirectory=x")
     nmcli = ("nmcli", "--wait", "20")
     desktop.machine.run(*nmcli, "connection", "modify", "wlan0", "connection.metered", "no")
     desktop.machine.run(*nmcli, "device", "reapply", "wlan0")

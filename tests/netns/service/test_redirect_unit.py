@@ -49,6 +49,7 @@ def test_the_unit_redirects_with_little(
         f"ExecStart=/usr/bin/python3 {files}/talk.py\n",
     }
     made = machine(laptop.near, units)
+    made.run("useradd", "--system", "--user-group", "cedos")
     made.systemctl("start", "cedos-redirect")
 
     def seen(name: str) -> str:
@@ -68,6 +69,8 @@ def test_the_unit_redirects_with_little(
     facts = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     assert int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == _CAPABILITIES, seen("log.err")
     assert facts["Uid"].split()[0] != "0"
+    # It may ask the daemon.
+    assert made.run("getent", "group", "cedos").stdout.split(":")[2] in facts["Gid"].split()
     assert told[1] == [ORIGIN, 8080]
     made.systemctl("stop", "cedos-redirect")
     assert made.shown("cedos-redirect", "Result") == "success"

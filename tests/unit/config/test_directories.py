@@ -14,9 +14,10 @@ def test_directories() -> None:
     assert usual.socket == Path("/run/cedos/control.sock")
     assert usual.pid_file == Path("/run/cedos/daemon.pid")
     assert usual.history == Path("/var/lib/cedos/history.sqlite")
-    systemd = {"STATE_DIRECTORY": "/s/a:/s/b", "RUNTIME_DIRECTORY": "/r"}
-    assert directories(systemd) == Directories(Path("/s/a"), Path("/r"))
-    own = {**systemd, "CEDOS_STATE_DIR": "/x", "CEDOS_RUNTIME_DIR": "/y"}
+    # A service that asks the daemon has folders of its own.
+    service = {"STATE_DIRECTORY": "/s/a:/s/b", "RUNTIME_DIRECTORY": "/r"}
+    assert directories(service) == usual
+    own = {**service, "CEDOS_STATE_DIR": "/x", "CEDOS_RUNTIME_DIR": "/y"}
     assert directories(own) == Directories(Path("/x"), Path("/y"))
     with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
         directories({"CEDOS_STATE_DIR": "x"})
