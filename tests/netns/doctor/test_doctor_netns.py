@@ -87,7 +87,10 @@ def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
     laptop.ip("link", "set", "vpn0", "up")
     laptop.ip("route", "add", "default", "dev", "vpn0", "metric", "1")
     found = examine(laptop, tmp_path)
-    assert found["MPTCP endpoints"]["found"] == "1 there already: 192.168.44.2"
+    assert (
+        found["MPTCP endpoints"]["found"]
+        == "1 of another program (NetworkManager?), in use while no daemon runs: 192.168.44.2"
+    )
     assert found["MPTCP path manager"]["state"] == "limited"
     assert "a VPN (vpn0) carries all IPv" in found["VPN and foreign rules"]["found"]
     laptop.sysctl("net.mptcp.enabled", 0)
