@@ -202,7 +202,11 @@ class ControlClient:
             group = grp.getgrgid(self._path.stat().st_gid).gr_name
         except (OSError, KeyError):
             return ", or join the group it belongs to"
-        return f", or join its group (`sudo usermod -aG {group} $USER`)" if group != "root" else ""
+        return (
+            f", or join its group (`sudo usermod -aG {group} $USER`; log in again)"
+            if group != "root"
+            else ""
+        )
 
     def _refusal(self, answer: http.client.HTTPResponse) -> CedosError:
         try:

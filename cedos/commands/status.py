@@ -140,9 +140,10 @@ def _state(network: NetworkMessage) -> str:
         return "down"
     if network.barred:
         return "blocked"
-    if _lately(network, "available", 0.0):  # a portal may be that, too; mostly it is the way
-        return "silent"
-    return "log-in" if _lately(network, "captive", 1.0) else "up"
+    captive = network.indicators["captive"] if _lately(network, "captive", 1.0) else None
+    if captive is not None and captive.active:  # a portal has answered
+        return "log-in"
+    return "silent" if captive is not None or _lately(network, "available", 0.0) else "up"
 
 
 def _lately(network: NetworkMessage, name: str, value: float) -> bool:

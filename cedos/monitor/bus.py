@@ -170,8 +170,9 @@ class SystemBus:
 
 
 def _is_there(error: Exception) -> bool:
-    """Whether somebody took the connection and then ended it."""
-    return isinstance(error, ConnectionResetError | BrokenPipeError | EOFError | AuthError)
+    """Whether somebody took the connection and then ended it, or we may not even try."""
+    ended = ConnectionResetError | BrokenPipeError | EOFError | AuthError
+    return isinstance(error, ended | PermissionError)
 
 
 def _refusal(why: str) -> str:
@@ -179,12 +180,12 @@ def _refusal(why: str) -> str:
     text = (
         f"the system's message bus (D-Bus) refuses this program, which runs as user {user} ({why}). So it"
         " is not known what NetworkManager says of metered networks, which resolver belongs to which"
-        " network, how full the battery is, and when the computer sleeps"
+        " network, how full the battery is, whether somebody is there, and when the computer sleeps"
     )
     if user in _MADE_UP:
         text += (
             ". systemd has made up this user, and the bus lets in only those that stay: run"
-            " `sudo systemctl stop cedos; sudo useradd --system --user-group cedos;"
-            " sudo systemctl start cedos`"
+            " `sudo systemctl stop cedos cedos-redirect; sudo useradd --system --user-group cedos;"
+            " sudo systemctl start cedos`, and start cedos-redirect again if you use it"
         )
     return text

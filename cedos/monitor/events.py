@@ -96,6 +96,10 @@ class FlowSample:
     unread: bool = False
     window_limit_bytes: int = 0
 
+    def grew(self, before: "FlowSample | None") -> bool:
+        """Whether the limit has grown since: then its program reads."""
+        return before is not None and self.window_limit_bytes > before.window_limit_bytes
+
 
 class FlowSnapshots(Protocol):
     """Where samples of the living TCP flows come from (`flow_monitor.FlowMonitor`)."""

@@ -17,11 +17,11 @@ _EXIT: Final = {
 }
 SOCKET: Final = (
     "/run/cedos/control.sock",
-    "Where the daemon answers (RUNTIME_DIRECTORY or CEDOS_RUNTIME_DIR move it).",
+    "Where the daemon answers (CEDOS_RUNTIME_DIR moves it).",
 )
 STATE: Final = (
     "/var/lib/cedos",
-    "History and the journal of changes (STATE_DIRECTORY or CEDOS_STATE_DIR move it).",
+    "History and the journal of changes (CEDOS_STATE_DIR moves it).",
 )
 CONFIG: Final = (
     "/etc/cedos/cedos.toml",

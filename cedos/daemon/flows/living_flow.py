@@ -69,9 +69,7 @@ class FlowPath:
     def sampled(self, sample: FlowSample) -> bool:
         """Takes a look at its socket; whether it moved bytes since the last one."""
         before, last = self.bytes_down + self.bytes_up, self.sample
-        # (A limit that has just grown is one of a program that reads: the window follows later.)
-        grew = last is not None and sample.window_limit_bytes > last.window_limit_bytes
-        self.unread = sample.unread and not grew
+        self.unread = sample.unread and not sample.grew(last)
         self.sample = sample
         return self.bytes_down + self.bytes_up > before
 

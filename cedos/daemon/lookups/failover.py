@@ -1,12 +1,12 @@
 """Which questions stay unanswered, and what is done then: they are asked again over another network.
 
-A network's resolver that leaves a question without an answer for 300 ms, or three times as long as it
-usually takes, while another network's resolver answers it, counts as silent until it is heard again: what
-it is asked meanwhile is asked there at once. Names that belong to a local network are left alone.
+A resolver that leaves a question without an answer for 300 ms, or three times as long as it usually
+takes, while another network's resolver has one, counts as silent until it answers in time again: what it
+is asked meanwhile is asked there at once. Names that belong to a local network are left alone.
 
 That a name does not exist is not believed of another network, since it may be there in the silent one
 alone. But nobody is left waiting for it: the program is told that the name cannot be looked up for now
-(SERVFAIL, which nobody keeps as an answer).
+(SERVFAIL, which is kept for seconds at most).
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from cedos.monitor.dns import message as dns
 from cedos.profiler.frame import CapturedPacket
 from cedos.token_bucket import TokenBucket
 
-PATIENCE_S, USUAL_TIMES = 0.3, 3.0
-_MOST_LOOKUPS, _MOST_REPEATED = 256, 64
+PATIENCE_S, USUAL_TIMES, _MOST_PATIENCE_S = 0.3, 3.0, 1.0
+_MOST_LOOKUPS, _MOST_REPEATED, _MOST_RESOLVERS = 256, 64, 64
 _PER_S, _BURST = 20.0, 64
 """So many questions are asked again at most: a program that asks without end costs no more."""
 _KEPT_S: Final = 6.0
@@ -49,12 +49,28 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Lookup:
+    """`first_at_s`: when it was asked for the first time; `over`: the program has been answered."""
+
     network: str
     question: bytes
     at_s: float
     name: str
+    first_at_s: float
     waiting: asyncio.TimerHandle | None = None
     refusal: bytes | None = None
+    over: bool = False
+
+
+@dataclass(slots=True)
+class _Resolver:
+    """Whom programs ask over a network. `silent`: over which other one its questions are answered."""
+
+    usual_s: float | None = None
+    silent: str | None = None
+
+    @property
+    def patience_s(self) -> float:
+        return min(max(PATIENCE_S, USUAL_TIMES * (self.usual_s or 0.0)), _MOST_PATIENCE_S)
 
 
 class LookupFailover:
@@ -83,19 +99,25 @@ class LookupFailover:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
-        self._found: OrderedDict[tuple[Address, Address, str], None] = OrderedDict()
-        self._usual_s: dict[str, float] = {}
-        self._silent: dict[str, str] = {}
+        self._found: OrderedDict[tuple[Address, Address, str], float] = OrderedDict()
+        self._resolvers: OrderedDict[tuple[str, Address], _Resolver] = OrderedDict()
         self._bucket = TokenBucket(_PER_S, _BURST, clock())
         self._repeating: set[asyncio.Task[None]] = set()
 
     @property
     def problems(self) -> list[str]:
-        there = {network.name for network in self._networks()}
+        there = {network.name: network for network in self._networks()}
+        silent = {
+            name: resolver.silent
+            for (name, address), resolver in self._resolvers.items()
+            if resolver.silent in there
+            and name in there
+            # (Another that one program asks is that program's own matter.)
+            and address in (*there[name].resolvers, *there[name].gateways)
+        }
         return [
             f"the DNS resolver of {name} does not answer. Look-ups are answered over {other}"
-            for name, other in self._silent.items()
-            if name in there
+            for name, other in silent.items()
         ]
 
     def observe(self, packet: CapturedPacket) -> None:
@@ -123,16 +145,28 @@ class LookupFailover:
             return
         now_s = self._clock()
         self._forget(now_s)
-        wait_s = max(PATIENCE_S, USUAL_TIMES * self._usual_s.get(network, 0.0))
-        lookup = _Lookup(network, question, now_s, asked[0])
+        resolver = self._resolver(network, key.remote)
+        lookup = _Lookup(network, question, now_s, asked[0], now_s)
         number = (key, question[:2])
+        again = False
         # A program's repetition of its question waits for the same answer.
-        if (before := self._lookups.pop(number, None)) is not None and before.waiting is not None:
-            before.waiting.cancel()
+        if (before := self._lookups.pop(number, None)) is not None:
+            again = before.name == lookup.name and not before.over
+            lookup.first_at_s = before.first_at_s if again else now_s
+            if before.waiting is not None:
+                before.waiting.cancel()
         self._lookups[number] = lookup
+        at_once = resolver.silent is not None or again
         lookup.waiting = self._loop.call_later(
-            0.0 if network in self._silent or before is not None else wait_s, self._over, number
+            0.0 if at_once else resolver.patience_s, self._over, number
         )
+
+    def _resolver(self, network: str, address: Address) -> _Resolver:
+        found = self._resolvers.setdefault((network, address), _Resolver())
+        self._resolvers.move_to_end((network, address))
+        while len(self._resolvers) > _MOST_RESOLVERS:
+            self._resolvers.popitem(last=False)
+        return found
 
     def _answered(self, key: FlowKey, answer: bytes) -> None:
         lookup = self._lookups.pop((key, answer[:2]), None)
@@ -141,9 +175,11 @@ class LookupFailover:
         if lookup.waiting is not None:
             lookup.waiting.cancel()
         took_s = self._clock() - lookup.at_s
-        usual_s = self._usual_s.get(lookup.network, took_s)
-        self._usual_s[lookup.network] = usual_s + _WEIGHT * (took_s - usual_s)
-        if self._silent.pop(lookup.network, None) is not None:
+        resolver = self._resolver(lookup.network, key.remote)
+        usual_s = took_s if resolver.usual_s is None else resolver.usual_s
+        resolver.usual_s = usual_s + _WEIGHT * (took_s - usual_s)
+        if resolver.silent is not None and took_s <= resolver.patience_s:
+            resolver.silent = None
             _log.info("a resolver answers again", network=lookup.network)
 
     def _forget(self, now_s: float) -> None:
@@ -157,7 +193,7 @@ class LookupFailover:
 
     def _over(self, number: tuple[FlowKey, bytes]) -> None:
         lookup = self._lookups.get(number)
-        if lookup is None or len(self._repeating) >= _MOST_REPEATED:
+        if lookup is None or lookup.over or len(self._repeating) >= _MOST_REPEATED:
             return
         lookup.waiting = None
         if not self._bucket.take(self._clock()):
@@ -197,46 +233,60 @@ class LookupFailover:
                         self._heard(number, lookup, name, answer)
                         return
                     lookup.refusal = answer
-                    if _place(number[0], lookup.name) in self._found:
+                    if self._is_there(number[0], lookup):
                         self._heard(number, lookup, name, answer)
                         return
                     other = name
         finally:
             for task in asked:
                 task.cancel()
-        if other is not None:
-            patience_s = PATIENCE_S if lookup.network in self._silent else _REFUSED_S
-            await asyncio.sleep(max(lookup.at_s + patience_s - self._clock(), 0.0))
-            self._heard(number, lookup, other, dns.failure(lookup.question))
+        if other is not None and self._lookups.get(number) is lookup and not lookup.over:
+            own = self._resolver(lookup.network, number[0].remote)
+            patience_s = own.patience_s if own.silent is not None else _REFUSED_S
+            lookup.waiting = self._loop.call_later(
+                max(lookup.first_at_s + patience_s - self._clock(), 0.0),
+                self._heard, number, lookup, other, dns.failure(lookup.question),
+            )  # fmt: skip
 
     def _heard(
         self, number: tuple[FlowKey, bytes], lookup: _Lookup, other: str, answer: bytes
     ) -> None:
-        if self._lookups.get(number) is not lookup:  # its own resolver was quicker after all
+        # Its own resolver was quicker after all, or has been asked again.
+        if self._lookups.get(number) is not lookup or lookup.over:
             return
-        del self._lookups[number]
+        lookup.over = True  # what its own resolver says later still shows that it lives
         try:
             self._deliver(number[0], answer)
         except OSError as error:
             _log.debug("an answer cannot be handed over", why=error.strerror)
             return
-        if not is_refusal(answer):
-            self._was_found(_place(number[0], lookup.name), other)
-        if lookup.network not in self._silent:
+        if is_refusal(answer):  # there may be nobody who could answer that
+            return
+        resolver = self._resolver(lookup.network, number[0].remote)
+        if resolver.silent is None:
             _log.warning("a resolver does not answer", network=lookup.network, asked=other)
-        self._silent[lookup.network] = other
+        resolver.silent = other
+        self._was_found(_place(number[0], lookup.name), other)
 
     def _was_found(self, place: tuple[Address, Address, str], other: str) -> None:
         """A name that has one record may lack another: what was refused of it is true, too.
 
         (Whoever asks: systemd-resolved and browsers ask each question from a port of its own.)
         """
-        self._found[place] = None
+        self._found[place] = self._clock()
+        self._found.move_to_end(place)
         while len(self._found) > _MOST_LOOKUPS:
             self._found.popitem(last=False)
         for number, lookup in list(self._lookups.items()):
             if _place(number[0], lookup.name) == place and lookup.refusal is not None:
                 self._heard(number, lookup, other, lookup.refusal)
+
+    def _is_there(self, key: FlowKey, lookup: _Lookup) -> bool:
+        """Whether its name was found elsewhere a moment ago, and its resolver is still silent."""
+        found_at_s = self._found.get(_place(key, lookup.name))
+        if found_at_s is None or self._clock() - found_at_s > _KEPT_S:
+            return False
+        return self._resolver(lookup.network, key.remote).silent is not None
 
 
 def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:

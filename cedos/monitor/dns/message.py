@@ -16,6 +16,7 @@ _QUESTION = struct.Struct("!2H")
 _RECORD = struct.Struct("!2HIH")
 _RESPONSE, _TRUNCATED, _RECURSE, _RECURSES, _CODE = 0x8000, 0x0200, 0x0100, 0x0080, 0x000F
 _A, _AAAA, _IN = 1, 28, 1
+_KIND = 0x7800  # 0: a query; others are updates and the like
 _NO_ERROR, _FAILED, _NO_SUCH_NAME = 0, 2, 3
 _POINTER = 0xC0
 _MAX_LABELS = 128
@@ -71,7 +72,7 @@ def asked(data: bytes) -> tuple[str, int] | None:
     if len(data) < _HEADER.size:
         return None
     _, flags, questions, _, _, _ = _HEADER.unpack_from(data)
-    if flags & _RESPONSE or questions != 1:
+    if flags & (_RESPONSE | _KIND) or questions != 1:
         return None
     name = _name(data, _HEADER.size)
     if name is None or name[1] + _QUESTION.size > len(data):

@@ -170,8 +170,10 @@ class DeliveryWatch:
             steady = steady and (not living or new.idle_down_s <= fresh_s)
             steady = steady and not (old and _asks_for_each(old, new))
             # What a program reads slowly comes as fast as it reads.
-            steady = steady and not (old and old.unread)
-            steady = steady and not (isinstance(new, FlowSample) and new.unread)
+            if not isinstance(new, FlowSample):
+                steady = steady and not (old and old.unread)
+            elif not new.grew(old):
+                steady = steady and not (new.unread or (old and old.unread))
             end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
             empty: bool | None = self._shows_no_queue(network, new, new.bytes_down - before) or None
             parts[network, Direction.DOWN].append(

@@ -27,6 +27,8 @@ _REST_S, _HURRIED_REST_S = 30.0, 5.0
 _AGAIN_S = (2.0, 5.0, 15.0)
 # So long another network's right answer vouches for the test page.
 _VOUCHED_S = 60.0
+# So long after a verdict by silence, pings that wait show an outage. (Later, one may just be lost.)
+_PINGS_TELL_S = 3.0
 _SHORTEST_REST_S = 0.2
 USUAL_TIMEOUT_S = 2.5
 _SHORT_TIMEOUT_S = 0.8
@@ -176,9 +178,8 @@ class PortalWatch:
         if one is None:
             return
         gained, one.received_bytes = received_bytes - one.received_bytes, received_bytes
-        if (
-            one.by_silence
-        ):  # it may have been too early to tell when nobody had answered for a moment
+        # When nobody had answered for a moment, it may have been too early to tell.
+        if one.by_silence and time.monotonic() - one.at_s <= _PINGS_TELL_S:
             one.pings_waited |= self._pings_wait(one.network)
         if one.captive_at_s is not None and gained >= _CARRIES_BYTES:
             one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + LOGGING_IN_EVERY_S))
@@ -268,7 +269,8 @@ class PortalWatch:
         was_silence, one.finding, one.at_s = one.by_silence, finding, now_s
         if finding.verdict is PortalVerdict.CAPTIVE:
             one.captive_at_s, one.why, one.page = now_s, finding.why, finding.page
-            self._report(one.network.name, Indicator(1.0, now_s, active=True))
+            told = not finding.by_silence
+            self._report(one.network.name, Indicator(1.0, now_s, active=told))
             again_s = CAPTIVE_EVERY_S
             if finding.by_silence:
                 # What nobody answered then says nothing of the next check.

@@ -22,7 +22,9 @@ mount -t tmpfs -o mode=1777 tmpfs tmp
 mkdir -p run/systemd/system run/lock run/seen
 cp -r "$folder"/units/* run/systemd/system/
 chmod o+x root  # where this test's Python may lie
-rm -rf var/lib/cedos var/lib/private/cedos  # of a daemon that this host may have, in this copy
+# Of a daemon that this host may have, in this copy.
+rm -rf var/lib/cedos var/lib/private/cedos
+sed -i /^cedos:/d etc/passwd etc/group etc/shadow etc/gshadow
 mkdir -p var/lib/private && chmod 700 var/lib/private
 mkdir -p before
 pivot_root . before

@@ -362,7 +362,7 @@ def test_a_stranger_is_told_what_to_do(control: Path) -> None:
             folder.chmod(0o755)
     for group, remedy in (
         ("root", "; run as root\n"),
-        ("daemon", "`sudo usermod -aG daemon $USER`"),
+        ("daemon", "`sudo usermod -aG daemon $USER`; log in again"),
     ):
         shutil.chown(control, group=group)
         done = subprocess.run(

@@ -130,7 +130,7 @@ async def test_only_an_answer_with_the_name_is_handed_over(world: World, code: i
 async def test_a_name_that_nobody_has_leaves_nobody_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """systemd-resolved asked for two minutes. That it cannot be told now is no answer to be kept."""
+    """systemd-resolved asked for two minutes. That it cannot be told now is kept for seconds only."""
     monkeypatch.setattr(module, "_REFUSED_S", 0.2)
     question = dns.question(7, "nothere.example")
     world.answers["lte0"] = answer_to(question, 3)
@@ -143,13 +143,18 @@ async def test_a_name_that_nobody_has_leaves_nobody_waiting(
     assert key == KEY
     assert reply is not None
     assert (reply.number, reply.code, reply.name, reply.addresses) == (7, 2, "nothere.example", ())
+    assert world.failover.problems == [], "perhaps nobody could answer that"
+    # Once it is known to be silent, it takes no longer than an answer may.
+    world.answers["lte0"] = None
+    world.ask("there.example", number=3)
+    await asyncio.sleep(0.1)
     assert len(world.failover.problems) == 1
-    # That it is silent is known now.
+    world.delivered.pop()
     world.answers["lte0"] = answer_to(dns.question(8, "nothere.example"), 3)
     world.ask("nothere.example", number=8)
     await asyncio.sleep(0.1)
     assert len(world.delivered) == 2
-    # Its own answer, if late, is the right one.
+    # Its own answer, if it comes, is the right one.
     world.answers["lte0"] = answer_to(dns.question(9, "home.example"), 3)
     asked = world.ask("home.example", number=9)
     world.answer(asked)
@@ -207,4 +212,58 @@ async def test_a_flood_of_questions_is_bounded(world: World) -> None:
     assert len(world.failover._lookups) <= 256
     await asyncio.sleep(0.1)
     assert len(world.asked) <= 64 + 20
+    world.failover.close()
+
+
+async def test_a_resolver_that_another_one_is_quicker_than_is_silent_until_it_is_in_time(
+    world: World,
+) -> None:
+    """After one lost question all look-ups went over the phone for ever."""
+    world.ask()
+    await asyncio.sleep(0.1)
+    assert len(world.failover.problems) == 1
+    question = world.ask(number=8)
+    await asyncio.sleep(0.02)
+    assert len(world.delivered) == 2, "it is asked elsewhere at once, and that was quicker"
+    world.answer(question)
+    assert world.failover.problems == []
+    world.ask(number=9)
+    await asyncio.sleep(0.02)
+    assert len(world.delivered) == 2, "and is waited for again"
+
+
+async def test_whom_one_program_asks_in_vain_is_nobody_elses_matter(world: World) -> None:
+    """A question to somebody who is no resolver had all names looked up over the phone."""
+    stray = replace(KEY, remote=ip_address("192.0.2.99"))
+    question = dns.question(7, "example.org")
+    world.failover.observe(CapturedPacket(stray, True, question, interface="wlan0"))
+    await asyncio.sleep(0.1)
+    assert [key for key, _ in world.delivered] == [stray]
+    assert world.failover.problems == []
+    world.ask(number=8)
+    await asyncio.sleep(0.02)
+    assert len(world.delivered) == 1
+
+
+async def test_refusals_are_believed_of_a_name_only_while_its_resolver_is_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REFUSED_S", 0.3)
+    question = world.ask()
+    await asyncio.sleep(0.1)
+    assert len(world.delivered) == 1
+    world.answer(world.ask(number=8))
+    world.answers["lte0"] = answer_to(dns.question(9, "example.org"), 3)
+    world.ask(number=9)
+    await asyncio.sleep(0.15)
+    assert len(world.delivered) == 1, (question, world.delivered)
+
+
+async def test_many_unknown_names_keep_nobody_else_from_being_answered(world: World) -> None:
+    for number in range(70):
+        world.answers["lte0"] = answer_to(dns.question(number, "nothere.example"), 3)
+        world.ask("nothere.example", number=number)
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.2)
+    assert not world.failover._repeating
     world.failover.close()
