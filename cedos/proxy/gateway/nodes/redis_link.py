@@ -128,7 +128,7 @@ class RedisLink:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await work
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # (of words that are no Redis's, redis-py raises what it likes)
             self._went_away(_why(error))
             raise StoreAwayError from error
 
@@ -143,7 +143,7 @@ class RedisLink:
     async def _find(self) -> None:
         while self.away:
             await asyncio.sleep(_AGAIN_S)
-            with suppress(RedisError, OSError, TimeoutError):
+            with suppress(Exception):
                 async with asyncio.timeout(PATIENCE_S):
                     await self._client.ping()
                 self.away = False

@@ -275,6 +275,34 @@ async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: An
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("asked", [b"PING", b"EVAL"])
+@pytest.mark.parametrize("words", [b":x\r\n", b"$-5\r\n", b"-ASK x\r\n", b"*1\r\n" * 5_000])
+async def test_who_answers_nonsense_is_a_redis_that_is_away(
+    make: Any, server: RedisServer, asked: bytes, words: bytes
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            hellos, others = data.count(b"HELLO"), data.count(b"SETINFO") + data.count(b"PING")
+            writer.write(b"%1\r\n+proto\r\n:3\r\n" * hellos)
+            writer.write(words if asked in data else b"+OK\r\n" * others)
+        writer.close()
+
+    server.kill()
+    server.path.unlink()
+    strange = await asyncio.start_unix_server(serve, server.path)
+    one = await make()
+    one.written = [record(credentials())]
+    one.flows.write(one.written[0])
+    await until(lambda: one.flows.away)
+    assert (await one.flows.find(one.written[0][:16])).record is None
+    await asyncio.sleep(1.2)  # it is asked once more
+    strange.close()
+    server.start()
+    await until(lambda: one.flows.figures.written == 1)
+    assert (await one.flows.find(one.written[0][:16])).record == one.written[0]
+
+
+@pytest.mark.anyio
 async def test_a_full_redis_is_told_of_and_waited_for(make: Any, raw: Any) -> None:
     one = await make()
     first, second = record(credentials(1)), record(credentials(2))
