@@ -303,21 +303,47 @@ async def test_who_answers_nonsense_is_a_redis_that_is_away(
 
 
 @pytest.mark.anyio
-async def test_a_full_redis_is_told_of_and_waited_for(make: Any, raw: Any) -> None:
+async def test_a_full_redis_is_told_of_and_waited_for(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "_AGAIN_S", 0.2)
     one = await make()
     first, second = record(credentials(1)), record(credentials(2))
     one.flows.write(first)
     await until(lambda: one.flows.figures.written == 1)
     await raw.config_set("maxmemory", 1)
     one.flows.write(second)
-    await asyncio.sleep(0.3)
+    one.written = [first, second]
+    await asyncio.sleep(0.6)
     assert one.flows.answers
     assert one.flows.figures.written == 1
     await raw.config_set("maxmemory", 0)
-    one.flows.write(second)
-    await until(lambda: one.flows.figures.written == 2)
+    await until(lambda: one.flows.figures.written == 3)
     assert (await one.flows.find(first[:16])).record == first
     assert (await one.flows.find(second[:16])).record == second
+    await asyncio.sleep(0.6)
+    assert one.flows.figures.written == 3, "once"
+
+
+@pytest.mark.anyio
+async def test_what_redis_never_takes_has_all_written_again_now_and_then(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "_AGAIN_S", 0.5)
+    one = await make()
+    written = record(credentials())
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    (name,) = await flow_names(raw)
+    await raw.set(name, b"no hash")
+    one.written = [record(credentials(2)), written]
+    one.flows.write(written)
+    await asyncio.sleep(1.5)
+    before = one.flows.figures.written
+    assert 2 <= before <= 4
+    await raw.delete(name)
+    await until(lambda: one.flows.figures.written == before + 2)
+    assert (await one.flows.find(written[:16])).record == written
 
 
 @given(st.binary(max_size=400), st.binary(max_size=64), st.binary(min_size=12, max_size=12))
