@@ -458,12 +458,16 @@ class NodeFlows:
             await asyncio.sleep(_LOOKS_S)
 
     def _tidy(self, here: FlowsHere) -> None:
-        """Counts no more what has expired while it slept; a portion at a time."""
+        """Counts no more what has expired while it slept; a portion at a time.
+
+        (One that lives is not written down where the disk is full.)
+        """
         some = list(islice(self._tidied, _TIDIED))
         if not some:
             self._tidied = iter(list(self._client_of))
+        living = {each.flow_id for each in here.living()}
         for flow_id in some:
-            if not here.knows(flow_id):
+            if flow_id not in living and not here.knows(flow_id):
                 self._uncounted(flow_id)
 
     async def _look_for_mark(self) -> None:

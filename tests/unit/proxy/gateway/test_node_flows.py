@@ -194,6 +194,22 @@ async def test_what_has_expired_counts_no_more(make: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.anyio
+async def test_one_that_lives_counts_though_it_is_not_written_down(make: Any, raw: Any) -> None:
+    """The disk is full; another node has it in the end."""
+    one, other = await make(), await make()
+    mine = credentials(seen=1)
+    one.living = [mine]
+    one.expired.add(mine.flow_id)
+    one.flows.write(record(mine))
+    await until(lambda: one.flows.figures.written == 1)
+    await asyncio.sleep(0.5)
+    other.flows.came(record(credentials(seen=2)))
+    await until(lambda: mine.flow_id in one.taken)
+    one.living = []
+    await until(lambda: one.flows._client_of == {})
+
+
+@pytest.mark.anyio
 async def test_many_questions_at_once_wait_for_their_turn(make: Any) -> None:
     """Strangers may repeat old hellos: a Redis that answers does not seem away by that."""
     one = await make()
