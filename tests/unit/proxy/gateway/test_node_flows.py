@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cedos.errors import ConfigError
 from cedos.proxy.gateway.nodes import node_flows
 from cedos.proxy.gateway.nodes.node_flows import NodeFlows
+from cedos.proxy.gateway.nodes.redis_link import RedisLink
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES
@@ -221,6 +222,25 @@ async def test_many_questions_at_once_wait_for_their_turn(make: Any) -> None:
     assert one.flows.answers
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_question_to_redis_that_is_cancelled_ends(
+    server: RedisServer, *, connected: bool
+) -> None:
+    """At whatever moment: its task would go on, and its node would never end."""
+    for steps in range(40):
+        link = RedisLink(RedisTarget.parse(server.target), lambda: None)
+        if connected:
+            await link.begin()
+        asking = asyncio.create_task(link.run("return 1", [("key", ())]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if asking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        await link.close()
+
+
 def bad_values(good: bytes) -> list[bytes]:
     return [
         b"",
@@ -296,7 +316,10 @@ async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: An
 async def test_who_answers_nonsense_is_a_redis_that_is_away(
     make: Any, server: RedisServer, asked: bytes, words: bytes
 ) -> None:
+    strangers: list[asyncio.StreamWriter] = []
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        strangers.append(writer)
         while data := await reader.read(65_536):
             hellos, others = data.count(b"HELLO"), data.count(b"SETINFO") + data.count(b"PING")
             writer.write(b"%1\r\n+proto\r\n:3\r\n" * hellos)
@@ -313,6 +336,8 @@ async def test_who_answers_nonsense_is_a_redis_that_is_away(
     assert (await one.flows.find(one.written[0][:16])).record is None
     await asyncio.sleep(1.2)  # it is asked once more
     strange.close()
+    for each in strangers:
+        each.close()
     server.start()
     await until(lambda: one.flows.figures.written == 1)
     assert (await one.flows.find(one.written[0][:16])).record == one.written[0]
