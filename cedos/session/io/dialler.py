@@ -325,10 +325,13 @@ class Dialler:
             if not open_paths and self._exclusive is not None:
                 return
             made = self._ready.pop(0)
+            egress = made.egress
             if not open_paths and made.endpoint not in self.endpoints:
                 made.connection.close()  # to move to another machine is `SparePlaces`' matter
+                attempts = self._attempts.get(egress.interface)
+                if attempts is not None and self.wanted(egress.interface):
+                    attempts.begin()  # (nothing was planned while this one waited)
                 continue
-            egress = made.egress
             facts = PathFacts(network=egress.interface, kind=egress.kind, metered=egress.metered)
             try:
                 path = SessionPath(

@@ -47,6 +47,9 @@ _LONGEST_S: Final = 31 * 86_400
 _RENEWED_S: Final = 600.0
 """One that is quiet and connected is written again after so long, so that it does not expire."""
 
+_AGAIN_S: Final = 60.0
+"""Where Redis has refused a session, all are written again after so long: it may have been full."""
+
 _PLACE_S: Final = 60.0
 """Where a flow lives is known for so long, if it is not written again."""
 
@@ -126,6 +129,7 @@ class NodeFlows:
         self._tasks: list[asyncio.Task[None]] = []
         self._all = False
         self._mark = b""
+        self._refused_s: float | None = None  # when first, since all were written
         self._tidied: Iterator[bytes] = iter(())
         self._told_s = float("-inf")
         self.figures = NodeFigures()
@@ -378,6 +382,8 @@ class NodeFlows:
                 self.figures.written += 1
                 if flow_id in self._client_of:
                     self._written_s[flow_id] = loop_s
+            elif isinstance(result, Exception) and self._refused_s is None:
+                self._refused_s = loop_s
             elif result == 0 and not await self._let_go(record):
                 await self._put([record], over=True)
 
@@ -452,19 +458,27 @@ class NodeFlows:
             await asyncio.sleep(_LOOKS_S)
 
     def _tidy(self, here: FlowsHere) -> None:
-        """Counts no more what has expired while it slept; a portion at a time."""
+        """Counts no more what has expired while it slept; a portion at a time.
+
+        (One that lives is not written down where the disk is full.)
+        """
         some = list(islice(self._tidied, _TIDIED))
         if not some:
             self._tidied = iter(list(self._client_of))
+        living = {each.flow_id for each in here.living()}
         for flow_id in some:
-            if not here.knows(flow_id):
+            if flow_id not in living and not here.knows(flow_id):
                 self._uncounted(flow_id)
 
     async def _look_for_mark(self) -> None:
         name = self._values.name("mark", b"")
         (mark,) = await self._link.run(_MARK, [(name, (os.urandom(16), _MARK_MS))])
-        if isinstance(mark, bytes) and mark != self._mark:
-            self._mark = mark
+        if not isinstance(mark, bytes):
+            return  # it takes nothing now
+        now_s = asyncio.get_running_loop().time()
+        again = self._refused_s is not None and now_s - self._refused_s > _AGAIN_S
+        if mark != self._mark or again:
+            self._mark, self._refused_s = mark, None
             self._back()
 
     async def _look(self, living: list[Credentials]) -> None:

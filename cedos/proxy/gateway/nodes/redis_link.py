@@ -55,6 +55,22 @@ def _why(error: BaseException) -> str:
     return str(error) or f"no answer within {PATIENCE_S:g} s"
 
 
+async def _within_a_moment(work: Awaitable[_Answer]) -> _Answer:
+    """TimeoutError, and whatever redis-py raises of words that are no Redis's.
+
+    A task that is cancelled meanwhile ends: `wait_for` of Python 3.11, which redis-py uses, may lose it.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await work
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 class RedisLink:
     """`begin`, then `run` scripts; `close`.
 
@@ -126,9 +142,8 @@ class RedisLink:
 
     async def _patiently(self, work: Awaitable[_Answer]) -> _Answer:
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await work
-        except (RedisError, OSError, TimeoutError) as error:
+            return await _within_a_moment(work)
+        except Exception as error:
             self._went_away(_why(error))
             raise StoreAwayError from error
 
@@ -143,9 +158,8 @@ class RedisLink:
     async def _find(self) -> None:
         while self.away:
             await asyncio.sleep(_AGAIN_S)
-            with suppress(RedisError, OSError, TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    await self._client.ping()
+            with suppress(Exception):
+                await _within_a_moment(self._client.ping())
                 self.away = False
         _log.info("Redis answers again", redis=str(self._target))
         self._back()

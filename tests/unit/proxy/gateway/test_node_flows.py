@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cedos.errors import ConfigError
 from cedos.proxy.gateway.nodes import node_flows
 from cedos.proxy.gateway.nodes.node_flows import NodeFlows
+from cedos.proxy.gateway.nodes.redis_link import RedisLink
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES
@@ -194,6 +195,22 @@ async def test_what_has_expired_counts_no_more(make: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.anyio
+async def test_one_that_lives_counts_though_it_is_not_written_down(make: Any, raw: Any) -> None:
+    """The disk is full; another node has it in the end."""
+    one, other = await make(), await make()
+    mine = credentials(seen=1)
+    one.living = [mine]
+    one.expired.add(mine.flow_id)
+    one.flows.write(record(mine))
+    await until(lambda: one.flows.figures.written == 1)
+    await asyncio.sleep(0.5)
+    other.flows.came(record(credentials(seen=2)))
+    await until(lambda: mine.flow_id in one.taken)
+    one.living = []
+    await until(lambda: one.flows._client_of == {})
+
+
+@pytest.mark.anyio
 async def test_many_questions_at_once_wait_for_their_turn(make: Any) -> None:
     """Strangers may repeat old hellos: a Redis that answers does not seem away by that."""
     one = await make()
@@ -203,6 +220,25 @@ async def test_many_questions_at_once_wait_for_their_turn(make: Any) -> None:
     found = await asyncio.gather(*(one.flows.find(written[:16]) for _ in range(100)))
     assert {each.record for each in found} == {written}
     assert one.flows.answers
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_question_to_redis_that_is_cancelled_ends(
+    server: RedisServer, *, connected: bool
+) -> None:
+    """At whatever moment: its task would go on, and its node would never end."""
+    for steps in range(40):
+        link = RedisLink(RedisTarget.parse(server.target), lambda: None)
+        if connected:
+            await link.begin()
+        asking = asyncio.create_task(link.run("return 1", [("key", ())]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if asking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        await link.close()
 
 
 def bad_values(good: bytes) -> list[bytes]:
@@ -275,21 +311,80 @@ async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: An
 
 
 @pytest.mark.anyio
-async def test_a_full_redis_is_told_of_and_waited_for(make: Any, raw: Any) -> None:
+@pytest.mark.parametrize("asked", [b"PING", b"EVAL"])
+@pytest.mark.parametrize("words", [b":x\r\n", b"$-5\r\n", b"-ASK x\r\n", b"*1\r\n" * 5_000])
+async def test_who_answers_nonsense_is_a_redis_that_is_away(
+    make: Any, server: RedisServer, asked: bytes, words: bytes
+) -> None:
+    strangers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        strangers.append(writer)
+        while data := await reader.read(65_536):
+            hellos, others = data.count(b"HELLO"), data.count(b"SETINFO") + data.count(b"PING")
+            writer.write(b"%1\r\n+proto\r\n:3\r\n" * hellos)
+            writer.write(words if asked in data else b"+OK\r\n" * others)
+        writer.close()
+
+    server.kill()
+    server.path.unlink()
+    strange = await asyncio.start_unix_server(serve, server.path)
+    one = await make()
+    one.written = [record(credentials())]
+    one.flows.write(one.written[0])
+    await until(lambda: one.flows.away)
+    assert (await one.flows.find(one.written[0][:16])).record is None
+    await asyncio.sleep(1.2)  # it is asked once more
+    strange.close()
+    for each in strangers:
+        each.close()
+    server.start()
+    await until(lambda: one.flows.figures.written == 1)
+    assert (await one.flows.find(one.written[0][:16])).record == one.written[0]
+
+
+@pytest.mark.anyio
+async def test_a_full_redis_is_told_of_and_waited_for(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "_AGAIN_S", 0.2)
     one = await make()
     first, second = record(credentials(1)), record(credentials(2))
     one.flows.write(first)
     await until(lambda: one.flows.figures.written == 1)
     await raw.config_set("maxmemory", 1)
     one.flows.write(second)
-    await asyncio.sleep(0.3)
+    one.written = [first, second]
+    await asyncio.sleep(0.6)
     assert one.flows.answers
     assert one.flows.figures.written == 1
     await raw.config_set("maxmemory", 0)
-    one.flows.write(second)
-    await until(lambda: one.flows.figures.written == 2)
+    await until(lambda: one.flows.figures.written == 3)
     assert (await one.flows.find(first[:16])).record == first
     assert (await one.flows.find(second[:16])).record == second
+    await asyncio.sleep(0.6)
+    assert one.flows.figures.written == 3, "once"
+
+
+@pytest.mark.anyio
+async def test_what_redis_never_takes_has_all_written_again_now_and_then(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_flows, "_AGAIN_S", 0.5)
+    one = await make()
+    written = record(credentials())
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    (name,) = await flow_names(raw)
+    await raw.set(name, b"no hash")
+    one.written = [record(credentials(2)), written]
+    one.flows.write(written)
+    await asyncio.sleep(1.5)
+    before = one.flows.figures.written
+    assert 2 <= before <= 4
+    await raw.delete(name)
+    await until(lambda: one.flows.figures.written == before + 2)
+    assert (await one.flows.find(written[:16])).record == written
 
 
 @given(st.binary(max_size=400), st.binary(max_size=64), st.binary(min_size=12, max_size=12))

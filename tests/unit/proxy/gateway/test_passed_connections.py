@@ -14,6 +14,7 @@ from doubles.redis_server import RedisServer
 from cedos.proxy.gateway.nodes import node_door, node_flows, passed_connections
 from cedos.proxy.gateway.nodes.node_flows import NodeFlows
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget
+from cedos.proxy.splice import reset_on_close
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.resume import ResumeHandshake
 from cedos.session.sockets import flow_table
@@ -235,6 +236,60 @@ async def test_resets_and_ends_are_passed_on(nodes: Nodes) -> None:
     with suppress(ConnectionResetError):
         await asyncio.wait_for(got.read(), 5)
     await until(lambda: nodes.gateways[1].figures().passed_on == 0)
+    writer.close()
+
+
+async def passed(nodes: Nodes) -> tuple[socket.socket, socket.socket]:
+    """A connection that the second node passes on: the client's end, and what the first one got of it."""
+    door: Any = nodes.stores[0]._door
+    arrived: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+    take, door._take = door._take, lambda there, _address, _hello: arrived.set_result(there)
+    here = socket.create_connection(nodes.gateways[1].address)
+    here.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(here, hello(nodes))
+    there = await asyncio.wait_for(arrived, 5)
+    door._take = take
+    return here, there
+
+
+async def heard(one: socket.socket) -> bytes:
+    return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(one, 1000), 5)
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+async def test_a_reset_is_passed_on(nodes: Nodes, *, by_client: bool) -> None:
+    _reader, writer = await nodes.echoed()
+    await nodes.quiet()
+    ends = await passed(nodes)
+    breaks, sees = ends if by_client else ends[::-1]
+    reset_on_close(breaks)
+    breaks.close()
+    with pytest.raises(ConnectionResetError):
+        await heard(sees)
+    await until(lambda: nodes.gateways[1].figures().passed_on == 0)
+    sees.close()
+    writer.close()
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+async def test_an_end_is_passed_on_and_the_other_way_goes_on(
+    nodes: Nodes, *, by_client: bool
+) -> None:
+    _reader, writer = await nodes.echoed()
+    await nodes.quiet()
+    ends = await passed(nodes)
+    ending, sees = ends if by_client else ends[::-1]
+    ending.send(b"the last word")
+    ending.shutdown(socket.SHUT_WR)
+    assert await heard(sees) == b"the last word"
+    assert await heard(sees) == b""
+    sees.send(b"an answer still")
+    assert await heard(ending) == b"an answer still"
+    assert nodes.gateways[1].figures().passed_on == 1
+    sees.close()
+    assert await heard(ending) == b""
+    await until(lambda: nodes.gateways[1].figures().passed_on == 0)
+    ending.close()
     writer.close()
 
 
