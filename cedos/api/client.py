@@ -235,10 +235,11 @@ class ControlClient:
         if (pid := running_pid(self._path.with_name(PID_FILE))) is not None:
             if waits := _read(self._path.with_name(WAITING_FILE)):
                 return DaemonUnreachableError(
-                    f"the daemon (process {pid}) is {waits}. Until then it changes nothing"
+                    f"the daemon (process {pid}) is {waits}. Until then it changes nothing, and"
+                    " neither hard budgets nor rules are in force"
                 )
             return DaemonUnreachableError(
-                f"the daemon (process {pid}) does not answer{reason}: it is starting or ending"
+                f"the daemon (process {pid}) does not answer{reason}: it starts, ends or stands still"
             )
         return DaemonUnreachableError(
             f"no daemon answers on {self._path}{reason}; start one with `cedos up`"

@@ -18,6 +18,10 @@ _NAME: Final = re.compile(
 _Network = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
+def is_host_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
 class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Connections to `host` go over the networks `only`, or over all but those of `never`.
 
@@ -34,7 +38,7 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if bool(self.only) == bool(self.never):
             raise ValueError("a rule needs either `only` or `never`, with a network")
-        if self.prefix is None and not _NAME.fullmatch(self.host):
+        if self.prefix is None and not is_host_name(self.host):
             raise ValueError(
                 f'host must be a name, an address or a prefix such as 198.51.100.0/24, not "{self.host}"'
             )

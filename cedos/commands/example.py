@@ -1,5 +1,6 @@
 """`cedos example`: the files to start from."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ def command(what: str) -> None:
         return
     beside = Path(sys.executable).with_name("cedos")
     program = str(beside) if beside.exists() else shutil.which("cedos") or "cedos"
-    text = UNITS[what].read_text().replace("=cedos ", f"={program} ")
+    text = re.sub(r"^(Exec\w+=)cedos ", rf"\g<1>{program} ", UNITS[what].read_text(), flags=re.M)
     if not any(
         Path(each).resolve().is_relative_to(home)
         for home in _HOMES

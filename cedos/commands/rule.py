@@ -7,12 +7,12 @@ from ipaddress import ip_address
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.rules import METERED, MOST_ADDRESSES, RuleMessage, RuleRequest
+from cedos.api.rules import METERED, MOST_ADDRESSES, RuleMessage, RuleRequest, is_host_name
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.daemon.decisions.user_rules import UserRules
-from cedos.errors import NotFoundError
+from cedos.errors import ConfigError, NotFoundError
 
 
 class _Group(Manual, click.Group): ...
@@ -137,6 +137,10 @@ def applies(
     try:
         own: Sequence[str] = [str(ip_address(host))]
     except ValueError:
+        if not is_host_name(host):
+            raise ConfigError(
+                f'"{host}" is no name and no address; a port is given by --port'
+            ) from None
         named = [
             one
             for one in rules

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import importlib
 from collections.abc import Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual
 from cedos.config import Config, load
 from cedos.config.directories import directories
 from cedos.daemon.life import Life
-from cedos.kernel import privileges
+from cedos.kernel import own_file, privileges
 from cedos.kernel.process import memory
 
 
@@ -84,6 +84,8 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
         memory.one_arena()
         privileged = None
         if not dry_run:
+            with suppress(FileNotFoundError):
+                own_file.take(where.state)
             # Before all else is there: what one of them then writes to, both have for themselves.
             process = importlib.import_module("cedos.daemon.privileged.process")
             privileged = stack.enter_context(process.privileged_process(where.state))

@@ -14,7 +14,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, STATE, Manual, json_option
 from cedos.config import amounts, load
 from cedos.config.directories import Directories, directories
-from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError
+from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, PrivilegeError
 
 
 @click.command(
@@ -140,8 +140,13 @@ def _without_daemon(where: Directories, since_unix_s: float) -> UsageMessage:
     from cedos.storage.usage import Usage  # noqa: PLC0415
 
     file: Path = where.state / Usage.FILE
-    if not file.exists():
-        return UsageMessage(since_unix_s=since_unix_s)
+    try:
+        if not file.exists():
+            return UsageMessage(since_unix_s=since_unix_s)
+    except PermissionError as error:
+        raise PrivilegeError(
+            f"{file} is not yours to read. While no daemon answers, only root sees what was used"
+        ) from error
     try:
         usage = Usage(file, read_only=True)
     except HistoryError as error:

@@ -359,7 +359,11 @@ class Daemon:
         watched = config.steering.lookups and not dry_run
         deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
         self._lookups = (
-            LookupWatch(lambda: self._decider.usable, self._lies, deliver) if watched else None
+            LookupWatch(
+                lambda: self._decider.usable, self._lies, deliver, self._observer.prober.ask
+            )
+            if watched
+            else None
         )
         self._carried = ToldConnections(lambda: self._decider.networks, self._log.choice, history)
         self._hints = Hints(self._profiler, self._flows, self._director, self._observer.context)

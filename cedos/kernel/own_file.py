@@ -7,6 +7,7 @@ these is followed, waited for or believed.
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,33 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def create(path: Path) -> int:
-    """A new file for its owner alone, to be written. OSError: something is there by that name."""
+    """A new file for its owner alone, to be written. OSError: something is there by that name.
+
+    What root makes in another one's directory (that of a service's user) belongs to that one, too.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
+    file = os.open(path, flags, 0o600)
+    owner = path.parent.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        with suppress(PermissionError):  # a daemon has given that up
+            os.fchown(file, owner.st_uid, owner.st_gid)
+    return file
+
+
+def take(directory: Path) -> None:
+    """As root: gives a directory that is another one's, and all in it, to root. Errors: OSError.
+
+    A daemon that root starts may do little more than root's own files allow. (systemd gives it back
+    to a service's user when that starts.)
+    """
+    directory = directory.resolve()
+    if os.geteuid() != 0 or directory.stat().st_uid == 0:
+        return
+    # By open folders: whoever owns it may put links in the way meanwhile.
+    for _, folders, files, folder in os.fwalk(directory, topdown=False):
+        for name in (*folders, *files):
+            os.chown(name, 0, 0, dir_fd=folder, follow_symlinks=False)
+        os.fchown(folder, 0, 0)
 
 
 def extend(path: Path) -> int:

@@ -42,10 +42,14 @@ def configured(config: Config, now: datetime) -> dict[str, Budget]:
 def read(path: Path) -> dict[str, Budget]:
     """The budgets of a file, by name; none where there is none.
 
-    Errors: ConfigError, the file cannot be used.
+    Errors: ConfigError, the file cannot be used; PrivilegeError, it is not for everybody.
     """
     try:
         return _read(path)
+    except PermissionError as error:
+        raise PrivilegeError(
+            f"{path} is not yours to read. While no daemon answers, only root sees the budgets"
+        ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be used ({_why(error)}); the next `cedos budget set` keeps it"

@@ -78,6 +78,7 @@ class LookupFailover:
 
     Args:
         networks: those that may be used now, in the order of preference.
+        doubt: takes a network whose resolver has left a question without an answer.
         lies: whether a network answers whatever it likes (a captive portal).
         is_own: whether a flow is this process's, to learn about a network.
     """
@@ -89,6 +90,7 @@ class LookupFailover:
         deliver: Deliver,
         is_own: Callable[[FlowKey], bool] = lambda key: False,
         lies: Callable[[str], bool] = lambda name: False,
+        doubt: Callable[[Network], None] = lambda network: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._networks = networks
@@ -96,6 +98,7 @@ class LookupFailover:
         self._deliver = deliver
         self._is_own = is_own
         self._lies = lies
+        self._doubt = doubt
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
@@ -196,6 +199,9 @@ class LookupFailover:
         if lookup is None or lookup.over or len(self._repeating) >= _MOST_REPEATED:
             return
         lookup.waiting = None
+        for network in self._networks():
+            if network.name == lookup.network:
+                self._doubt(network)
         if not self._bucket.take(self._clock()):
             return
         task = self._loop.create_task(self._repeat(number, lookup))
@@ -207,11 +213,8 @@ class LookupFailover:
         others = [
             (network, resolver)
             for network in self._networks()
-            if network.name != lookup.network
-            and network.up
-            and not self._lies(network.name)
-            # Of routers and phones the gateway is one, where nobody says which one it is.
-            and (resolver := next(iter((*network.resolvers, *network.gateways)), None)) is not None
+            if network.name != lookup.network and network.up and not self._lies(network.name)
+            for resolver in _resolvers_of(network, number[0].remote)
         ]
         asked: dict[asyncio.Task[bytes | None], str] = {}
         other: str | None = None
@@ -292,6 +295,15 @@ class LookupFailover:
 def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:
     """A name as one resolver is asked for it from one network."""
     return key.local, key.remote, name
+
+
+def _resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
+    """Whom to ask over a network: its own, and a public one that the program had asked.
+
+    Of routers and phones the gateway is one, where nobody says which one it is.
+    """
+    own = (*network.resolvers, *network.gateways)[:1]
+    return own if asked in own or not dns.is_public(asked) else (*own, asked)
 
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:

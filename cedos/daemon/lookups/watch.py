@@ -23,7 +23,8 @@ _log = structlog.get_logger(__name__)
 class LookupWatch:
     """`networks`: those that may be used now; `lies`: whether a captive portal is in a network's way.
 
-    `deliver` hands answers over, where this process may not.
+    `deliver` hands answers over, where this process may not; `doubt` takes a network whose resolver
+    leaves a question without an answer.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class LookupWatch:
         networks: Callable[[], Sequence[Network]],
         lies: Callable[[str], bool],
         deliver: Deliver | None = None,
+        doubt: Callable[[Network], None] = lambda network: None,
     ) -> None:
         self._given_delivery = deliver
+        self._doubt = doubt
         self._networks = networks
         self._lies = lies
         self._failover: LookupFailover | None = None
@@ -57,7 +60,7 @@ class LookupWatch:
 
     async def _follow(self, capture: Capture, deliver: Deliver) -> None:
         failover = self._failover = LookupFailover(
-            self._cheapest_first, ask, deliver, is_own, self._lies
+            self._cheapest_first, ask, deliver, is_own, self._lies, self._doubt
         )
         loop = asyncio.get_running_loop()
         loop.add_reader(capture.fileno(), _read, capture, failover)

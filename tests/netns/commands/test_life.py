@@ -185,7 +185,8 @@ def test_it_waits_for_a_second_network_and_says_so(host: Host, manager: socket.s
         assert asked.returncode == 6
         assert asked.stderr.endswith(
             f"(process {process.pid}) is waiting for a second usable network. Usable now: wlan0; not"
-            " usable: lte0 (no default route). Until then it changes nothing\n"
+            " usable: lte0 (no default route). Until then it changes nothing,"
+            " and neither hard budgets nor rules are in force\n"
         )
         assert host.routing() == before
         host.namespace.ip("link", "set", "lte0", "up")

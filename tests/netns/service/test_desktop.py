@@ -177,3 +177,36 @@ def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop: Desktop) -> No
     assert any("wlan0 does not answer" in each for each in desktop.status()["problems"])
     desktop.phones.run("iptables", "-D", *silence)
     desktop.until(lambda: look_up("there.example")[0] and not desktop.status()["problems"])
+
+
+def test_what_root_does_while_the_service_is_stopped_loses_nothing(desktop: Desktop) -> None:
+    made = desktop.machine
+    made.run("useradd", "--system", "--user-group", "cedos")
+    made.run("useradd", "--groups", "cedos", "member")
+    cedos = (sys.executable, "-m", "cedos")
+
+    def budgets() -> set[str]:
+        told = json.loads(made.run(*cedos, "budget", "--json").stdout)
+        return {each["name"] for each in told}
+
+    desktop.start()
+    made.run(*cedos, "budget", "set", "data", "4GB", "--until", "2099-01-01")
+    made.systemctl("stop", "cedos")
+    made.run(*cedos, "budget", "set", "data", "1GB", "--name", "more", "--until", "2099-01-01")
+    for words in (["usage"], ["budget"]):
+        asked = made.run(
+            "setpriv", "--reuid", "member", "--init-groups", *cedos, *words, check=False
+        )
+        assert asked.returncode == 3, asked
+        assert "only root sees" in asked.stderr
+    desktop.start()
+    assert budgets() == {"data", "more"}
+    made.systemctl("stop", "cedos")
+    # By hand, as the README has it.
+    made.run("systemd-run", "-q", "--unit=by-hand", *cedos, "up")
+    desktop.until(lambda: made.run(*cedos, "status", check=False).returncode == 0)
+    assert budgets() == {"data", "more"}
+    made.systemctl("stop", "by-hand")
+    desktop.start()
+    assert budgets() == {"data", "more"}
+    assert not made.run("sh", "-c", "ls /var/lib/cedos/*.aside-*", check=False).stdout

@@ -37,11 +37,13 @@ class World:
         self.answers: dict[str, bytes | None] = {"lte0": None}
         self.answering = True
         self.liars: set[str] = set()
+        self.doubted: list[str] = []
         self.failover = LookupFailover(
             lambda: self.networks,
             self._ask,
             lambda key, payload: self.delivered.append((key, payload)),
             lies=self.liars.__contains__,
+            doubt=lambda network: self.doubted.append(network.name),
         )
 
     async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes | None:
@@ -266,4 +268,22 @@ async def test_many_unknown_names_keep_nobody_else_from_being_answered(world: Wo
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.2)
     assert not world.failover._repeating
+    world.failover.close()
+
+
+async def test_a_public_resolver_is_asked_over_the_other_network_too(world: World) -> None:
+    """Without systemd-resolved nobody knows whose resolvers those of resolv.conf are."""
+    public = ip_address("9.9.9.9")
+    world.networks = [replace(WLAN0, resolvers=()), LTE0]
+    world.answering = False
+    key = replace(KEY, remote=public)
+    question = dns.question(7, "example.org")
+    world.failover.observe(CapturedPacket(key, True, question, interface="wlan0"))
+    await asyncio.sleep(0.15)
+    assert world.asked == [("lte0", LTE0.gateways[0]), ("lte0", public)]
+    assert world.doubted == ["wlan0"]
+    # One of the silent network's own is none of the other's.
+    world.ask(number=8)
+    await asyncio.sleep(0.15)
+    assert world.asked[2:] == [("lte0", LTE0.gateways[0])]
     world.failover.close()

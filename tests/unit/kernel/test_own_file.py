@@ -1,0 +1,46 @@
+"""Files of a directory that may be another user's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cedos.kernel import own_file
+
+USER = 61_000
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+
+
+def owners(folder: Path) -> dict[str, int]:
+    return {path.name: path.lstat().st_uid for path in [folder, *folder.rglob("*")]}
+
+
+def test_what_root_makes_in_a_services_folder_is_the_services(tmp_path: Path) -> None:
+    """`sudo cedos budget set` beside a stopped service took all its budgets from it."""
+    os.close(own_file.create(tmp_path / "mine"))
+    folder = tmp_path / "state"
+    folder.mkdir()
+    os.chown(folder, USER, USER)
+    os.close(own_file.create(folder / "budgets.json"))
+    assert (tmp_path / "mine").stat().st_uid == 0
+    found = (folder / "budgets.json").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (USER, USER, 0o600)
+
+
+def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path: Path) -> None:
+    others, state = tmp_path / "others", tmp_path / "state"
+    for folder in (others, state, state / "inner"):
+        folder.mkdir()
+        (folder / "file").touch()
+    (state / "link").symlink_to(others / "file")
+    (state / "inner" / "folder").symlink_to(others)
+    for path in [state, others, *state.rglob("*"), others / "file"]:
+        os.chown(path, USER, USER, follow_symlinks=False)
+    (tmp_path / "name").symlink_to(state)
+    own_file.take(tmp_path / "name")
+    assert set(owners(state).values()) == {0}
+    assert set(owners(others).values()) == {USER}
+    own_file.take(state)  # there is nothing to do
+    with pytest.raises(FileNotFoundError):
+        own_file.take(tmp_path / "absent")
