@@ -298,12 +298,12 @@ def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:
 
 
 def _resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
-    """Whom to ask over a network: its own, and a public one that the program had asked.
+    """Whom to ask over a network: a public one that the program has asked, and its own.
 
     Of routers and phones the gateway is one, where nobody says which one it is.
     """
     own = (*network.resolvers, *network.gateways)[:1]
-    return own if asked in own or not dns.is_public(asked) else (*own, asked)
+    return own if asked in own or not dns.is_public(asked) else (asked, *own)
 
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:

@@ -280,7 +280,7 @@ async def test_a_public_resolver_is_asked_over_the_other_network_too(world: Worl
     question = dns.question(7, "example.org")
     world.failover.observe(CapturedPacket(key, True, question, interface="wlan0"))
     await asyncio.sleep(0.15)
-    assert world.asked == [("lte0", LTE0.gateways[0]), ("lte0", public)]
+    assert world.asked == [("lte0", public), ("lte0", LTE0.gateways[0])]
     assert world.doubted == ["wlan0"]
     # One of the silent network's own is none of the other's.
     world.ask(number=8)
