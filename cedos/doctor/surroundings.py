@@ -15,7 +15,7 @@ from cedos.config.directories import Directories
 from cedos.config.unknown_names import unknown_names
 from cedos.doctor import predicted_text
 from cedos.doctor.finding import Finding, limited, missing, ok
-from cedos.errors import CedosError, ConfigError, HostError, ModelError
+from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
 from cedos.model import Network
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.networks.links import LinkMonitor
@@ -56,7 +56,7 @@ def named(config: Config, where: Directories, found: list[Network]) -> Finding |
     """Names in the configuration and in budgets that no network has; None where all are there."""
     budgets = budget_file.configured(config, datetime.now())
     # `cedos budget` says what is wrong with it; others may not look into its folder.
-    with suppress(ConfigError, PermissionError):
+    with suppress(ConfigError, PrivilegeError):
         budgets |= budget_file.read(where.state / budget_file.FILE)
     strange = unknown_names(
         config,
