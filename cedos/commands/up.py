@@ -96,10 +96,12 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
 
+        complaints: list[str] = []
+
         def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
             running: Coroutine[Any, Any, None] = daemon.run(
-                config, dry_run, file, wait=wait, privileged=privileged
+                config, dry_run, file, complaints, wait=wait, privileged=privileged
             )
             return running
 
-        asyncio.run(Life(run, config, config_file).run(wait))
+        asyncio.run(Life(run, config, config_file, complaints).run(wait))

@@ -32,8 +32,12 @@ class Life:
     was closed) unless a service manager started us: then it means "read the configuration again".
     """
 
-    def __init__(self, run: Run, config: Config, config_file: Path | None) -> None:
+    def __init__(
+        self, run: Run, config: Config, config_file: Path | None, complaints: list[str]
+    ) -> None:
+        """`complaints`: has what is wrong with the configuration while an older one is in force."""
         self._run = run
+        self._complaints = complaints
         self._config = config
         self._given_file = config_file
         self._next: Config | None = None
@@ -80,6 +84,7 @@ class Life:
             if self._previous is None or self._ending:
                 raise
             _log.error("the new configuration cannot be used; back to the old one", why=str(error))
+            self._complain(error)
             self._next, self._previous = self._previous, None
         finally:
             self._running = None
@@ -98,13 +103,20 @@ class Life:
             config = load(found(self._given_file))
         except CedosError as error:
             _log.error("the configuration was not reloaded; the old one stays", why=str(error))
+            self._complain(error)
             return
+        self._complaints.clear()
         _log.info("reloading the configuration")
         Notifier().reloading("reloading the configuration")
         undoing = self._next is not None
         self._next = config
         if not undoing:
             self._cancel()
+
+    def _complain(self, error: CedosError) -> None:
+        self._complaints[:] = [
+            f"the configuration was not reloaded, and the one before is in force: {error}"
+        ]
 
     def _cancel(self) -> None:
         # What undoes already, for a reload, is not told a second time.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -88,13 +88,15 @@ async def run(
     config: Config,
     dry_run: bool,
     config_file: Path | None,
+    complaints: Sequence[str] = (),
     *,
     wait: bool = True,
     privileged: PrivilegedProcess | None = None,
 ) -> None:
     """Runs the daemon until it is cancelled; everything it changed is undone when it returns.
 
-    `config_file` is the one that `config` was read from; `wait`: for two usable networks; `privileged`:
+    `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
+    is to name, now and later; `wait`: for two usable networks; `privileged`:
     the process that has the privileges, None: this one, or a dry run, which needs none.
 
     Raises:
@@ -152,6 +154,7 @@ async def run(
             usage=usage,
             bus=bus,
             problems=problems,
+            complaints=complaints,
             config_file=config_file,
             dry_run=dry_run,
             privileged=privileged,
@@ -224,6 +227,7 @@ class Daemon:
         usage: Usage,
         bus: SystemBus | None,
         problems: list[str],
+        complaints: Sequence[str],
         config_file: Path | None,
         dry_run: bool,
         privileged: PrivilegedProcess | None,
@@ -235,7 +239,7 @@ class Daemon:
         self._steering = steering
         self._history = history
         self._sizes = sizes
-        self._own_problems = problems
+        self._own_problems, self._complaints = problems, complaints
         self._bus = bus
         self._flows = LivingFlows()
         self._wakeup = Wakeup()
@@ -397,6 +401,7 @@ class Daemon:
             self._bus.problem if self._bus else None,
         )
         return [
+            *self._complaints,
             *self._own_problems,
             *self._observer.problems,
             *self._steering.problems,

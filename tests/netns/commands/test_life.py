@@ -241,6 +241,14 @@ def test_a_service_reloads_while_connections_live(
         hear(manager, "READY=1")
         assert host.filters().count("-A OUTPUT -j CEDOS_OUT") == 2
         assert host.cedos("status").returncode == 0
+        # What cannot be used is told where people look, until it is mended.
+        for content, complains in (("[decison]\n", True), ("", False)):
+            file.write_text(content)
+            process.send_signal(signal.SIGHUP)
+            deadline_s = time.monotonic() + 20
+            while ("decison" in host.cedos("status").stdout) != complains:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
