@@ -100,7 +100,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
 
         def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
             running: Coroutine[Any, Any, None] = daemon.run(
-                config, dry_run, file, complaints, wait=wait, privileged=privileged
+                config, dry_run, file, complaints=complaints, wait=wait, privileged=privileged
             )
             return running
 

@@ -88,8 +88,8 @@ async def run(
     config: Config,
     dry_run: bool,
     config_file: Path | None,
-    complaints: Sequence[str] = (),
     *,
+    complaints: Sequence[str] = (),
     wait: bool = True,
     privileged: PrivilegedProcess | None = None,
 ) -> None:

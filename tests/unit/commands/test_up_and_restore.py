@@ -27,7 +27,7 @@ DAEMON = """
 import asyncio, sys, types
 from cedos.errors import ConfigError
 module = types.ModuleType("cedos.daemon.service")
-async def run(config, dry_run, config_file, *, wait, privileged):
+async def run(config, dry_run, config_file, *, complaints, wait, privileged):
     if config.probes.key_file:
         raise ConfigError("no such key")
     try:
@@ -179,9 +179,7 @@ def test_a_second_daemon_is_refused(folders: Path) -> None:
 def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Config, bool, Path | None]] = []
 
-    async def run(
-        config: Config, dry_run: bool, config_file: Path | None, *, wait: bool, privileged: None
-    ) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
         seen.append((config, dry_run, config_file))
 
     a_daemon(monkeypatch, run)
@@ -206,9 +204,7 @@ def test_bad_configuration(cedos: Any, folders: Path) -> None:
 
 
 def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(
-        config: Config, dry_run: bool, config_file: Path | None, *, wait: bool, privileged: None
-    ) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
         raise HostError("one network only: wlan0; a second one is needed")
 
     a_daemon(monkeypatch, run)
@@ -220,9 +216,7 @@ def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
     cedos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(
-        config: Config, dry_run: bool, config_file: Path | None, *, wait: bool, privileged: None
-    ) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
         raise asyncio.CancelledError
 
     a_daemon(monkeypatch, run)
