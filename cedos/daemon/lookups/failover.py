@@ -78,7 +78,7 @@ class LookupFailover:
 
     Args:
         networks: those that may be used now, in the order of preference.
-        doubt: takes a network whose resolver has left a question without an answer.
+        doubt: takes a network whose resolver has left a question without an answer, and did not before.
         lies: whether a network answers whatever it likes (a captive portal).
         is_own: whether a flow is this process's, to learn about a network.
     """
@@ -199,9 +199,10 @@ class LookupFailover:
         if lookup is None or lookup.over or len(self._repeating) >= _MOST_REPEATED:
             return
         lookup.waiting = None
-        for network in self._networks():
-            if network.name == lookup.network:
-                self._doubt(network)
+        if self._resolver(lookup.network, number[0].remote).silent is None:  # else it is no news
+            for network in self._networks():
+                if network.name == lookup.network:
+                    self._doubt(network)
         if not self._bucket.take(self._clock()):
             return
         task = self._loop.create_task(self._repeat(number, lookup))

@@ -227,6 +227,7 @@ async def test_a_resolver_that_another_one_is_quicker_than_is_silent_until_it_is
     question = world.ask(number=8)
     await asyncio.sleep(0.02)
     assert len(world.delivered) == 2, "it is asked elsewhere at once, and that was quicker"
+    assert world.doubted == ["wlan0"], "once, and not with each question"
     world.answer(question)
     assert world.failover.problems == []
     world.ask(number=9)
