@@ -24,7 +24,7 @@ class PrivilegeError(CedosError):
 
 
 class HostError(CedosError):
-    """The host lacks something (a kernel feature, a program, a second network)."""
+    """The host lacks something (a kernel feature, a program, a second network for who insists)."""
 
     exit_code = 4
 

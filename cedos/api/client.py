@@ -2,7 +2,6 @@
 
 import grp
 import http.client
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -38,7 +37,6 @@ from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 from cedos.model import Budget
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-_MOST_NOTE_BYTES: Final = 1_000
 T = TypeVar("T")
 
 
@@ -229,15 +227,10 @@ class ControlClient:
     def _unreachable(self, why: str) -> DaemonUnreachableError:
         # Only here: programs that ask beside their data should load little.
         from cedos.api.lock import running_pid  # noqa: PLC0415
-        from cedos.config.directories import PID_FILE, WAITING_FILE  # noqa: PLC0415
+        from cedos.config.directories import PID_FILE  # noqa: PLC0415
 
         reason = f" ({why})" if why else ""
         if (pid := running_pid(self._path.with_name(PID_FILE))) is not None:
-            if waits := _read(self._path.with_name(WAITING_FILE)):
-                return DaemonUnreachableError(
-                    f"the daemon (process {pid}) is {waits}. Until then it changes nothing, and"
-                    " neither hard budgets nor rules are in force"
-                )
             return DaemonUnreachableError(
                 f"the daemon (process {pid}) does not answer{reason}: it starts, ends or stands still"
             )
@@ -245,16 +238,3 @@ class ControlClient:
             f"no daemon answers on {self._path}{reason}; start one with `cedos up`"
             " or `systemctl start cedos`"
         )
-
-
-def _read(note: Path) -> str:
-    """One line of somebody's file; "" where there is none."""
-    try:
-        file = os.open(note, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            text = os.read(file, _MOST_NOTE_BYTES).decode("utf-8", "replace")
-        finally:
-            os.close(file)
-    except OSError:
-        return ""
-    return "".join(each for each in text if each.isprintable())

@@ -54,7 +54,7 @@ from cedos.kernel.process import memory
 @click.option(
     "--wait/--no-wait",
     default=True,
-    help="With fewer than two usable networks: wait for them (the default), or end with status 4.",
+    help="With fewer than two usable networks: run (the default, more may come), or end with status 4.",
 )
 def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
     """Decides for every transfer which network to use, and steers it there.
@@ -68,8 +68,11 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
     daemon left is undone by the next one, or by `cedos restore`. As a service it reads its
     configuration again on SIGHUP (`systemctl reload cedos`).
 
-    It needs CAP_NET_ADMIN and CAP_NET_RAW, and two usable networks: it waits for them. `cedos
-    doctor` says what else is of use. One daemon runs per network namespace.
+    Where fewer than two networks are usable there is nothing to choose, until another one comes;
+    budgets, rules and transfers with a deadline are kept to meanwhile.
+
+    It needs CAP_NET_ADMIN and CAP_NET_RAW. `cedos doctor` says what else is of use. One daemon runs
+    per network namespace.
     """
     config = load(config_file)
     logs.configure(config.log.level, config.log.format)

@@ -9,7 +9,6 @@ from typing import Final, Literal
 from cedos.errors import ConfigError
 
 PID_FILE: Final = "daemon.pid"
-WAITING_FILE: Final = "waiting"
 HISTORY_FILE: Final = "history.sqlite"
 
 
@@ -28,11 +27,6 @@ class Directories:
     def pid_file(self) -> Path:
         """The file that the living daemon holds a lock on."""
         return self.runtime / PID_FILE
-
-    @property
-    def waiting(self) -> Path:
-        """What a daemon waits for before it begins, in words; there is none otherwise."""
-        return self.runtime / WAITING_FILE
 
     @property
     def history(self) -> Path:

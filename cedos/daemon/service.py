@@ -13,8 +13,8 @@ import structlog
 
 from cedos.api.server import ControlServer
 from cedos.config import Config
-from cedos.config.directories import HISTORY_FILE, Directories, directories
-from cedos.daemon import second_network, startup, state_file
+from cedos.config.directories import HISTORY_FILE, directories
+from cedos.daemon import startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.budgets.hard_budgets import HardBudgets
@@ -70,7 +70,7 @@ from cedos.profiler.sizes import SizeHistory
 from cedos.selector.probing.rules import Moment
 from cedos.steer.journal.keeper import JournalKeeper
 from cedos.steer.kernel.interface import SteeringKernel
-from cedos.steer.steering import Steering, restore
+from cedos.steer.steering import Steering
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -96,18 +96,16 @@ async def run(
     """Runs the daemon until it is cancelled; everything it changed is undone when it returns.
 
     `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
-    is to name, now and later; `wait`: for two usable networks; `privileged`:
+    is to name, now and later; `wait`: also begin without two usable networks; `privileged`:
     the process that has the privileges, None: this one, or a dry run, which needs none.
 
     Raises:
-        HostError: there are not two usable networks (unless it waits), or the kernel lacks what is
-            indispensable.
+        HostError: there are not two usable networks (unless it may wait for them), or the kernel
+            lacks what is indispensable.
         PrivilegeError: CAP_NET_ADMIN or CAP_NET_RAW is missing.
     """
     where = directories()
     where.state.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):
-        where.waiting.unlink()  # of one that was killed while it waited
     problems: list[str] = []
     async with AsyncExitStack() as stack:
         bus = SystemBus() if config.providers.host else None
@@ -120,11 +118,8 @@ async def run(
                 metered=HostMetered(bus),
             )
         )
-        notifier = Notifier()
-        if len(second_network.usable(links.networks())) < second_network.NEEDED:
-            if not wait:
-                raise second_network.refusal(links)
-            await _wait(links, where, notifier, privileged, dry_run=dry_run)
+        if not wait:
+            startup.need_two(links)
         history = startup.history(config, where.history, stack, problems)
         sizes = startup.sizes(where.state / _SIZES_FILE)
         usage = startup.usage(where.state / Usage.FILE, stack, problems)
@@ -165,9 +160,10 @@ async def run(
         server = ControlServer(daemon.backend, where.socket)
         await stack.enter_async_context(server)
         memory.give_back()
-        notifier.ready(f"{len(links.networks())} networks")
+        notifier = Notifier()
+        notifier.ready(seen := startup.usable_text(links))
         dry = {"dry_run": "nothing is changed"} if dry_run else {}
-        _log.info("ready", networks=[each.name for each in links.networks()], **dry)
+        _log.info("ready", networks=seen, **dry)
         await daemon.run(notifier)
 
 
@@ -184,24 +180,6 @@ def _by(privileged: PrivilegedProcess | None) -> _By:
         "kernel": SeparateKernel(privileged),
         "open_journal": lambda: SeparateJournal(privileged),
     }
-
-
-async def _wait(
-    links: LinkMonitor,
-    where: Directories,
-    notifier: Notifier,
-    privileged: PrivilegedProcess | None,
-    *,
-    dry_run: bool,
-) -> None:
-    """Waits for a second network, on a host that is as it was before any daemon."""
-    if not dry_run:
-        undone = restore(where.state, **_by(privileged))
-        if undone.done:
-            _log.warning("undid what a dead daemon had left", undone=undone.done)
-        if undone.left:
-            _log.error("some of what a dead daemon had left could not be undone", left=undone.left)
-    await second_network.arrives(links, notifier, where.waiting)
 
 
 def _happened(event: NetworkEvent) -> str:

@@ -1,5 +1,6 @@
 """What the daemon opens at its start, and what it does without where it must."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import structlog
 from cedos.config import Config
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
+from cedos.model import Network
+from cedos.monitor.networks.links import LinkMonitor
 from cedos.profiler.capture.packet_socket import Capture, open_capture
 from cedos.profiler.sizes import SizeHistory
 from cedos.storage.history import History
@@ -17,6 +20,31 @@ SIZES = "the sizes learned earlier"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = structlog.get_logger(__name__)
+
+
+def need_two(links: LinkMonitor) -> None:
+    """For who wants no daemon that has nothing to choose yet: HostError."""
+    if sum(network.up for network in links.networks()) < 2:
+        raise HostError(
+            f"there is no choice with fewer than two usable networks. Usable now: {usable_text(links)}."
+            " Connect another one (a phone tethered by USB, say), or see `cedos doctor`"
+        )
+
+
+def usable_text(links: LinkMonitor) -> str:
+    """The usable networks, and what the others lack: "wlan0; not usable: lte0 (no default route)"."""
+    networks, metrics = links.networks(), links.metrics()
+    usable = ", ".join(network.name for network in networks if network.up) or "none"
+    others = ", ".join(
+        f"{network.name} ({_lacks(network, metrics)})" for network in networks if not network.up
+    )
+    return f"{usable}; not usable: {others}" if others else usable
+
+
+def _lacks(network: Network, metrics: Mapping[str, int]) -> str:
+    lacking = [] if network.addresses else ["address"]
+    lacking += [] if network.name in metrics else ["default route"]
+    return f"no {' and no '.join(lacking)}" if lacking else "no carrier"
 
 
 def history(

@@ -47,7 +47,7 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     if usable < 2:
         why = f"only {usable} usable: {shown}" if shown else "none"
         return found, [
-            missing(topic, why, "nothing to choose between; `cedos up` waits", remedy, fatal=True)
+            limited(topic, why, "nothing to choose between until another one comes", remedy)
         ]
     return found, [ok(topic, shown)]
 

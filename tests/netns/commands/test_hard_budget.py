@@ -133,7 +133,9 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
     assert "deleted: the chains CEDOS_* of iptables" in host.restore()
     assert host.state() == before
     assert host.read(host.connect(), 100_000) == 100_000
-    # The next one bars again from its beginning on; one that is soft stops nobody.
+    # The next one bars again from its beginning on, also with the phone alone; a soft one stops nobody.
+    host.laptop.ip("link", "set", "wlan0", "down")
+    before = host.state()
     with host.cedos.up() as process:
         assert host.refused()
         assert not host.set(1e6, hard=False).barred

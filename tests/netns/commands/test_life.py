@@ -59,6 +59,16 @@ class Host:
             finally:
                 process.kill()
 
+    def eventually_usable(self, count: int) -> None:
+        """Until `status` shows so many usable networks."""
+        deadline_s = time.monotonic() + 20
+        while True:
+            status = json.loads(self.cedos("status", "--json").stdout)
+            if sum(network["up"] for network in status["networks"]) == count:
+                return
+            assert time.monotonic() < deadline_s, status["networks"]
+            time.sleep(0.1)
+
     def routing(self) -> list[str]:
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
         tables = [self.namespace.ip(*words.split()) for words in shown]
@@ -102,6 +112,13 @@ def hear(manager: socket.socket, beginning: str) -> None:
     deadline = time.monotonic() + 30
     while not manager.recv(4096).decode().startswith(beginning):
         assert time.monotonic() < deadline
+
+
+def _connect(host: Host, name: str) -> None:
+    number = {"wlan0": 43, "lte0": 44}[name]
+    host.namespace.ip("link", "set", name, "up")
+    gateway = ("via", f"192.168.{number}.1", "metric", str(number))
+    host.namespace.ip("route", "add", "default", *gateway)
 
 
 def test_a_clean_life(host: Host, manager: socket.socket) -> None:
@@ -168,48 +185,46 @@ def test_one_network_is_refused_in_one_line(host: Host, manager: socket.socket) 
     with host.up("--no-wait") as process:
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 4
-    assert errors.splitlines()[-1].startswith("cedos: cedos chooses between networks")
+    assert errors.splitlines()[-1].startswith("cedos: there is no choice with fewer than two")
     assert "Usable now: wlan0; not usable: lte0 (no default route)" in errors
     assert "Traceback" not in errors
     assert host.routing() == after_loss != before
 
 
-def test_it_waits_for_a_second_network_and_says_so(host: Host, manager: socket.socket) -> None:
+def test_with_one_network_it_keeps_to_rules_and_follows_the_next(
+    host: Host, manager: socket.socket
+) -> None:
     host.namespace.ip("link", "set", "lte0", "down")
     before = host.routing()
     with host.up() as process:
-        hear(manager, "STATUS=waiting for a second usable network. Usable now: wlan0")
-        hear(manager, "READY=1")  # systemd need not wait
-        hear(manager, "WATCHDOG=1")
-        asked = host.cedos("status")
-        assert asked.returncode == 6
-        assert asked.stderr.endswith(
-            f"(process {process.pid}) is waiting for a second usable network. Usable now: wlan0; not"
-            " usable: lte0 (no default route). Until then it changes nothing,"
-            " and neither hard budgets nor rules are in force\n"
-        )
-        assert host.routing() == before
-        host.namespace.ip("link", "set", "lte0", "up")
-        host.namespace.ip("route", "add", "default", "via", "192.168.44.1", "metric", "44")
-        hear(manager, "READY=1\nSTATUS=2 networks")
+        hear(manager, "READY=1\nSTATUS=wlan0; not usable: lte0 (no default route)")
+        assert host.cedos("rule", "add", "--host", "198.51.100.7", "--only", "lte0").returncode == 0
+        refused = host.namespace.run("curl", "-sm", "5", "198.51.100.7", check=False)
+        assert refused.returncode == 7, "a rule for a network that is down"
         status = json.loads(host.cedos("status", "--json").stdout)
-        assert [network["up"] for network in status["networks"]] == [True, True]
+        assert [network["up"] for network in status["networks"]] == [True, False]
+        assert "wlan0 is the only usable network" in status["default"]["reason"]
+        _connect(host, "lte0")
+        host.eventually_usable(2)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
-    assert "not usable: lte0 (no default route)" in errors
+    host.namespace.ip("route", "del", "default", "dev", "lte0")
+    host.namespace.ip("link", "set", "lte0", "down")
+    assert host.routing() == before
 
 
-def test_who_waits_is_ended_at_once_and_has_undone_what_a_dead_daemon_left(
+def test_without_any_network_it_begins_and_follows_the_first(
     host: Host, manager: socket.socket
 ) -> None:
-    with host.up():
-        hear(manager, "READY=1")
-    host.namespace.ip("link", "set", "lte0", "down")
+    for name in ("wlan0", "lte0"):
+        host.namespace.ip("link", "set", name, "down")
     with host.up() as process:
-        hear(manager, "STATUS=waiting")
-        assert "lookup 52" not in host.namespace.ip("rule")
-        process.send_signal(signal.SIGINT)
+        hear(manager, "READY=1\nSTATUS=none; not usable: ")
+        hear(manager, "WATCHDOG=1")
+        _connect(host, "wlan0")
+        host.eventually_usable(1)
+        process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors

@@ -70,13 +70,14 @@ def test_a_laptop_that_can_run_it(
     assert found["daemon"]["found"] == "not running"
 
 
-def test_one_network_is_not_enough(laptop: Namespace, tmp_path: Path) -> None:
+def test_one_network_leaves_nothing_to_choose(laptop: Namespace, tmp_path: Path) -> None:
     laptop.ip("link", "set", "lte0", "down")
-    found = examine(laptop, tmp_path, status=4)
+    found = examine(laptop, tmp_path)
     assert (
         found["networks"]["found"] == "only 1 usable: wlan0 (wifi), lte0 (cellular, metered, down)"
     )
-    assert found["networks"]["fatal"]
+    assert found["networks"]["state"] == "limited"
+    assert found["networks"]["lost"] == "nothing to choose between until another one comes"
 
 
 def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
