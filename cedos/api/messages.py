@@ -98,12 +98,16 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
-    """Where new connections go, and why; `network` None: cedos leaves the choice to the host."""
+    """Where new connections go, and why; `network` None: cedos leaves the choice to the host.
+
+    `vpn`: by IP version ("4", "6") the VPN that carries all of it; it is left alone.
+    """
 
     network: str | None
     reason: str
     age_s: float | None = None
     decision: int | None = None
+    vpn: dict[str, str] = {}
 
 
 class SubflowMessage(ControlMessage, frozen=True, kw_only=True):

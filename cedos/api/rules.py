@@ -71,9 +71,11 @@ class RuleMessage(ControlMessage, frozen=True, kw_only=True):
     Attributes:
         network: where such connections go; None: nowhere, they are refused.
         why: in words.
+        vpn: by IP version ("4", "6") the VPN that carries these connections instead.
     """
 
     number: int
     rule: RuleRequest
     network: str | None
     why: str
+    vpn: dict[str, str] = msgspec.field(default_factory=dict)

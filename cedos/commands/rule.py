@@ -178,6 +178,11 @@ def _row(one: RuleMessage) -> tuple[str, ...]:
         now = "no address known yet"
     else:
         now = one.network or "refused: no such network is up"
+    if one.vpn:
+        through = ", ".join(
+            f"IPv{version} through the VPN {name}" for version, name in one.vpn.items()
+        )
+        now = f"{through}; else {now}"
     return str(one.number), rule.host, str(rule.port or "all"), rule.words, now
 
 

@@ -88,7 +88,10 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
     way = f"over {default.network}" if default.network else "as the host would send them"
     since = f" for {render.duration(default.age_s)} now" if default.age_s is not None else ""
     number = f" (decision {default.decision})" if default.decision is not None else ""
-    yield f"New connections have gone {way}{since}{number}"
+    for version, vpn in default.vpn.items():
+        yield f"New IPv{version} connections go through the VPN {vpn}, which cedos leaves alone"
+    others = f"{'Other new' if default.vpn else 'New'} connections"
+    yield f"{others} have gone {way}{since}{number}"
     yield from _wrapped(render.sentence(default.reason), width)
     if status.flows:
         yield ""

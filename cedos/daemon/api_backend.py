@@ -5,7 +5,7 @@ import heapq
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -87,6 +87,7 @@ class ApiBackend:
         reliability: Reliability,
         carried: ToldConnections,
         problems: Callable[[], Sequence[str]],
+        tunnelled: Callable[[], Mapping[int, str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         usage: Usage,
         history: History | None,
@@ -106,7 +107,7 @@ class ApiBackend:
         self._probing = probing
         self._reliability = reliability
         self._carried = carried
-        self._problems = problems
+        self._problems, self._tunnelled = problems, tunnelled
         self._open_sockets = open_sockets
         self._usage = usage
         self._history, self._history_file = history, history_file
@@ -264,7 +265,7 @@ class ApiBackend:
         self._carried.told(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
-        return self._director.ruled.messages()
+        return self._director.ruled.messages(self._tunnelled())
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         async with self._director.turn:
@@ -291,14 +292,16 @@ class ApiBackend:
     def _default(self) -> DefaultMessage:
         default = self._director.default
         decision = default.decision
+        vpn = {str(version): name for version, name in self._tunnelled().items()}
         if decision is None:
-            return DefaultMessage(network=None, reason=default.reason)
+            return DefaultMessage(network=None, reason=default.reason, vpn=vpn)
         networks = decision.choice.networks
         return DefaultMessage(
             network=networks[0] if networks else None,
             reason=default.reason,
             age_s=max(0.0, time.monotonic() - decision.context.at_s),
             decision=decision.number,
+            vpn=vpn,
         )
 
 

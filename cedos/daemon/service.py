@@ -363,6 +363,7 @@ class Daemon:
             reliability=reliability,
             carried=self._carried,
             problems=self.problems,
+            tunnelled=lambda: steering.tunnelled,
             open_sockets=open_sockets,
             usage=usage,
             history=self._history,

@@ -254,6 +254,11 @@ class Steering:
         return self._connections.connections
 
     @property
+    def tunnelled(self) -> Mapping[int, str]:
+        """By IP version the VPN that carries all of it, which is left alone."""
+        return self._routing.foreign.tunnelled
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What this host cannot do, and who else interferes, in words."""
         return tuple(self._problems.values())

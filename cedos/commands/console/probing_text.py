@@ -33,7 +33,7 @@ def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
             f" {cost}."
         )
         if one.sent is None:
-            yield "  None was sent yet."
+            yield "  None was sent yet (pings are sent by a schedule of their own)."
         else:
             yield (
                 f"  The last one was sent {render.ago(one.sent.age_s)}. The reason then:"

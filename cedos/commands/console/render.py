@@ -211,7 +211,7 @@ def strategy(chosen: Strategy | None) -> str:
         case StrategyKind.SINGLE:
             return first
         case StrategyKind.MPTCP:
-            return f"{first} + {' + '.join(others)} (MPTCP)"
+            return f"{first} + {' + '.join(others)} (together)"
         case StrategyKind.REDUNDANT:
             return f"{' + '.join(chosen.networks)} (sent twice)"
         case StrategyKind.DEFER:

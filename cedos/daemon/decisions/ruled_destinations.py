@@ -1,5 +1,6 @@
 """Carries out a user's rules: each of their destinations goes to the best network that it may use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 
@@ -104,10 +105,22 @@ class RuledDestinations:
         leads = any(n.name == network and leads_out(n, version) for n in self._decider.networks)
         return network if network is not None and leads else NOWHERE
 
-    def messages(self) -> list[RuleMessage]:
+    def messages(self, tunnelled: Mapping[int, str]) -> list[RuleMessage]:
+        """`tunnelled`: by IP version the VPN that carries all of it."""
+        versions: dict[int, set[int]] = {}
+        for (prefix, _), number in self.rules.places():
+            versions.setdefault(number, set()).add(ip_network(prefix).version)
         return [
             RuleMessage(
-                number=number, rule=ruled.rule, network=ruled.network, why=ruled.decision.reason
+                number=number,
+                rule=ruled.rule,
+                network=ruled.network,
+                why=ruled.decision.reason,
+                vpn={
+                    str(version): tunnelled[version]
+                    for version in sorted(versions.get(number, ()))
+                    if version in tunnelled
+                },
             )
             for number, ruled in self._ruled.items()
         ]

@@ -89,7 +89,7 @@ def marked_cgroup(mark: int) -> Iterator[Path]:
                 folder.rmdir()
     except PermissionError as error:
         raise PrivilegeError(
-            f"marking a program's connections needs root ({error}); use `sudo cedos exec ...`:"
+            "marking a program's connections needs root; use `sudo cedos exec ...`:"
             " the program itself then runs as you"
         ) from error
     except OSError as error:

@@ -192,8 +192,9 @@ class Gateway:
         self._most = min(self._settings.most, max(1, files - spare))
         if self._most < self._settings.most:
             _log.warning(
-                "the limit of open files allows fewer connections than --max-connections",
-                at_once=self._most,
+                "the limit of open files allows fewer connections at once than wanted",
+                wanted=self._settings.most,
+                allowed=self._most,
                 open_files=files,
             )
         if self._nodes is not None:

@@ -125,7 +125,7 @@ def label(strategy: Strategy) -> str:
     if strategy.kind == StrategyKind.SINGLE:
         return strategy.networks[0]
     if strategy.kind == StrategyKind.MPTCP:
-        return f"{' + '.join(strategy.networks)} (MPTCP)"
+        return f"{' + '.join(strategy.networks)} (together)"
     if strategy.kind == StrategyKind.REDUNDANT:
         return f"{' + '.join(strategy.networks)} (sent twice)"
     return "later"

@@ -110,7 +110,7 @@ class Routing:
             self.destinations,
             marks=self.marks,
             rescues=self.rescues,
-            tunnelled=self.foreign.tunnelled,
+            tunnelled=frozenset(self.foreign.tunnelled),
             metrics=self._metrics,
             lost=self._led_out,
         )

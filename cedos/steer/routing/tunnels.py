@@ -1,7 +1,7 @@
 """Full-tunnel VPNs: has one taken the default, and do other people's rules stand behind ours?"""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from cedos.kernel.interface_kind import TUNNEL_KINDS
@@ -19,10 +19,11 @@ _MAIN_PREFERENCE: Final = 32766
 class Foreign:
     """What others have put into the host's routing.
 
-    `tunnelled` holds the IP versions whose default a VPN has; `notes` say what was found, in words.
+    `tunnelled` has the VPN's interface by each IP version whose default it has; `notes` say what was
+    found, in words.
     """
 
-    tunnelled: frozenset[int] = frozenset()
+    tunnelled: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -62,7 +63,7 @@ def examine(
             notes.append(
                 f"a VPN ({through}) carries all IPv{version} traffic, and cedos leaves it alone"
             )
-    return Foreign(frozenset(tunnelled), tuple(notes))
+    return Foreign(tunnelled, tuple(notes))
 
 
 def _tunnel(routes: Sequence[SeenRoute], table: int, tunnels: dict[int, str]) -> str | None:

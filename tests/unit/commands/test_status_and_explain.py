@@ -93,7 +93,7 @@ def test_status_in_full() -> None:
         in text
     )
     assert "lte0     usb0       cellular  down   yes" in text
-    assert "wlan0 + lte0 (MPTCP)  3.0 s  2.35 MB  -" in text
+    assert "wlan0 + lte0 (together)  3.0 s  2.35 MB  -" in text
     assert "0x00000abc tcp 192.168.43.2:5" in text
     assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
@@ -125,9 +125,9 @@ def test_status_shows_what_goes_through_gateways() -> None:
     assert shown[begins - 1 : begins + 10] == [
         "",
         "Through gw.example",
-        "  SERVER            STRATEGY              AGE    DOWN     UP    OVER",
-        "  github.com:443    wlan0 + lte0 (MPTCP)  3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
-        "  [2001:db8::1]:22  -                     3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
+        "  SERVER            STRATEGY                 AGE    DOWN     UP    OVER",
+        "  github.com:443    wlan0 + lte0 (together)  3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
+        "  [2001:db8::1]:22  -                        3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
         "",
         "Through other.example",
         "  SERVER         STRATEGY  AGE    DOWN     UP    OVER",
@@ -295,7 +295,7 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         "lte0, upload: no probe now\n"
         "  Why: a budget forbids it.\n"
         "  It takes 64.3 kB and 7.5 J: a budget has none of that to spare.\n"
-        "  None was sent yet.\n"
+        "  None was sent yet (pings are sent by a schedule of their own).\n"
     )
     first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
     assert (first["gain_s"], first["cost_s"], first["sent"]["age_s"]) == (0.21, 0.05, 60.0)

@@ -32,7 +32,7 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
 
     others = (
         "reliability director hints log observer budgets hard_budgets prefetching transfers"
-        " probing problems config_file usage history history_file"
+        " probing problems tunnelled config_file usage history history_file"
     )
     parts: Any = dict.fromkeys(others.split())
     carried = ToldConnections(list, lambda _number: None, None)

@@ -121,7 +121,7 @@ async def test_it_goes_to_the_best_of_what_is_allowed(ruled: Stage) -> None:
         ("destination", f"{ruled.server}/32", None, "wlan0"),
         ("default", "lte0"),
     ]
-    (told,) = ruled.director.ruled.messages()
+    (told,) = ruled.director.ruled.messages({})
     assert told.network == "wlan0"
     assert told.why == ("Your rule 1: never metered. It is the only one that the rule allows")
     flow = ruled.connection()
@@ -136,7 +136,7 @@ async def test_without_an_allowed_network_it_is_refused(ruled: Stage) -> None:
     ruled.director.networks_changed([replace(ruled.wlan, up=False), ruled.lte])
     await ruled.reconsider()
     assert ruled.asked()[0] == ("destination", f"{ruled.server}/32", None, "")
-    (told,) = ruled.director.ruled.messages()
+    (told,) = ruled.director.ruled.messages({})
     assert told.network is None
     assert "connections are refused" in told.why
     assert ruled.director.ruled.decision(ruled.key).choice.kind is StrategyKind.DEFER
@@ -144,6 +144,13 @@ async def test_without_an_allowed_network_it_is_refused(ruled: Stage) -> None:
     assert ruled.director.ruled.may_use(
         FlowKey(ruled.key.local, 1, ip_address("192.0.2.9"), 80), "lte0"
     )
+
+
+async def test_what_a_vpn_carries_instead_is_said(ruled: Stage) -> None:
+    ruled.director.ruled.rules.add(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
+    await ruled.reconsider()
+    four, six = ruled.director.ruled.messages({4: "wg0"})
+    assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
 
 
 async def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Stage) -> None:

@@ -42,7 +42,7 @@ def test_faster(host: Any) -> None:
 def test_both_networks_are_compared_with_the_better_one_alone(host: Any) -> None:
     model = host.oracle(wifi=3.0, cellular=2.0, mptcp_wifi=1.5, mptcp_cellular=1.0)
     assert why(host, model).startswith(
-        "lte0 + wlan0 (MPTCP): 1.00 s expected for 3 kB, 2.0 times faster than lte0 (2.00 s). "
+        "lte0 + wlan0 (together): 1.00 s expected for 3 kB, 2.0 times faster than lte0 (2.00 s). "
     )
 
 

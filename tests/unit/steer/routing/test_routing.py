@@ -166,7 +166,7 @@ def test_a_full_tunnel_is_left_everything_but_what_is_bound_to_an_interface(worl
     world.kernel.add_link(9, "tun0", "tun")
     world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
     routing.reconcile()
-    assert routing.foreign.tunnelled == {4}
+    assert routing.foreign.tunnelled == {4: "tun0"}
     assert world.carrier(4) == "tun0"
     assert world.carrier(4, local=OWN["lte0", 4]) == "tun0"
     assert world.carrier(4, interface="lte0") == "lte0"

@@ -34,7 +34,7 @@ OWN = [route(254, "0.0.0.0/0", 3, 100), route(254, "::/0", 3, 100)]
 @pytest.mark.parametrize("tunnel", TUNNELS)
 def test_a_better_default_into_a_tunnel(tunnel):
     found = examine([], [*OWN, route(254, "0.0.0.0/0", 9, 50)], [WIFI, tunnel], NETWORKS)
-    assert found.tunnelled == {4}
+    assert found.tunnelled == {4: tunnel.name}
     assert tunnel.name in found.notes[0]
     worse = examine([], [*OWN, route(254, "0.0.0.0/0", 9, 500)], [WIFI, tunnel], NETWORKS)
     assert not worse.tunnelled
@@ -42,15 +42,17 @@ def test_a_better_default_into_a_tunnel(tunnel):
 
 def test_two_halves_into_a_tunnel():
     halves = [route(254, "0.0.0.0/1", 9), route(254, "128.0.0.0/1", 9)]
-    assert examine([], [*OWN, *halves], [WIFI, TUNNELS[0]], NETWORKS).tunnelled == {4}
+    assert examine([], [*OWN, *halves], [WIFI, TUNNELS[0]], NETWORKS).tunnelled == {
+        4: TUNNELS[0].name
+    }
     assert not examine([], [*OWN, halves[0]], [WIFI, TUNNELS[0]], NETWORKS).tunnelled
 
 
 def test_a_rule_for_everything_into_a_tunnels_table():
     routes = [*OWN, route(51820, "0.0.0.0/0", 9)]
     links = [WIFI, TUNNELS[1]]
-    assert examine([rule(32765, 51820)], routes, links, NETWORKS).tunnelled == {4}
-    assert examine([rule(5270, 51820)], routes, links, NETWORKS).tunnelled == {4}
+    assert examine([rule(32765, 51820)], routes, links, NETWORKS).tunnelled == {4: TUNNELS[1].name}
+    assert examine([rule(5270, 51820)], routes, links, NETWORKS).tunnelled == {4: TUNNELS[1].name}
     # For some packets only: a split tunnel.
     assert not examine([rule(5270, 51820, general=False)], routes, links, NETWORKS).tunnelled
     assert not examine([rule(5270, 99)], routes, links, NETWORKS).tunnelled
