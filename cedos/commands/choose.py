@@ -8,7 +8,7 @@ from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
-from cedos.commands.exec import Duration, Size
+from cedos.commands.console.option_types import DURATION, SIZE
 from cedos.commands.explain import lines
 from cedos.config.directories import directories
 from cedos.model import Direction, Urgency
@@ -28,10 +28,10 @@ from cedos.model import Direction, Urgency
     exits={0: "", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
-@click.option("--size", type=Size(), required=True, help="How much will be carried.")
+@click.option("--size", type=SIZE, required=True, help="How much will be carried.")
 @click.option("--up", is_flag=True, help="An upload; else a download.")
 @click.option("--background", is_flag=True, help="Nobody waits for it.")
-@click.option("--deadline", type=Duration(), help="Wanted within this time.")
+@click.option("--deadline", type=DURATION, help="Wanted within this time.")
 @click.option(
     "--redundant",
     is_flag=True,
@@ -43,7 +43,7 @@ from cedos.model import Direction, Urgency
     metavar="NETWORK",
     help="It was sent over this network already, and has no answer: wait, or send it again?",
 )
-@click.option("--waited", type=Duration(), help="With --sent: for how long there was no answer.")
+@click.option("--waited", type=DURATION, help="With --sent: for how long there was no answer.")
 @click.option("--why", is_flag=True, help="Explain the choice, too.")
 @json_option
 def command(

@@ -2,18 +2,16 @@
 
 import os
 import pwd
-import re
-import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
 from cedos.api.client import ControlClient
 from cedos.api.hints import MAX_LIFETIME_S, HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
-from cedos.config import amounts
+from cedos.commands.console.option_types import DURATION, SIZE
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
 from cedos.kernel.bpf import marked_program
@@ -21,46 +19,6 @@ from cedos.kernel.bpf.marked_program import User
 from cedos.model import Bulk, Direction, Urgency
 
 T = TypeVar("T", Urgency, Bulk)
-_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-
-def at_a_terminal() -> bool:
-    """Whether a person reads the errors."""
-    return sys.stderr.isatty()
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes: `3000`, `10MB`, `1.5 GB`. A person who gives no unit is told how it is read."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)B?", value)
-        size = int(float(match[1]) * _FACTORS[match[2]]) if match else 0
-        if not 1 <= size <= 10**15:
-            self.fail(f"{value!r} is not a size such as 3000, 20kB or 1.5GB", param, ctx)
-        if value.isdecimal() and size < amounts.PLAINLY_BYTES and at_a_terminal():
-            plural = "s" * (size != 1)
-            click.echo(f'{size} byte{plural}, as there is no unit (such as "{value}MB")', err=True)
-        return size
-
-
-class Duration(click.ParamType[float]):
-    """Seconds: `4`, `500ms`, `2min`, `1d`."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return amounts.seconds(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command(
@@ -93,9 +51,9 @@ class Duration(click.ParamType[float]):
     help="Does a person wait for it, is it large; may be given twice. Without: foreground, and "
     "small unless the size says otherwise.",
 )
-@click.option("-s", "--size", type=Size(), help="Bytes of each transfer: 3000, 20kB, 1.5GB.")
+@click.option("-s", "--size", type=SIZE, help="Bytes of each transfer: 3000, 20kB, 1.5GB.")
 @click.option("-u", "--up", is_flag=True, help="The size is sent, not received.")
-@click.option("-d", "--deadline", type=Duration(), help="Wanted within: 4, 500ms, 2min.")
+@click.option("-d", "--deadline", type=DURATION, help="Wanted within: 4, 500ms, 2min.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 def command(
     labels: tuple[str, ...],

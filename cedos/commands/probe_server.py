@@ -10,24 +10,9 @@ from typing import Any
 import click
 
 from cedos.commands.console.manual import CONFIG, Manual
+from cedos.commands.console.option_types import Parsed
 from cedos.config.probes import endpoint
 from cedos.model import Address
-
-
-class ProbeEndpoint(click.ParamType[tuple[Address, int]]):
-    """An address with a port: `192.0.2.1:7007`, `[2001:db8::1]:7007`; the port may be left out."""
-
-    name = "addr:port"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Address, int]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return endpoint(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command(
@@ -64,7 +49,7 @@ class ProbeEndpoint(click.ParamType[tuple[Address, int]]):
 @click.option(
     "-l",
     "--listen",
-    type=ProbeEndpoint(),
+    type=Parsed("addr:port", endpoint),
     help="An address of this host; 0.0.0.0 or [::]: all of IPv4 or IPv6 that it has now. Without a"
     " port: 7007.",
 )

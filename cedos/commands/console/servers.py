@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from cedos.commands.console.option_types import Parsed
 from cedos.errors import ConfigError
 from cedos.session import keys
 from cedos.session.known_hosts import KnownHosts, KnownServer
@@ -23,20 +24,8 @@ KNOWN_HOSTS: Final = (
 )
 
 
-class KeyText(click.ParamType[bytes]):
-    """A public key: the 43 characters that its owner's program prints."""
-
-    name = "key"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        if isinstance(value, bytes):
-            return value
-        try:
-            return keys.from_text(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+KEY_TEXT: Final = Parsed("key", keys.from_text)
+"""A public key: the 43 characters that its owner's program prints."""
 
 
 class ListenAddressType(click.ParamType[tuple[str, int]]):
@@ -164,7 +153,7 @@ print_key_option = click.option(
     "--print-key", is_flag=True, help="Print one's own public key and end."
 )
 key_option = click.option(
-    "-k", "--key", "given_key", type=KeyText(),
+    "-k", "--key", "given_key", type=KEY_TEXT,
     help="The server's key, needed once: it is remembered for this server. Ask its owner over a way "
     "that you trust.",
 )  # fmt: skip

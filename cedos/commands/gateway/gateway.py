@@ -18,6 +18,7 @@ import structlog
 
 from cedos import logs
 from cedos.commands.console.manual import Manual
+from cedos.commands.console.option_types import DURATION, NETWORK, SIZE, Parsed
 from cedos.commands.console.servers import (
     OWN_KEY,
     HostAddressType,
@@ -25,8 +26,6 @@ from cedos.commands.console.servers import (
     host_and_port,
     own_key_option,
 )
-from cedos.commands.exec import Duration, Size
-from cedos.commands.gateway.relay import Net
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
 from cedos.files.clients_folder import StorePart
@@ -61,20 +60,11 @@ _READY_S: Final = 30.0
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
-class RedisType(click.ParamType[RedisTarget]):
-    """Where Redis is."""
-
-    name = "redis"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> RedisTarget:
-        if isinstance(value, RedisTarget):
-            return value
-        try:
-            return RedisTarget.parse(value)
-        except ValueError as error:
-            self.fail(f"it is not where a Redis is; {error}", param, ctx)
+def _redis(text: str) -> RedisTarget:
+    try:
+        return RedisTarget.parse(text)
+    except ValueError as error:
+        raise ValueError(f"it is not where a Redis is; {error}") from None
 
 
 class NodeAddressType(click.ParamType[tuple[str, int]]):
@@ -169,10 +159,10 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
 )
 @own_key_option
 @click.option(
-    "--deny", type=Net(), multiple=True, help="Never connect to this network; may be repeated."
+    "--deny", type=NETWORK, multiple=True, help="Never connect to this network; may be repeated."
 )
 @click.option(
-    "--allow-inside", type=Net(), multiple=True,
+    "--allow-inside", type=NETWORK, multiple=True,
     help="Also connect to this private, carrier's or link-local network; may be repeated. A wider one"
     " opens no link-local address (clouds' metadata): 169.254.0.0/16 does.",
 )  # fmt: skip
@@ -195,15 +185,15 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
     " share.",
 )  # fmt: skip
 @click.option(
-    "--idle", default="24h", show_default=True, type=Duration(),
+    "--idle", default="24h", show_default=True, type=DURATION,
     help="A connection on which nothing moves is ended after this.",
 )  # fmt: skip
 @click.option(
-    "--connect-timeout", default="10s", show_default=True, type=Duration(),
+    "--connect-timeout", default="10s", show_default=True, type=DURATION,
     help="For finding and reaching a server.",
 )  # fmt: skip
 @click.option(
-    "--shared", type=RedisType(), metavar="REDIS",
+    "--shared", type=Parsed("redis", _redis), metavar="REDIS",
     help="Share clients' sessions with other nodes, machines with the same key and list of clients:"
     " unix:///run/redis/redis-server.sock, redis://HOST:6379/0 or, by TLS, rediss://HOST:6379/0. What"
     " lies there is sealed by the key.",
@@ -228,7 +218,7 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
     help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
 )  # fmt: skip
 @click.option(
-    "--cache", default="2GB", show_default=True, type=Size(), metavar="SIZE",
+    "--cache", default="2GB", show_default=True, type=SIZE, metavar="SIZE",
     help="What clients have it fetch (cedos-get --via gateway) takes no more than this of the disk, what"
     " they send through it (cedos-put --via gateway) as much, and what one client has half of it.",
 )  # fmt: skip

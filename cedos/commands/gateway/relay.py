@@ -3,17 +3,15 @@
 import asyncio
 import os
 import signal
-from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
 
 import click
 
 from cedos import logs
 from cedos.commands.console import render
 from cedos.commands.console.manual import Manual, json_option
+from cedos.commands.console.option_types import DURATION, NETWORK
 from cedos.commands.console.servers import ListenAddressType
-from cedos.commands.exec import Duration
 from cedos.doctor import mptcp
 from cedos.doctor.finding import Files, Finding, FindingState
 from cedos.errors import ConfigError, HostError, PrivilegeError
@@ -21,20 +19,6 @@ from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import GUARDED_PORTS, IPNetwork, read_tokens
 from cedos.proxy.gateway.listening import RelayAddress, open_socket
 from cedos.proxy.gateway.relay import PORT, Relay, RelaySettings, log
-
-
-class Net(click.ParamType[IPNetwork]):
-    """`192.0.2.0/24`, `2001:db8::/32`, or one address."""
-
-    name = "network"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> IPNetwork:
-        try:
-            return ip_network(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a network such as 192.0.2.0/24", param, ctx)
 
 
 @click.command(
@@ -86,7 +70,7 @@ class Net(click.ParamType[IPNetwork]):
 @click.option(
     "-a",
     "--allow",
-    type=Net(),
+    type=NETWORK,
     multiple=True,
     help="Clients; may be repeated and replaces the default.  [default: this host, 10.0.0.0/8, "
     "172.16.0.0/12, 192.168.0.0/16, fc00::/7]",
@@ -98,11 +82,11 @@ class Net(click.ParamType[IPNetwork]):
     "Does not apply to transparent clients.",
 )
 @click.option(
-    "--deny", type=Net(), multiple=True, help="Never connect to this network; may be repeated."
+    "--deny", type=NETWORK, multiple=True, help="Never connect to this network; may be repeated."
 )
 @click.option(
     "--allow-inside",
-    type=Net(),
+    type=NETWORK,
     multiple=True,
     help="Also connect to this private, carrier's or link-local network (10.0.0.0/8, say); may be"
     " repeated. A wider one opens no link-local address (clouds' metadata): 169.254.0.0/16 does.",
@@ -127,15 +111,15 @@ class Net(click.ParamType[IPNetwork]):
     help="Connections at once of one address.",
 )  # fmt: skip
 @click.option(
-    "--idle", default="15min", show_default=True, type=Duration(),
+    "--idle", default="15min", show_default=True, type=DURATION,
     help="A connection on which nothing moves is ended after this.",
 )  # fmt: skip
 @click.option(
-    "--connect-timeout", default="10s", show_default=True, type=Duration(),
+    "--connect-timeout", default="10s", show_default=True, type=DURATION,
     help="For finding and reaching a server; then the client is answered 504.",
 )  # fmt: skip
 @click.option(
-    "--drain", default="5s", show_default=True, type=Duration(),
+    "--drain", default="5s", show_default=True, type=DURATION,
     help="How long living connections may go on after Ctrl-C; a second one ends them at once.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Say whether this host can do it, and end.")

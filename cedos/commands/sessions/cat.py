@@ -9,12 +9,13 @@ import click
 from click.core import ParameterSource
 
 from cedos.api.asking.session_choices import DaemonChooser
+from cedos.commands.console.option_types import DURATION
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (
+    KEY_TEXT,
     KNOWN_HOSTS,
     OWN_KEY,
-    KeyText,
     ListenAddressType,
     check_save,
     interfaces,
@@ -25,7 +26,6 @@ from cedos.commands.console.servers import (
     remember,
     save_option,
 )
-from cedos.commands.exec import Duration
 from cedos.commands.sessions.shared.reporter import Reporter
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
@@ -103,11 +103,11 @@ class LabelType(click.ParamType[Label]):
 @own_key_option
 @print_key_option
 @click.option(
-    "-a", "--allow", type=KeyText(), multiple=True,
+    "-a", "--allow", type=KEY_TEXT, multiple=True,
     help="With --listen: who may open a session; may be repeated.  [default: everybody]",
 )  # fmt: skip
 @click.option(
-    "-d", "--deadline", type=Duration(), default="24h", show_default=True,
+    "-d", "--deadline", type=DURATION, default="24h", show_default=True,
     help="How long to wait for a network at most. "
     "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
     "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
@@ -125,7 +125,7 @@ class LabelType(click.ParamType[Label]):
     help="Use only this interface; may be repeated.  [default: all that lead there]",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=Duration(), default="30s", show_default=True, help="For the first connection."
+    "--timeout", type=DURATION, default="30s", show_default=True, help="For the first connection."
 )
 @click.option(
     "-v", "--verbose", is_flag=True, help="Say on standard error which networks are used."

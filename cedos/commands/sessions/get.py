@@ -11,15 +11,13 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console import render, servers
-from cedos.commands.console.by import BY_HELP, By
 from cedos.commands.console.manual import json_option
+from cedos.commands.console.option_types import BIT_RATE, BY, BY_HELP, SIZE
 from cedos.commands.console.pipes import Output
 from cedos.commands.console.program import Program, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
-from cedos.commands.exec import Size
-from cedos.commands.sessions.shared.bit_rate import BitRateType
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import (
@@ -104,17 +102,17 @@ _PLAYED_PIECE: Final = 1 << 14
 )  # fmt: skip
 @click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
 @click.option(
-    "--bitrate", type=BitRateType(), metavar="RATE",
+    "--bitrate", type=BIT_RATE, metavar="RATE",
     help="With -o -: it is played at this rate (640k, 2.5M bits a second). Wi-Fi brings it ahead, and a "
     "metered network only what would else be missing. While Wi-Fi is missed NetworkManager is asked to "
     "look for access points every 5 s, as long as somebody is at the screen.",
 )  # fmt: skip
 @click.option(
-    "--store", type=Size(), default="64MB", show_default=True, metavar="SIZE",
+    "--store", type=SIZE, default="64MB", show_default=True, metavar="SIZE",
     help="With --bitrate: how much is brought ahead at most.",
 )  # fmt: skip
 @click.option(
-    "--limit-rate", type=Size(), metavar="SIZE", help="No more than this in a second: 500kB, 2MB."
+    "--limit-rate", type=SIZE, metavar="SIZE", help="No more than this in a second: 500kB, 2MB."
 )
 @click.option(
     "--via", type=click.Choice(["gateway"]),
@@ -127,7 +125,7 @@ _PLAYED_PIECE: Final = 1 << 14
 @servers.own_key_option
 @timeout_option
 @deadline_option
-@click.option("--by", type=By(), help=BY_HELP)
+@click.option("--by", type=BY, help=BY_HELP)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @servers.print_key_option
 @json_option

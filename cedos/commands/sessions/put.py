@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console import render, servers
-from cedos.commands.console.by import BY_HELP, By
 from cedos.commands.console.manual import json_option
+from cedos.commands.console.option_types import BY, BY_HELP
 from cedos.commands.console.program import Program, say
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
@@ -26,7 +26,7 @@ from cedos.commands.sessions.shared.transfers import (
     summary,
     timeout_option,
 )
-from cedos.commands.sessions.shared.web_target import FormValueType, HeaderType, Method, WebTarget
+from cedos.commands.sessions.shared.web_target import FORM_VALUE, HeaderType, Method, WebTarget
 from cedos.errors import CedosError
 from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting
@@ -97,7 +97,7 @@ _BEYOND_S: Final = 86_400.0
     help="With --via: as browsers send a form, with the file as this field of it.",
 )  # fmt: skip
 @click.option(
-    "--form-value", "values", type=FormValueType(), multiple=True, metavar="NAME=VALUE",
+    "--form-value", "values", type=FORM_VALUE, multiple=True, metavar="NAME=VALUE",
     help="With --form: one more field of it; may be repeated.",
 )  # fmt: skip
 @click.option("--again", is_flag=True, help="With --via: send what was sent before once more.")
@@ -107,7 +107,7 @@ _BEYOND_S: Final = 86_400.0
 @servers.own_key_option
 @timeout_option
 @deadline_option
-@click.option("--by", type=By(), help=BY_HELP)
+@click.option("--by", type=BY, help=BY_HELP)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @json_option
 @click.version_option(package_name="cedos", prog_name="cedos-put")

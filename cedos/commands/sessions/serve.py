@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from cedos import logs
+from cedos.commands.console.option_types import SIZE
 from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (
     FILES_PORT,
@@ -17,7 +18,6 @@ from cedos.commands.console.servers import (
     own_key_option,
     print_key_option,
 )
-from cedos.commands.exec import Size
 from cedos.commands.sessions.shared.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
@@ -87,11 +87,11 @@ from cedos.session.sockets.sockets import listen as session_listen
     help="Take files from --clients (cedos-put): new ones below FOLDER; nothing is ever overwritten.",
 )  # fmt: skip
 @click.option(
-    "--largest", type=Size(), default="10GB", show_default=True, metavar="SIZE",
+    "--largest", type=SIZE, default="10GB", show_default=True, metavar="SIZE",
     help="With --writable: the largest file that is taken.",
 )  # fmt: skip
 @click.option(
-    "--keep-free", type=Size(), default="1GB", show_default=True, metavar="SIZE",
+    "--keep-free", type=SIZE, default="1GB", show_default=True, metavar="SIZE",
     help="With --writable: what must be left of the disk.",
 )  # fmt: skip
 @click.option(

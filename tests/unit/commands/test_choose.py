@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.api.messages import parse
-from cedos.commands import exec as exec_command
+from cedos.commands.console import option_types
 from cedos.errors import ConfigError
 from cedos.model import Bulk, Direction, Label, Urgency
 
@@ -58,7 +58,7 @@ def test_a_person_is_told_how_a_size_without_unit_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert cedos("choose", "--size", size).stderr == "", "a script is left alone"
-    monkeypatch.setattr(exec_command, "at_a_terminal", lambda: True)
+    monkeypatch.setattr(option_types, "at_a_terminal", lambda: True)
     asked = cedos("choose", "--size", size)
     assert (asked.stdout, asked.stderr) == ("wlan0\n", told)
 

@@ -10,42 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from cedos.api.hints import MAX_LIFETIME_S, HintRequest, program_mark
-from cedos.commands.exec import Duration, Size, _caller
+from cedos.commands.exec import _caller
 from cedos.errors import HostError
 from cedos.kernel.bpf import marked_program
 from cedos.kernel.bpf.marked_program import User, marking_program, own_cgroup, run_inside
 from cedos.model import Bulk, Direction, Urgency
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("3000", 3000), ("20kB", 20_000), ("1.5GB", 1_500_000_000), ("2M", 2_000_000), ("7 B", 7)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert Size().convert(text, None, None) == size
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1e3", "1 PB", "9999999TB", "3kb"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a size such as"):
-        Size().convert(text, None, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("4", 4.0), ("500ms", 0.5), ("2min", 120.0), ("1.5 h", 5400.0)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1s", "soon", "1y"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no duration such as"):
-        Duration().convert(text, None, None)
 
 
 def test_own_cgroup() -> None:

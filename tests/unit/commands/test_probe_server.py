@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cedos.commands.probe_server import ProbeEndpoint
+from cedos.config.probes import endpoint
 from cedos.monitor.probing import udp_train
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.result import ProbeServer
@@ -48,9 +48,8 @@ def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> N
 
 
 def test_endpoints() -> None:
-    convert = ProbeEndpoint().convert
-    assert convert("192.0.2.1", None, None) == (ip_address("192.0.2.1"), 7007)
-    assert convert("[2001:db8::1]:99", None, None) == (ip_address("2001:db8::1"), 99)
+    assert endpoint("192.0.2.1") == (ip_address("192.0.2.1"), 7007)
+    assert endpoint("[2001:db8::1]:99") == (ip_address("2001:db8::1"), 99)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])

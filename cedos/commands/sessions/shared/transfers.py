@@ -11,8 +11,8 @@ import click
 
 from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console import servers
+from cedos.commands.console.option_types import DURATION
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.commands.exec import Duration
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import SessionError, SessionRefusedError
@@ -35,11 +35,11 @@ networks_option = click.option(
     help="Use only this interface; may be repeated.  [default: all that lead there]",
 )  # fmt: skip
 timeout_option = click.option(
-    "--timeout", default="30s", show_default=True, type=Duration(),
+    "--timeout", default="30s", show_default=True, type=DURATION,
     help="For the first connection; then it is given up, for the name may be wrong.",
 )  # fmt: skip
 deadline_option = click.option(
-    "-d", "--deadline", default="24h", show_default=True, type=Duration(),
+    "-d", "--deadline", default="24h", show_default=True, type=DURATION,
     help="Afterwards: so long without any network, or without the server, before it is given up. "
     "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
     "from when the network is seen to be gone: at once, or within a minute where it is only silent.",

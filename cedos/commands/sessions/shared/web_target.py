@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 
+from cedos.commands.console.option_types import Parsed
 from cedos.errors import TransferError
 from cedos.files.messages import WebUpload
 from cedos.files.multipart import framing
@@ -49,20 +50,14 @@ class HeaderType(click.ParamType[list[tuple[str, str]]]):
         return found
 
 
-class FormValueType(click.ParamType[tuple[str, str]]):
-    """`name=value`."""
+def _form_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r} is not name=value")
+    return name, value
 
-    name = "value"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.partition("=")
-        if not equals or not name:
-            self.fail(f"{value!r} is not name=value", param, ctx)
-        return name, text
+FORM_VALUE: Final = Parsed("value", _form_value)
 
 
 @dataclass(frozen=True, slots=True)
