@@ -96,6 +96,7 @@ class ControlServer:
         self._listeners: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
         self._inode: tuple[int, int] | None = None
+        self._missing = False
         self._connections = OpenConnections(self._living)
         self._closing: asyncio.Task[None] | None = None
 
@@ -107,10 +108,7 @@ class ControlServer:
             PrivilegeError: the socket's folder may not be written.
             HostError: the socket cannot be made for another reason.
         """
-        listening = _listening_socket(self._path)
-        status = self._path.stat()
-        self._inode = (status.st_dev, status.st_ino)
-        self._runner = web.AppRunner(
+        runner = self._runner = web.AppRunner(
             self._application(),
             access_log=None,
             logger=http_log(),
@@ -118,14 +116,43 @@ class ControlServer:
             handle_signals=False,
         )
         try:
-            await self._runner.setup()
-            await web.SockSite(self._runner, listening, backlog=64).start()
+            await runner.setup()
+            await self._listen(runner)
             self._closing = asyncio.create_task(self._connections.run(), name="idle connections")
         except BaseException:
-            listening.close()
             await self.__aexit__(None, None, None)
             raise
         return self
+
+    async def keep(self) -> None:
+        """Listens anew where somebody removed the socket.
+
+        systemd removes a service's folder when that fails to start, also beside a daemon that was begun
+        by hand.
+        """
+        if self._runner is None or self._path.exists():
+            self._missing = False
+            return
+        try:
+            await self._listen(self._runner)
+        except CedosError as error:
+            if not self._missing:
+                _log.warning(
+                    "the control socket was removed and cannot be made again", why=str(error)
+                )
+            self._missing = True
+        else:
+            _log.info("the control socket was removed; it is there again", path=str(self._path))
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        listening = _listening_socket(self._path)
+        try:
+            status = self._path.stat()
+            await web.SockSite(runner, listening, backlog=64).start()
+        except BaseException:
+            listening.close()
+            raise
+        self._inode = (status.st_dev, status.st_ino)
 
     async def __aexit__(
         self,

@@ -157,14 +157,13 @@ async def run(
         stack.callback(daemon.finished)
         await daemon.networks_changed()
         await daemon.settle_budgets()
-        server = ControlServer(daemon.backend, where.socket)
-        await stack.enter_async_context(server)
+        server = await stack.enter_async_context(ControlServer(daemon.backend, where.socket))
         memory.give_back()
         notifier = Notifier()
         notifier.ready(seen := startup.usable_text(links))
         dry = {"dry_run": "nothing is changed"} if dry_run else {}
         _log.info("ready", networks=seen, **dry)
-        await daemon.run(notifier)
+        await daemon.run(notifier, server)
 
 
 class _By(TypedDict, total=False):
@@ -424,7 +423,7 @@ class Daemon:
         self._rescuer.networks_changed(usable)
         self._probing.networks_changed(usable)
 
-    async def run(self, notifier: Notifier) -> None:
+    async def run(self, notifier: Notifier, server: ControlServer) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._observer.run(), name="observe")
             tasks.create_task(self._follow_links(), name="links")
@@ -441,7 +440,7 @@ class Daemon:
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
-            tasks.create_task(self._keep(notifier), name="keep")
+            tasks.create_task(self._keep(notifier, server), name="keep")
             if self._privileged is not None:
                 tasks.create_task(self._end_with(self._privileged), name="privileges")
 
@@ -496,8 +495,8 @@ class Daemon:
             _log.info(_happened(event), network=event.network.name)
             await self.networks_changed()
 
-    async def _keep(self, notifier: Notifier) -> None:
-        """Writes the history and feeds the watchdog; both stop if the loop hangs."""
+    async def _keep(self, notifier: Notifier, server: ControlServer) -> None:
+        """Keeps the history and the control socket and feeds the watchdog; all stop if the loop hangs."""
         kept_at_s = time.monotonic()
         while True:
             if time.monotonic() - kept_at_s > _KEEP_S:
@@ -511,5 +510,6 @@ class Daemon:
             history = self._history
             if history is not None and (history.waiting or history.problem):
                 await asyncio.to_thread(history.flush)
+            await server.keep()
             notifier.alive()
             await aligned_sleep(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))

@@ -1,5 +1,6 @@
 """The control socket as a client meets it, over a real unix socket."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from cedos.api import server
 from cedos.api.carried import CarriedNews, CarriedReport
@@ -396,3 +398,22 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_a_socket_that_was_removed_is_made_again(fake_daemon: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run" / "control.sock"
+    async with server.ControlServer(fake_daemon, path) as listening:
+        await listening.keep()
+        shutil.rmtree(path.parent)
+        path.parent.write_text("in the way")
+        with capture_logs() as logs:
+            await listening.keep()
+            await listening.keep()
+            path.parent.unlink()
+            await listening.keep()
+        assert [each["log_level"] for each in logs] == ["warning", "info"], "each is said once"
+        assert stat.S_IMODE(path.stat().st_mode) == server.MODE
+        status = await asyncio.to_thread(ControlClient(path).status)
+        assert status.default.network == "wlan0"
+    assert not path.exists()
