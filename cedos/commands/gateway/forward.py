@@ -20,12 +20,13 @@ from cedos.api.asking.daemon_routes import DaemonRoutes
 from cedos.api.asking.session_choices import DaemonChooser
 from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual
+from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
 from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
-from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
+from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
 from cedos.kernel.process import memory
 from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.answers import RefusedError
@@ -40,7 +41,7 @@ from cedos.proxy.local.players.player_news import PlayerNews
 from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
-from cedos.proxy.local.redirection.redirection import Redirection
+from cedos.proxy.local.redirection.redirection import Chosen, Redirection
 from cedos.proxy.names.known_names import KnownNames
 from cedos.proxy.request import authority
 from cedos.session.io.links import EgressReader
@@ -51,6 +52,10 @@ _RESOLVE_S: Final = 3.0
 _DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
 _UDP: Final = "udp"
+Place = IPv4Network | IPv6Network | int
+"""A network, or a port of any."""
+_LOOK_S: Final = 3.0
+"""So often it is looked which of the chosen cgroups there are."""
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 
@@ -88,27 +93,24 @@ class UserType(click.ParamType[int]):
             return int(value)
 
 
-class DirectType(click.ParamType[IPv4Network | IPv6Network | int | str]):
-    """`198.51.100.0/24`, `2001:db8::1`, `:8443`, `udp`."""
+def _place(text: str) -> Place:
+    if text[:1] == ":" and text[1:].isdecimal() and 0 < int(text[1:]) < 65_536:
+        return int(text[1:])
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443"
+        ) from None
 
-    name = "network|:port|udp"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> IPv4Network | IPv6Network | int | str:
-        if value == _UDP:
-            return _UDP
-        if value[:1] == ":" and value[1:].isdecimal() and 0 < int(value[1:]) < 65_536:
-            return int(value[1:])
-        try:
-            return ip_network(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443, nor"
-                " udp",
-                param,
-                ctx,
-            )
+def _direct(text: str) -> Place | str:
+    if text == _UDP:
+        return _UDP
+    try:
+        return _place(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor udp") from None
 
 
 class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
@@ -141,6 +143,14 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
             "sudo cedos forward --redirect alice --redirect _apt",
             "All that alice's programs and apt connect to, and their calls; nothing needs to be told of a"
             " proxy.",
+        ),
+        (
+            "sudo cedos forward --redirect-cgroup 'app-*firefox*' --redirect-cgroup transmission.service",
+            "Some programs alone, whenever they are started.",
+        ),
+        (
+            "sudo cedos forward --redirect alice --only :443 --only 198.51.100.0/24",
+            "Of all that alice's programs send, https and what goes to one network.",
         ),
         ("cedos forward -L 8080:intranet:80", "What connects to port 8080 here reaches intranet."),
         (
@@ -186,7 +196,18 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
     " TCP.",
 )  # fmt: skip
 @click.option(
-    "--direct", "directs", type=DirectType(), multiple=True,
+    "--redirect-cgroup", "cgroups", multiple=True, metavar="CGROUP",
+    help="The same of what runs in this cgroup and below, whosever it is: a systemd unit or scope, which"
+    " may have * (apt-daily.service, 'app-*firefox*.scope'), or a path with a slash. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--only", "onlys", type=Parsed("network|:port", _place), multiple=True,
+    metavar="NETWORK|:PORT",
+    help="With --redirect: nothing is carried but what goes to there, and questions for names; may be"
+    " repeated.",
+)  # fmt: skip
+@click.option(
+    "--direct", "directs", type=Parsed("network|:port|udp", _direct), multiple=True,
     metavar="NETWORK|:PORT|udp",
     help="With --redirect: what goes to there is left alone, with udp all datagrams but questions for"
     " names; may be repeated.  [default: this host's own networks, private addresses and VPNs]",
@@ -239,7 +260,9 @@ def command(
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
     stdio: tuple[str, int] | None,
     users: tuple[int, ...],
-    directs: tuple[IPv4Network | IPv6Network | int | str, ...],
+    cgroups: tuple[str, ...],
+    onlys: tuple[Place, ...],
+    directs: tuple[Place | str, ...],
     dns: tuple[tuple[str, int], ...],
     domains: tuple[str, ...],
     file: Path | None,
@@ -259,18 +282,21 @@ def command(
     are used only while no other one is there.
 
     Whoever may connect to the ports that it listens at may use the gateway: by default all users of
-    this host, and nobody else. With --redirect it carries connections of these users alone; its
-    resolver answers whoever asks it on loopback.
+    this host, and nobody else. With --redirect it carries connections of these users alone, with
+    --redirect-cgroup of these programs; its resolver answers whoever asks it on loopback.
     """
-    if stdio is not None and (proxies or locals_ or users or dns):
+    redirects = bool(users or cgroups)
+    if stdio is not None and (proxies or locals_ or redirects or dns):
         raise click.UsageError("-W goes alone")
-    if directs and not users:
-        raise click.UsageError("--direct goes with --redirect")
-    if domains and not (dns or users):
+    if (directs or onlys) and not redirects:
+        raise click.UsageError(f"--{'direct' if directs else 'only'} goes with --redirect")
+    if domains and not (dns or redirects):
         raise click.UsageError("--dns-direct goes with --dns or --redirect")
     interfaces(networks)
     joined = joined_gateway.read(file or joined_gateway.path())
-    redirection = _redirection(users, directs) if users else None
+    redirection = None
+    if redirects:
+        redirection = Redirection(_chosen(users, cgroups, directs, onlys))
     wanted = [*((where, None) for where in proxies), *locals_]
     if not wanted and redirection is None and not dns:
         wanted = [(("", PORT), None)]
@@ -308,12 +334,20 @@ def command(
             redirection.close()
 
 
-def _redirection(
-    users: tuple[int, ...], directs: tuple[IPv4Network | IPv6Network | int | str, ...]
-) -> Redirection:
-    networks = [each for each in directs if not isinstance(each, int | str)]
-    ports = [each for each in directs if isinstance(each, int)]
-    return Redirection(users, [*NEAR, *networks], ports)
+def _chosen(
+    users: tuple[int, ...],
+    cgroups: tuple[str, ...],
+    directs: tuple[Place | str, ...],
+    onlys: tuple[Place, ...],
+) -> Chosen:
+    return Chosen(
+        users,
+        cgroups,
+        [*NEAR, *(each for each in directs if not isinstance(each, int | str))],
+        [each for each in directs if isinstance(each, int)],
+        [each for each in onlys if not isinstance(each, int)],
+        [each for each in onlys if isinstance(each, int)],
+    )
 
 
 async def _run(
@@ -390,6 +424,8 @@ async def _run(
         loop.create_task(PlayerNews(directories().socket, players, clock).run()),
         loop.create_task(teller.run()),
     ]
+    if redirection is not None and redirection.by_cgroup:
+        telling.append(loop.create_task(_follow_cgroups(redirection)))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
@@ -442,9 +478,18 @@ async def _listen(
             LedTo(name_ports[False], name_ports.get(True)),
             datagrams.open() if datagrams is not None else None,
         )
-        log.info("carries what its users connect to", but="local networks and VPNs go direct")
+        log.info("carries what it was told to", but="local networks and VPNs go direct")
     await asyncio.to_thread(say_who_chooses, directories().socket)
     await asyncio.get_running_loop().create_future()
+
+
+async def _follow_cgroups(redirection: Redirection) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        try:
+            await asyncio.to_thread(redirection.follow_cgroups)
+        except (HostError, OSError) as error:
+            log.warning("cannot follow the cgroups", why=str(error))
 
 
 def say_who_chooses(control: Path) -> None:

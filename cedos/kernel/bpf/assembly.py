@@ -49,6 +49,7 @@ class Helper(IntEnum):
     SETSOCKOPT = 49
     GETSOCKOPT = 57
     NETNS_COOKIE = 122
+    ANCESTOR_CGROUP = 123
 
 
 class Assembly:

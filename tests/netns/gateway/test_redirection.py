@@ -5,12 +5,14 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from cedos.kernel.bpf.programs import root_cgroup
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.deaths import (
     SIZE,
@@ -82,6 +84,56 @@ def test_who_is_redirected_and_who_is_not(laptop: Laptop) -> None:
     assert json.loads(said(laptop, *words, user=OTHER)) == [outside, [ORIGIN, 8080]]
     bound = TALK.replace(", 5)", f", 5, ('{outside}', 0))")
     assert json.loads(said(laptop, PYTHON, "-c", bound, "8080"))[0] == outside
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup of this host, with one below it."""
+    folder = root_cgroup(Path("/proc/self/mounts").read_text()) / f"cedos-test-{os.getpid()}.slice"
+    (folder / "below").mkdir(parents=True)
+    yield folder
+    for each in (folder / "below", folder):
+        with suppress(OSError):
+            each.rmdir()
+
+
+def test_programs_of_a_cgroup_whosever_they_are(laptop: Laptop, cgroup: Path) -> None:
+    laptop.serve_file(b"x")
+    talk = (PYTHON, "-c", TALK, "8080")
+    script = 'echo $$ > "$0/cgroup.procs"; exec setpriv --reuid="$1" --clear-groups "${@:2}"'
+
+    def inside(folder: Path, user: int) -> str:
+        done = laptop.near.run("bash", "-c", script, str(folder), str(user), *talk)
+        return str(json.loads(done.stdout)[0])
+
+    laptop.forward("--redirect-cgroup", "cedos-test-*.slice", "--redirect", str(USER))
+    assert inside(cgroup, OTHER) == "127.0.0.1"
+    assert inside(cgroup / "below", 0) == "127.0.0.1"
+    assert json.loads(said(laptop, *talk))[0] == "127.0.0.1", "a chosen user elsewhere"
+    assert json.loads(said(laptop, *talk, user=OTHER))[0] != "127.0.0.1"
+    # One that goes, and comes again: as a service that begins anew.
+    for each in (cgroup / "below", cgroup):
+        each.rmdir()
+    cgroup.mkdir()
+    deadline_s = time.monotonic() + 10
+    while inside(cgroup, OTHER) != "127.0.0.1":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+
+
+def test_only_what_goes_to_there(laptop: Laptop) -> None:
+    laptop.serve_file(b"x")
+    talk = (PYTHON, "-c", TALK, "8080")
+    forward = laptop.forward("--redirect", str(USER), "--only", ":443", "--only", ORIGIN)
+    assert json.loads(said(laptop, *talk))[0] == "127.0.0.1"
+    forward.terminate()
+    forward.wait()
+    forward = laptop.forward("--redirect", str(USER), "--only", ":8080")
+    assert json.loads(said(laptop, *talk))[0] == "127.0.0.1"
+    forward.terminate()
+    forward.wait()
+    laptop.forward("--redirect", str(USER), "--only", ":443", "--only", "2001:db8::/32")
+    assert json.loads(said(laptop, *talk))[0] != "127.0.0.1"
 
 
 def test_ipv6_and_ipv4_within_it(laptop: Laptop) -> None:

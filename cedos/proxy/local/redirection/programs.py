@@ -65,13 +65,18 @@ _PLACE_AT: Final = _ASKED_AT
 _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
+CGROUP_LEVELS: Final = 16
+"""Cgroups that lie deeper are not found."""
 _DRAWS: Final = 3  # one of four million addresses; a few thousand are taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectTables:
-    """Open maps: whose connections, by number; what goes direct; what was led to the proxy."""
+    """Open maps: whose connections, by number; what goes direct; what was led to the proxy.
+
+    Of `cgroups`, `only` and `only_ports` None: nobody asked for that.
+    """
 
     users: int
     direct: int
@@ -89,6 +94,13 @@ class RedirectTables:
 
     heard: int
     """By a place, with a socket's own port and no cookie: who has spoken first, is answered directly."""
+
+    cgroups: int | None = None
+    """Whose connections, too: the numbers of cgroups, for all that runs in them and below."""
+
+    only: int | None = None
+    only_ports: int | None = None
+    """Nothing goes to the proxy but what goes to one of these networks or ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +141,7 @@ def connect_program(
     that whoever would like it takes TCP. Other datagrams are led to addresses of places.
     """
     code = Assembly()
-    _unless_users(code, here, tables)
+    _unless_chosen(code, here, tables)
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
     code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
     code.look_up(tables.direct_ports, _KEY4_AT, "not_direct")
@@ -215,7 +227,7 @@ def sender_program(
         _show_place(code, version, tables, datagrams, "outside")
         code.jump(Opcode.JUMP, EXIT)
         code.label("outside")
-        _unless_users(code, here, tables)
+        _unless_chosen(code, here, tables)
         _put_destination(code, version)
         _unless_direct(code, tables)
         _put_own_port(code)
@@ -264,22 +276,48 @@ def direct_key(network: IPv4Network | IPv6Network) -> bytes:
     return struct.pack("=I", network.prefixlen + more) + address_bytes(network.network_address)
 
 
-def _unless_users(code: Assembly, here: Here, tables: RedirectTables) -> None:
-    """Ends it for sockets of elsewhere, of the proxy itself, and of users that are not redirected."""
+def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
+    """Ends it for sockets of elsewhere, of the proxy itself, and of who is not redirected."""
     code.unless_here(here.netns_cookie)
     code.call(Helper.CURRENT_PROCESS)
     code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
     code.jump(Opcode.IF_EQUAL, EXIT, 0, immediate=here.own_process)
     code.call(Helper.CURRENT_USER)
     code.put(Opcode.STORE, STACK, 0, _KEY4_AT)
-    code.look_up(tables.users, _KEY4_AT)
+    if tables.cgroups is None:
+        code.look_up(tables.users, _KEY4_AT)
+        return
+    code.look_up(tables.users, _KEY4_AT, "other_user")
+    code.jump(Opcode.JUMP, "chosen")
+    code.label("other_user")
+    # From the root downwards; level 0 is the root itself.
+    for level in range(1, CGROUP_LEVELS + 1):
+        code.put(Opcode.SET, 1, immediate=level)
+        code.call(Helper.ANCESTOR_CGROUP)
+        code.jump(Opcode.IF_EQUAL, EXIT, 0)
+        code.put(Opcode.STORE_WIDE, STACK, 0, _COOKIE_AT)
+        code.look_up(tables.cgroups, _COOKIE_AT, f"below_{level}")
+        code.jump(Opcode.JUMP, "chosen")
+        code.label(f"below_{level}")
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("chosen")
 
 
 def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
+    """Ends it for what goes to a direct network, or not to one of those that alone are led."""
     code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
     code.look_up(tables.direct, _DIRECT_AT, "far")
     code.jump(Opcode.JUMP, EXIT)
     code.label("far")
+    if tables.only is None or tables.only_ports is None:
+        return
+    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+    code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
+    code.look_up(tables.only_ports, _KEY4_AT, "other_port")
+    code.jump(Opcode.JUMP, "led")
+    code.label("other_port")
+    code.look_up(tables.only, _DIRECT_AT)
+    code.label("led")
 
 
 def _show_place(

@@ -1,4 +1,4 @@
-"""Users' connections, led to the local proxy for as long as this process lives."""
+"""Programs' connections, led to the local proxy for as long as this process lives."""
 
 import os
 import socket
@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, PrivilegeError
+from cedos.kernel.bpf.marked_program import own_cgroup
 from cedos.kernel.bpf.programs import (
     CONNECTS,
     AttachType,
@@ -33,9 +34,11 @@ from cedos.kernel.netlink import (
 from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.proxy.local.redirection import programs
+from cedos.proxy.local.redirection.chosen_cgroups import chosen_cgroups
 from cedos.proxy.local.redirection.programs import Here, LedDatagrams, LedTo, RedirectTables
 
 _MOST_USERS: Final = 1024
+_MOST_CGROUPS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
 _HOLD_S: Final = 60
@@ -44,6 +47,7 @@ _HOLD_S: Final = 60
 _PRESENT: Final = b"\1\0\0\0"
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PROCESSES: Final = Path("/proc/self/ns/pid")
+_OWN_CGROUP: Final = Path("/proc/self/cgroup")
 # The inode of the processes' namespace that the kernel began with (linux/proc_ns.h).
 _FIRST_PROCESSES: Final = 0xEFFFFFFC
 _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPEERNAME}
@@ -51,6 +55,25 @@ _SENDERS: Final = {4: AttachType.UDP4_RECVMSG, 6: AttachType.UDP6_RECVMSG}
 _SIX: Final = frozenset({AttachType.INET6_CONNECT, AttachType.UDP6_SENDMSG})
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is led to the proxy.
+
+    Attributes:
+        users: whose connections, by number.
+        cgroups: whose, too: programs', by path or name (`chosen_cgroups`).
+        direct, direct_ports: what goes where it was going, without the proxy.
+        only, only_ports: if there are any, nothing but what goes to one of them is led.
+    """
+
+    users: Collection[int]
+    cgroups: Collection[str] = ()
+    direct: Collection[IPv4Network | IPv6Network] = ()
+    direct_ports: Collection[int] = ()
+    only: Collection[IPv4Network | IPv6Network] = ()
+    only_ports: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,35 +114,33 @@ def _refusals() -> Iterator[None]:
 class Redirection:
     """Nothing is redirected before `attach`; whatever ends the process ends it.
 
-    Args:
-        users: whose connections, by number.
-        networks, ports: what goes where it was going, without the proxy.
-
     Raises:
         PrivilegeError: CAP_BPF or CAP_NET_ADMIN is missing.
         HostError: this kernel cannot do it.
     """
 
-    def __init__(
-        self,
-        users: Collection[int],
-        networks: Collection[IPv4Network | IPv6Network],
-        ports: Collection[int],
-    ) -> None:
+    def __init__(self, chosen: Chosen) -> None:
         # A program sees processes as the first namespace numbers them.
-        if os.geteuid() in users and _PROCESSES.stat().st_ino != _FIRST_PROCESSES:
+        self._contained = _PROCESSES.stat().st_ino != _FIRST_PROCESSES
+        if os.geteuid() in chosen.users and self._contained:
             raise HostError(
                 "within a container the proxy cannot redirect the user that it runs as: run it as"
                 " another one"
             )
+        self._chosen = chosen
+        self._known_cgroups: dict[int, Path] = {}
+        self._refused = False
         self._routes: Requester | None = None
         self._kept = ExitStack()
         with _refusals(), ExitStack() as stack:
             self._users = self._map(stack, 4, 4, _MOST_USERS)
-            self._direct = self._map(
-                stack, programs.DIRECT_KEY_BYTES, 4, _MOST_DIRECT, MapType.LPM_TRIE
-            )
-            self._ports = self._map(stack, 4, 4, _MOST_DIRECT)
+            self._cgroups = self._map(stack, 8, 4, _MOST_CGROUPS) if chosen.cgroups else None
+            self._direct = self._places_map(stack, chosen.direct)
+            self._direct_ports = self._ports_map(stack, chosen.direct_ports)
+            self._only = self._only_ports = None
+            if chosen.only or chosen.only_ports:
+                self._only = self._places_map(stack, chosen.only)
+                self._only_ports = self._ports_map(stack, chosen.only_ports)
             self._asked = self._map(
                 stack, 8, programs.ASKED.size, _MOST_CONNECTIONS, MapType.LRU_HASH
             )
@@ -150,13 +171,47 @@ class Redirection:
             self._heard = self._map(
                 stack, programs.PLACE.size, 4, _MOST_CONNECTIONS, MapType.LRU_HASH
             )
-            for user in users:
+            for user in chosen.users:
                 self._users[programs.NUMBER.pack(user)] = _PRESENT
-            for network in networks:
-                self._direct[programs.direct_key(network)] = _PRESENT
-            for port in ports:
-                self._ports[programs.NUMBER.pack(programs.kernel_port(port))] = _PRESENT
+            self.follow_cgroups()
             self._kept = stack.pop_all()
+
+    @property
+    def by_cgroup(self) -> bool:
+        return self._cgroups is not None
+
+    def follow_cgroups(self) -> None:
+        """Reads which of the chosen cgroups there are now: a service that begins anew has another one.
+
+        HostError: in a container, the proxy's own is among them.
+        """
+        table, words = self._cgroups, self._chosen.cgroups
+        if table is None:
+            return
+        root = root_cgroup(_MOUNTS.read_text())
+        found = chosen_cgroups(root, words)
+        if self._contained:
+            own = own_cgroup(_MOUNTS.read_text(), _OWN_CGROUP.read_text())
+            if any(own.is_relative_to(each) for each in found.values()):
+                raise HostError(
+                    "within a container the proxy cannot redirect the cgroup that it runs in"
+                )
+        for number in self._known_cgroups.keys() - found.keys():
+            with suppress(OSError):
+                del table[programs.COOKIE.pack(number)]
+            _log.info("a cgroup has gone", cgroup=str(self._known_cgroups[number]))
+        refused = ""
+        for number in found.keys() - self._known_cgroups.keys():
+            try:
+                table[programs.COOKIE.pack(number)] = _PRESENT
+            except OSError as error:
+                refused = str(error)
+                del found[number]
+            else:
+                _log.info("carries what is sent from a cgroup", cgroup=str(found[number]))
+        if refused and not self._refused:
+            _log.warning("not all of the cgroups are redirected", most=_MOST_CGROUPS, why=refused)
+        self._known_cgroups, self._refused = found, bool(refused)
 
     def attach(
         self, proxy: LedTo, names: LedTo | None = None, datagrams: LedDatagrams | None = None
@@ -168,13 +223,16 @@ class Redirection:
         tables = RedirectTables(
             self._users.file,
             self._direct.file,
-            self._ports.file,
+            self._direct_ports.file,
             self._asked.file,
             self._arrived.file,
             self._named.file,
             self._places.file,
             self._sent_to.file,
             self._heard.file,
+            self._cgroups.file if self._cgroups is not None else None,
+            self._only.file if self._only is not None else None,
+            self._only_ports.file if self._only_ports is not None else None,
         )
         with _refusals():
             here = Here(netns_cookie(), os.getpid())
@@ -259,6 +317,20 @@ class Redirection:
     ) -> BpfMap:
         made = BpfMap(key_bytes, value_bytes, entries, kind)
         stack.callback(made.close)
+        return made
+
+    def _places_map(
+        self, stack: ExitStack, networks: Collection[IPv4Network | IPv6Network]
+    ) -> BpfMap:
+        made = self._map(stack, programs.DIRECT_KEY_BYTES, 4, _MOST_DIRECT, MapType.LPM_TRIE)
+        for network in networks:
+            made[programs.direct_key(network)] = _PRESENT
+        return made
+
+    def _ports_map(self, stack: ExitStack, ports: Collection[int]) -> BpfMap:
+        made = self._map(stack, 4, 4, _MOST_DIRECT)
+        for port in ports:
+            made[programs.NUMBER.pack(programs.kernel_port(port))] = _PRESENT
         return made
 
     def _link(self, cgroup: int, code: bytes, kind: ProgramType, where: AttachType) -> None:

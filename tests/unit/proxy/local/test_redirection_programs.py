@@ -1,6 +1,7 @@
 """What the programs and the proxy tell each other by tables."""
 
 import struct
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
@@ -57,6 +58,21 @@ def test_a_prefix_of_ipv4_lies_within_its_mapped_one(address: Any, length: int) 
 def test_what_is_near_never_reaches_the_proxy(address: str, near: bool) -> None:
     assert is_near(address) is near
     assert any(ip_address(address) in each for each in NEAR) is near
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cgroups": 12},
+        {"only": 13, "only_ports": 14},
+        {"cgroups": 12, "only": 13, "only_ports": 14},
+    ],
+)
+def test_cgroups_and_chosen_places_are_looked_up_only_where_wanted(more: dict[str, int]) -> None:
+    here, led = Here(1 << 40, 1234), LedTo(4711, 4712)
+    plain = programs.connect_program(6, here, TABLES, led, None, None)
+    found = programs.connect_program(6, here, replace(TABLES, **more), led, None, None)
+    assert len(plain) < len(found) < 8 * 4096  # instructions that every kernel takes
 
 
 def test_programs_are_small_and_end() -> None:
