@@ -47,7 +47,7 @@ def command(since: str, as_json: bool) -> None:
 
     Below are the servers whose connections carried most, those over metered networks first: of those
     that are open now, and the last 200,000 that have ended (`max_rows` in [history]), each with all that
-    it carried.
+    it carried. What ended while no daemon ran is in no row.
 
     A server behind a gateway has a row of its own, "github.com (through gw.example.org)". Where the
     session with the gateway used several networks at once, its connections' bytes are shared out among
