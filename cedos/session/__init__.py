@@ -29,8 +29,4 @@ def __getattr__(name: str) -> Any:
         from cedos.session.sockets import connection  # noqa: PLC0415
 
         return getattr(connection, name)
-    if name == "blocking":
-        from cedos.session.sockets import blocking  # noqa: PLC0415
-
-        return blocking
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,8 +6,8 @@ import socket
 from typing import Any
 
 from cedos import session
+from cedos.session import blocking
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import blocking
 
 
 class Peer:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from cedos import session
-from cedos.session.sockets import blocking
+from cedos.session import blocking
 from emu.workloads.sessions.peer import Peer
 
 SIZE: Final = 100

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.sockets import blocking
+from cedos.session import blocking
 from emu.workloads.sessions.peer import Peer
 
 _PIECE_BYTES: Final = 1 << 16

@@ -1,7 +1,7 @@
 """BSD-like sockets over sessions: what a program that uses `socket` needs to change is one import.
 
-    from cedos.session import blocking
-    s = blocking.create_connection(("server.example", 9000))
+    import cedos.session.blocking as socket
+    s = socket.create_connection(("server.example", 9000))
 
 The server's key is the one in the user's file (`cedos.session.known_hosts`), or that of SO_SERVER_KEY. A
 socket works from any thread, blocks or does not as `settimeout` says, has files (`makefile`), and its
@@ -10,6 +10,8 @@ socket works from any thread, blocks or does not as `settimeout` says, has files
 with labels: `begin_irob`, `irob_send`, `end_irob`, `ms_send`, `ms_recv` (dissertation, Table 2.2).
 """
 
+import asyncio
+import atexit
 import builtins
 import contextlib
 import errno
@@ -73,6 +75,8 @@ _SENT_WITH: Final = bsd.MSG_NOSIGNAL | bsd.MSG_DONTWAIT | bsd.MSG_MORE
 _READ_WITH: Final = MSG_PEEK | MSG_DONTWAIT | MSG_WAITALL
 _READ_AHEAD: Final = 1 << 20
 _FIRST_PATH_S: Final = 30.0
+_AT_EXIT_S: Final = 3.0
+"""So long a program that ends waits, at most, until what it sent has arrived."""
 _DEFAULT_TIMEOUT: Final = object()
 _NEVER_NAMED: Final = {"SocketType", "close", "dup", "fromfd", "recv_fds", "send_fds", "socketpair"}
 """Names of the standard library's module that make or take sockets of the kernel's."""
@@ -405,6 +409,7 @@ class socket:  # noqa: N801 - as the standard library's
                 background.spawn(_close(connection))
                 return
             self._connection = connection
+            _connections.add(connection)
         paths = list(connection.flow.paths.values())
         if paths:
             self._peer = paths[0].peer_address()
@@ -722,7 +727,10 @@ class socket:  # noqa: N801 - as the standard library's
     # Ending
 
     def close(self) -> None:
-        """Ends the session; what was sent still arrives, as long as this process lives and it can."""
+        """Ends the session; what was sent still arrives, if it can.
+
+        A program that ends waits three seconds for that, one that is killed does not.
+        """
         self._to_close = True
         if self._io_refs > 0:  # files of it are open
             return
@@ -935,6 +943,24 @@ async def _close(connection: Connection) -> None:
         await connection.close()
     except SessionError:
         return  # nobody is left to be told
+
+
+_connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
+
+
+def _end_all() -> None:
+    """For a program that ends without `close`, what the kernel does for its TCP connections."""
+    if open_ones := list(_connections):
+        with contextlib.suppress(OSError):
+            run(_close_all(open_ones), _AT_EXIT_S)
+
+
+async def _close_all(connections: Iterable[Connection]) -> None:
+    await asyncio.gather(*map(_close, connections))
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_connections.clear)  # they are the parent's
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,8 @@ import errno
 import os
 import select
 import socket as bsd
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +16,8 @@ import pytest
 
 from cedos.errors import ConfigError, SessionRefusedError
 from cedos.model import Bulk, Label, Urgency
+from cedos.session import blocking
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import blocking
 
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
 
@@ -316,3 +318,43 @@ def test_several_threads_wait_at_once(pair: tuple[blocking.socket, blocking.sock
         each.join(30)
     assert not failed
     assert not any(each.is_alive() for each in threads)
+
+
+FORGETFUL = """
+import os, sys
+import cedos.session.blocking as socket
+from cedos.session.protocol.crypto import KeyPair
+
+one = socket.socket()
+one.setsockopt(socket.SOL_SESSION, socket.SO_KEY, KeyPair(os.urandom(32)))
+one.setsockopt(socket.SOL_SESSION, socket.SO_SERVER_KEY, bytes.fromhex(sys.argv[2]))
+one.connect(("127.0.0.1", int(sys.argv[1])))
+kept = [one, one.makefile("rb")]
+one.sendall(bytes(3_000_000))
+if (child := os.fork()) == 0:
+    sys.exit()  # its parent's session goes on
+os.waitpid(child, 0)
+one.sendall(b"x")
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "one.close()", "raise RuntimeError"])
+def test_a_program_that_ends_has_said_what_it_sent_and_that_it_ends(end: str) -> None:
+    key = KeyPair(os.urandom(32))
+    listening = blocking.socket()
+    listening.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, key)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    program = [sys.executable, "-c", FORGETFUL.format(end=end), str(port), key.public.hex()]
+    with subprocess.Popen(program, stderr=subprocess.DEVNULL) as client:
+        server, _ = listening.accept()
+        server.settimeout(20)
+        got = 0
+        while data := server.recv(1 << 20):
+            got += len(data)
+        assert got == 3_000_001
+        server.close()
+        assert client.wait(20) == {"": 0, "sys.exit(3)": 3, "one.close()": 0}.get(end, 1)
+    listening.close()

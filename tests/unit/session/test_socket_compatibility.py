@@ -23,10 +23,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from cedos.session import keys
+from cedos.session import blocking, keys
 from cedos.session.known_hosts import KnownHosts, KnownServer
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import blocking
 
 BODY = random.Random(5).randbytes(3_000_000)
 
