@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -74,3 +75,13 @@ async def test_a_page_that_a_network_could_not_lead_to_tells_nothing() -> None:
     """Else another network, where it answers, would make this one a portal's."""
     found = await check(LO6, TestPage.of("http://127.0.0.1:9/", ""), 2.0)
     assert found.verdict is PortalVerdict.UNCLEAR
+
+
+async def test_a_router_that_answers_no_names_is_no_portal_where_nobody_said_it_would() -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as silent:
+        silent.bind(("::1", 0))
+        port = silent.getsockname()[1]
+        page = TestPage.of("http://page.test/", "")
+        guessed = replace(LO6, resolvers=(), gateways=(SIX,))
+        assert (await check(guessed, page, 0.4, port)).verdict is PortalVerdict.UNCLEAR
+        assert (await check(LO6, page, 0.4, port)).verdict is PortalVerdict.SILENT
