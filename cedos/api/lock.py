@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -26,6 +27,7 @@ _NAME: Final = "\0cedos-steers-this-network-namespace"
 _ROOT: Final = 0
 _PID_BYTES: Final = 32
 _ENDING_S: Final = 0.5
+_BETWEEN_S: Final = 0.02
 _log = structlog.get_logger(__name__)
 
 
@@ -108,8 +110,23 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
 @contextmanager
 def namespace_held() -> Iterator[None]:
     """Holds this network namespace's name for as long as the block lasts; AlreadyRunningError."""
-    with _namespace_name():
-        yield
+    with _namespace_name() as holding:
+        asked = threading.Thread(target=_let_go, args=(holding,), daemon=True)
+        asked.start()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                holding.shutdown(socket.SHUT_RDWR)
+            asked.join()
+
+
+def _let_go(holding: socket.socket) -> None:
+    """Who asks who holds the name has its answer with the connection; kept, two of them leave no room."""
+    with suppress(OSError):  # (it is shut down)
+        while True:
+            holding.accept()[0].close()
+            time.sleep(_BETWEEN_S)  # whoever asks without end does not keep us busy
 
 
 def _namespace_name() -> socket.socket:

@@ -14,7 +14,8 @@ def sentence(name: str, held: Calibration | None) -> str:
         return ""
     times = 1.0 / held.expected_over_actual_median
     inside = round(held.coverage90 * held.n)
-    how = "" if 0.95 <= times < 1.05 else f"{times:.2g} times "
+    factor = f"{times:.0f}" if times >= 99.5 else f"{times:.2g}"
+    how = "" if 0.95 <= times < 1.05 else f"{factor} times "
     return (
         f"{name}: transfers took {how}as long as expected (median of {held.n});"
         f" {inside} of {held.n} were within the 90 % interval"

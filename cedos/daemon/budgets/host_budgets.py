@@ -163,7 +163,7 @@ class HostBudgets:
         self._keep(budget)
         await self._read_battery()
         self.tick()
-        supply = price_text.amount(budget.supply, budget.resource)
+        supply = price_text.amount(self.keepers[budget.name].budget.supply, budget.resource)
         _log.info("a budget was set", name=budget.name, supply=supply, until=budget.until)
 
     def _open_file(self) -> None:
@@ -272,8 +272,10 @@ class HostBudgets:
             return
         for name, keeper in list(self.keepers.items()):
             # What it holds when it begins to be used up is the supply; so too after a daemon's start,
-            # unless an earlier one has begun this very discharge.
-            begins = before is None or not before.discharging or not keeper.budget.supply
+            # unless an earlier one has begun this very discharge, and where it holds more than then: it
+            # was charged while nobody looked, in sleep say.
+            more = now.energy_j > keeper.budget.supply
+            begins = before is None or not before.discharging or more
             if keeper.budget.battery and begins:
                 supply = max(now.energy_j, self._earlier_supply(name) if before is None else 0.0)
                 shown = wall(self._clock()).isoformat(timespec="seconds")

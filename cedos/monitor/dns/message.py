@@ -11,11 +11,14 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 
 from cedos.model import Address
 
+A, AAAA = 1, 28
+"""Kinds of records: a name's IPv4 addresses, and those of IPv6."""
+
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")
 _RECORD = struct.Struct("!2HIH")
 _RESPONSE, _TRUNCATED, _RECURSE, _RECURSES, _CODE = 0x8000, 0x0200, 0x0100, 0x0080, 0x000F
-_A, _AAAA, _IN = 1, 28, 1
+_IN = 1
 _KIND = 0x7800  # 0: a query; others are updates and the like
 _NO_ERROR, _FAILED, _NO_SUCH_NAME = 0, 2, 3
 _POINTER = 0xC0
@@ -54,8 +57,8 @@ class DnsReply:
     addresses: tuple[Address, ...]
 
 
-def question(number: int, name: str) -> bytes:
-    """The question for the IPv4 address of `name`; ValueError where that is no valid name."""
+def question(number: int, name: str, kind: int = A) -> bytes:
+    """The question for an address of `name`; ValueError where that is no valid name."""
     labels = name.rstrip(".").split(".")
     try:
         encoded = [label.encode("ascii") for label in labels]
@@ -64,7 +67,7 @@ def question(number: int, name: str) -> bytes:
     if len(name.rstrip(".")) > _MAX_NAME or any(not 0 < len(e) <= _MAX_LABEL for e in encoded):
         raise ValueError(f"{name!r} is no domain name")
     body = b"".join(bytes((len(label),)) + label for label in encoded) + b"\0"
-    return _HEADER.pack(number, _RECURSE, 1, 0, 0, 0) + body + _QUESTION.pack(_A, _IN)
+    return _HEADER.pack(number, _RECURSE, 1, 0, 0, 0) + body + _QUESTION.pack(kind, _IN)
 
 
 def asked(data: bytes) -> tuple[str, int] | None:
@@ -134,9 +137,9 @@ def _addresses(data: bytes, offset: int, count: int) -> list[Address]:
         kind, family, _, length = _RECORD.unpack_from(data, name[1])
         offset = name[1] + _RECORD.size + length
         octets = data[offset - length : offset]
-        if family == _IN and kind == _A and len(octets) == 4:
+        if family == _IN and kind == A and len(octets) == 4:
             found.append(IPv4Address(octets))
-        elif family == _IN and kind == _AAAA and len(octets) == 16:
+        elif family == _IN and kind == AAAA and len(octets) == 16:
             found.append(IPv6Address(octets))
     return found
 
@@ -145,7 +148,7 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC)
 
 
-def fault(data: bytes, number: int, name: str, kind: int = _A) -> DnsFault | None:
+def fault(data: bytes, number: int, name: str, kind: int = A) -> DnsFault | None:
     """What is wrong with a datagram as the answer to the question `number` for `name`; None: nothing.
 
     That a name does not exist is an honest answer. A FOREIGN one is to be ignored, since the right

@@ -41,7 +41,11 @@ async def check(
             found = await _addresses(network, page.host, timeout_s * _NAMES_SHARE, port)
             if isinstance(found, PortalFinding):
                 return found
-            return judge(page, await _fetch(network, found, page))
+            reached = [each for each in found if each.version in _versions(network)]
+            if not reached:
+                why = f"{page.host} has no address that this network could lead to"
+                return PortalFinding(PortalVerdict.UNCLEAR, why)
+            return judge(page, await _fetch(network, reached[0], page))
     except TimeoutError:
         return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
     except OSError as error:
@@ -59,13 +63,17 @@ async def _addresses(
     if not resolvers:
         return PortalFinding(PortalVerdict.UNCLEAR, "it is not known whom to ask for names")
     unreal = f"{secrets.token_hex(8)}.invalid"
+    # A network of IPv6 alone leads to no IPv4 address.
+    kind = message.A if 4 in _versions(network) else message.AAAA
     names = await asyncio.gather(
-        *(_resolve(network, resolvers[0], name, timeout_s, port) for name in (host, unreal))
+        *(_resolve(network, resolvers[0], name, kind, timeout_s, port) for name in (host, unreal))
     )
     asked = dict(zip((host, unreal), names, strict=True))
     if address := same_private_address({n: found for n, found in asked.items() if found}):
         why = f"every name is answered with {address}"
         return PortalFinding(PortalVerdict.CAPTIVE, why, origin(address), likeness=f"dns {address}")
+    if names[0] is None and not network.resolvers:
+        return PortalFinding(PortalVerdict.UNCLEAR, "its router answers no names")
     if names[0] is None:
         return PortalFinding(PortalVerdict.SILENT, "names are not answered")
     # Where names that do not exist are given to an advertiser, the page's own may still be right.
@@ -73,11 +81,11 @@ async def _addresses(
 
 
 async def _resolve(
-    network: Network, resolver: Address, name: str, timeout_s: float, port: int
+    network: Network, resolver: Address, name: str, kind: int, timeout_s: float, port: int
 ) -> Sequence[Address] | None:
     """The addresses given for a name, in honesty or not; None without an answer."""
     number = secrets.randbits(16)
-    question = message.question(number, name)
+    question = message.question(number, name, kind)
     loop = asyncio.get_running_loop()
     with (
         interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
@@ -89,24 +97,25 @@ async def _resolve(
                 await loop.sock_sendall(asker, question)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_ASK_AGAIN_S):
-                        return await _answer(asker, number, name)
+                        return await _answer(asker, number, name, kind)
     return None
 
 
-async def _answer(asker: socket.socket, number: int, name: str) -> Sequence[Address]:
+async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Sequence[Address]:
     loop = asyncio.get_running_loop()
     while True:
         data = await loop.sock_recv(asker, 4096)
-        if message.fault(data, number, name) is not message.DnsFault.FOREIGN:
+        if message.fault(data, number, name, kind) is not message.DnsFault.FOREIGN:
             reply = message.parse(data)
             return reply.addresses if reply is not None else ()
 
 
-async def _fetch(network: Network, addresses: Sequence[Address], page: TestPage) -> bytes:
+def _versions(network: Network) -> set[int]:
+    return {each.version for each in network.addresses if not each.is_link_local}
+
+
+async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:
     loop = asyncio.get_running_loop()
-    versions = {address.version for address in network.addresses}
-    reachable = [address for address in addresses if address.version in versions]
-    target = (reachable or list(addresses))[0]
     with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as fetcher:
         await own_flows.connected(fetcher, target, page.port, network.index)
         await loop.sock_sendall(fetcher, page.request())

@@ -15,6 +15,11 @@ from predictors.calibration import Calibration
         " 90 % interval",
     ),
     (
+        Calibration(8, 1 / 132, 0.1, 0.125),
+        "wlan0: transfers took 132 times as long as expected (median of 8); 1 of 8 were within the 90 %"
+        " interval",
+    ),
+    (
         Calibration(20, 1.01, 0.6, 0.85),
         "wlan0: transfers took as long as expected (median of 20); 17 of 20 were within the 90 %"
         " interval",

@@ -40,6 +40,26 @@ async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
     assert keeper.spent == 0.0
 
 
+async def test_a_battery_that_was_charged_in_sleep_begins_anew(host: Host) -> None:
+    """Both before and after it was being used up."""
+    await host.budgets.set(BATTERY)
+    host.power.now = Battery(0.8, True, 1.6e5, 10.0)
+    await host.budgets._read_battery()
+    host.tick()
+    assert host.budgets.keepers["battery"].budget.supply == 1.6e5
+    assert host.spent("battery") == 0.0
+    host.power.now = Battery(0.7, True, 1.4e5, 10.0)
+    await host.budgets._read_battery()
+    assert host.spent("battery") == 2e4
+
+
+async def test_the_log_says_what_a_battery_gives(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await host.budgets.set(BATTERY)
+    assert "100 kJ" in capsys.readouterr().out
+
+
 async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Host) -> None:
     await host.budgets.set(BATTERY)
     host.power.now = Battery(0.4, True, 6e4, 10.0)
