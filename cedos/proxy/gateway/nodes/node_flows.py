@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
@@ -26,7 +26,12 @@ from cedos.proxy.gateway.nodes.node_figures import NodeFigures
 from cedos.proxy.gateway.nodes.node_messages import packed_address, shown_address
 from cedos.proxy.gateway.nodes.passed_connections import MOST as MOST_PASSED
 from cedos.proxy.gateway.nodes.passed_connections import PassedConnections
-from cedos.proxy.gateway.nodes.redis_link import RedisLink, StoreAwayError
+from cedos.proxy.gateway.nodes.redis_link import (
+    Calls,
+    RedisLink,
+    StoreAwayError,
+    StoreBusyError,
+)
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, expires_unix_s
@@ -177,11 +182,19 @@ class NodeFlows:
         """How many clients' connections are carried to other nodes now."""
         return 0 if self._passed is None else len(self._passed)
 
-    async def find(self, flow_id: bytes) -> FoundFlow:
+    async def find(self, flow_id: bytes) -> FoundFlow | None:
+        try:
+            return await self._find(flow_id, self._link.ask)
+        except StoreBusyError:
+            return None
+
+    async def _find(
+        self, flow_id: bytes, by: Callable[[str, Calls], Awaitable[list[Any]]]
+    ) -> FoundFlow:
         flow, place = self._values.name(_FLOW, flow_id), self._values.name(_PLACE, flow_id)
         asked = [(flow, (_VALUE_BYTES,)), (place, (_PLACE_BYTES + ADDED_BYTES,))]
         try:
-            value, at = await self._link.run(_READ, asked)
+            value, at = await by(_READ, asked)
         except StoreAwayError:
             return FoundFlow()
         record, found = self._opened(flow, flow_id, value), self._opened_place(place, at)
@@ -273,9 +286,11 @@ class NodeFlows:
     async def _begins_anew(self, place: tuple[str, int]) -> bool:
         name = self._anew(place)
         try:
-            (value,) = await self._link.run(_READ, [(name, (ADDED_BYTES,))])
+            (value,) = await self._link.ask(_READ, [(name, (ADDED_BYTES,))])
         except StoreAwayError:
             return False
+        except StoreBusyError:
+            return True  # as nobody knows: its client tries again
         try:
             if not isinstance(value, bytes) or self._values.open(name, value) != b"":
                 return False
@@ -428,7 +443,7 @@ class NodeFlows:
     async def _let_go(self, record: bytes) -> bool:
         """Another node seems to have a client that is here: whether it has."""
         flow_id = record[:16]
-        found = (await self.find(flow_id)).record
+        found = (await self._find(flow_id, self._link.run)).record
         if self._link.away:
             raise StoreAwayError
         mine = Credentials.from_bytes(record[:CREDENTIALS_BYTES]).seen
@@ -488,7 +503,7 @@ class NodeFlows:
         for credentials, result in zip(living, done, strict=True):
             flow_id = credentials.flow_id
             if result == 0:
-                found = (await self.find(flow_id)).record
+                found = (await self._find(flow_id, self._link.run)).record
                 seen = (
                     0 if found is None else Credentials.from_bytes(found[:CREDENTIALS_BYTES]).seen
                 )

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import redis.asyncio
 from doubles.redis_server import RedisServer
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio.client import Pipeline
 
 from cedos.errors import ConfigError
 from cedos.proxy.gateway.nodes import node_flows
 from cedos.proxy.gateway.nodes.node_flows import NodeFlows
-from cedos.proxy.gateway.nodes.redis_link import RedisLink
+from cedos.proxy.gateway.nodes.redis_link import RedisLink, StoreAwayError
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES
@@ -239,6 +241,56 @@ async def test_a_question_to_redis_that_is_cancelled_ends(
             with pytest.raises(asyncio.CancelledError):
                 await asking
         await link.close()
+
+
+@pytest.mark.anyio
+async def test_a_turn_ends_whatever_redis_does(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wait_for` may lose that it was cancelled; the answers would be read for as long as some come."""
+    link = RedisLink(RedisTarget.parse(server.target), lambda: None)
+    await link.begin()
+
+    async def deaf(*_words: object, **_options: object) -> list[Any]:
+        for _ in range(20):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.3)
+        return []
+
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as patched:
+        patched.setattr(Pipeline, "execute", deaf)
+        asked = [link.run("return 1", [("key", ())]) for _ in range(8)]
+        began_s = loop.time()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(each) for each in answers} == {StoreAwayError}
+        assert loop.time() - began_s < 1.5
+    await until(lambda: not link.away)
+    assert await link.run("return 1", [("key", ())]) == [1]
+    await link.close()
+
+
+@pytest.mark.anyio
+async def test_nobody_waits_long_for_a_turn(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that is slow, and many who ask: some come again, none hears that nothing is known."""
+    one = await make()
+    written = record(credentials())
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    execute = Pipeline.execute
+
+    async def slow(pipeline: Any, *words: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.15)
+        return await execute(pipeline, *words, **options)
+
+    monkeypatch.setattr(Pipeline, "execute", slow)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    found = await asyncio.gather(*(one.flows.find(written[:16]) for _ in range(100)))
+    assert loop.time() - began_s < 1.6
+    assert 4 <= sum(each is not None and each.record == written for each in found) <= 32
+    assert sum(each is None for each in found) >= 68
+    assert one.flows.answers
 
 
 def bad_values(good: bytes) -> list[bytes]:

@@ -166,6 +166,23 @@ async def test_old_hellos_gain_nothing_and_are_bounded(nodes: Nodes) -> None:
     writer.close()
 
 
+async def test_who_comes_where_nobody_has_time_to_ask_loses_nothing(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = await nodes.echoed()
+    await nodes.quiet()
+
+    async def find(_flow_id: bytes) -> None:
+        return None
+
+    monkeypatch.setattr(nodes.stores[1], "find", find)
+    got, says = await said(nodes, 1, hello(nodes))
+    assert await asyncio.wait_for(got.read(), 5) == b"", "closed without a word"
+    says.close()
+    await said_through(reader, writer, b"still here")
+    writer.close()
+
+
 async def test_a_client_has_no_more_than_its_share(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
