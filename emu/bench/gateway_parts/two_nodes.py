@@ -212,7 +212,8 @@ async def _stored(target: str) -> dict[str, float]:
             flow_id, secret = os.urandom(16), os.urandom(32)
             proves = Credentials(flow_id, secret, peer, Suite.AES_128_GCM)
             flows.write(proves.to_bytes() + idle)
-        await flows.close()  # which writes them
+        await flows._flush()
+        await flows.close()
         took_s = time.process_time() - began_s
         used = server.info("memory")["used_memory"] - before
     if flows.figures.written != _RECORDS:

@@ -45,6 +45,7 @@ MOST_OF_A_CLIENT: Final = 256
 programs that fetch."""
 
 _SOON_S: Final = 0.2
+_END_S: Final = 1.0
 _LOOKS_S: Final = 5.0
 _AT_ONCE: Final = 256
 _TIDIED: Final = 4_096
@@ -131,7 +132,9 @@ class NodeFlows:
         self._of_client: Counter[bytes] = Counter()
         self._client_of: dict[bytes, bytes] = {}
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._ends = asyncio.Event()
         self._all = False
         self._mark = b""
         self._refused_s: float | None = None  # when first, since all were written
@@ -154,7 +157,8 @@ class NodeFlows:
     def begin(self, here: FlowsHere) -> None:
         self._here = here
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._write_on()), loop.create_task(self._look_on())]
+        self._writing = loop.create_task(self._write_on())
+        self._looking = loop.create_task(self._look_on())
 
     @property
     def answers(self) -> bool:
@@ -258,20 +262,31 @@ class NodeFlows:
         await self._say_anew()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         if self._door is not None:
             await self._door.close()
         if self._passed is not None:
             await self._passed.close()
-        with suppress(StoreAwayError):
-            await self._flush()
+        await self._write_the_rest()
         if self._handed_over:  # (to pack all may have taken longer than the mark is believed)
             await self._say_anew()
         await self._link.close()
 
     # Inside
+
+    async def _write_the_rest(self) -> None:
+        """What is under way is not cancelled: nobody would write it again."""
+        self._ends.set()
+        self._wake.set()
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_on())
+        await asyncio.wait({self._writing}, timeout=_END_S)
+        if not self._writing.done():
+            _log.warning("Redis is slow: not all sessions are left to other nodes")
+            self._writing.cancel()
+        await asyncio.gather(self._writing, return_exceptions=True)
 
     def _anew(self, place: tuple[str, int]) -> str:
         return self._values.name("anew", f"{place[0]} {place[1]}".encode())
@@ -342,7 +357,10 @@ class NodeFlows:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await asyncio.sleep(_SOON_S)  # what changes again meanwhile is one write
+            with suppress(TimeoutError):  # what changes again meanwhile is one write
+                async with asyncio.timeout(_SOON_S):
+                    await self._ends.wait()
+            last = self._ends.is_set()
             try:
                 await self._flush()
                 if self._all:
@@ -353,6 +371,8 @@ class NodeFlows:
                 self._to_drop.clear()
                 self._to_place.clear()
                 self._to_leave.clear()
+            if last:
+                return
 
     async def _flush(self) -> None:
         for kind, waiting in ((_FLOW, self._to_drop), (_PLACE, self._to_leave)):

@@ -293,6 +293,54 @@ async def test_nobody_waits_long_for_a_turn(make: Any, monkeypatch: pytest.Monke
     assert one.flows.answers
 
 
+@pytest.mark.anyio
+async def test_what_is_being_written_when_a_node_ends_is_written(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, begun = Pipeline.execute, asyncio.Event()
+
+    async def slow(pipeline: Any, *words: Any, **options: Any) -> Any:
+        if any(node_flows._WRITE in words for words, _ in pipeline.command_stack):
+            begun.set()
+            await asyncio.sleep(0.2)
+        return await execute(pipeline, *words, **options)
+
+    one = await make()
+    monkeypatch.setattr(Pipeline, "execute", slow)
+    one.flows.write(record(credentials(1)))
+    await begun.wait()
+    one.flows.write(record(credentials(2)))
+    await one.flows.close()
+    assert len(await flow_names(raw)) == 2
+
+
+@pytest.mark.anyio
+async def test_a_node_ends_whatever_redis_does(
+    make: Any, raw: Any, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of many is written for a second at most."""
+    execute = Pipeline.execute
+
+    async def slow(pipeline: Any, *words: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await execute(pipeline, *words, **options)
+
+    one, other = await make(), await make()
+    monkeypatch.setattr(Pipeline, "execute", slow)
+    for number in range(1, 4_001):
+        one.flows.write(record(credentials(number, peer=(number // 100).to_bytes(32, "big"))))
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await one.flows.close()
+    assert loop.time() - began_s < 2.0
+    assert 0 < len(await flow_names(raw)) < 4_000
+    other.flows.write(record(credentials(1)))
+    server.stop_for_a_while()
+    began_s = loop.time()
+    await other.flows.close()
+    assert loop.time() - began_s < 2.5
+
+
 def bad_values(good: bytes) -> list[bytes]:
     return [
         b"",
