@@ -56,6 +56,9 @@ _RENEWED_S: Final = 600.0
 _AGAIN_S: Final = 60.0
 """Where Redis has refused a session, all are written again after so long: it may have been full."""
 
+_MOST_UNDONE: Final = 4_096
+"""Records that Redis did not delete: each look asks again. More expire by themselves."""
+
 _PLACE_S: Final = 60.0
 """Where a flow lives is known for so long, if it is not written again."""
 
@@ -125,6 +128,7 @@ class NodeFlows:
         self._here: FlowsHere | None = None
         self._to_write: dict[bytes, bytes] = {}
         self._to_drop: dict[bytes, int] = {}
+        self._not_dropped: dict[bytes, int] = {}
         self._to_place: dict[bytes, Credentials] = {}
         self._to_leave: dict[bytes, int] = {}
         self._placed_s: dict[bytes, float] = {}
@@ -249,9 +253,12 @@ class NodeFlows:
         flow_id = credentials.flow_id
         self.sleeps(credentials)
         counted = self._uncounted(flow_id)
-        if counted and not self._link.away and not self._handed_over:
+        if counted and not self._handed_over:
             self._to_drop[flow_id] = credentials.seen
-            self._wake.set()
+            if self._link.away:
+                self._keep_undone()
+            else:
+                self._wake.set()
 
     async def begins_anew(self) -> None:
         """Tells other nodes that another process goes on in a moment with what lives here.
@@ -368,25 +375,48 @@ class NodeFlows:
                     await self._write_all()
             except StoreAwayError:
                 self._to_write.clear()
-                self._to_drop.clear()
+                self._keep_undone()
                 self._to_place.clear()
                 self._to_leave.clear()
             if last:
                 return
 
     async def _flush(self) -> None:
-        for kind, waiting in ((_FLOW, self._to_drop), (_PLACE, self._to_leave)):
-            while waiting:
-                dropped = dict(islice(waiting.items(), _AT_ONCE))
-                for flow_id in dropped:
-                    del waiting[flow_id]
-                await self._run(_DROP, [(each, (seen,)) for each, seen in dropped.items()], kind)
+        while self._to_drop:
+            dropped = dict(islice(self._to_drop.items(), _AT_ONCE))
+            done = await self._drop(dropped, _FLOW)
+            for (flow_id, seen), result in zip(dropped.items(), done, strict=True):
+                self._to_drop.pop(flow_id, None)
+                if isinstance(result, Exception):
+                    self._not_dropped[flow_id] = seen
+        self._keep_undone()
+        while self._to_leave:  # (places expire soon by themselves)
+            left = dict(islice(self._to_leave.items(), _AT_ONCE))
+            for flow_id in left:
+                del self._to_leave[flow_id]
+            await self._drop(left, _PLACE)
         while self._to_place:
             living = [self._to_place.pop(each) for each in list(islice(self._to_place, _AT_ONCE))]
             await self._put_places(living)
         while self._to_write:
             records = [self._to_write.pop(each) for each in list(islice(self._to_write, _AT_ONCE))]
             await self._put(records)
+
+    async def _drop(self, flows: dict[bytes, int], kind: str) -> list[Any]:
+        return await self._run(_DROP, [(each, (seen,)) for each, seen in flows.items()], kind)
+
+    def _keep_undone(self) -> None:
+        """What is to be deleted has to wait."""
+        self._not_dropped |= self._to_drop
+        self._to_drop.clear()
+        while len(self._not_dropped) > _MOST_UNDONE:
+            del self._not_dropped[next(iter(self._not_dropped))]
+
+    def _drop_again(self) -> None:
+        if self._not_dropped and not self._link.away:
+            self._to_drop |= self._not_dropped
+            self._not_dropped.clear()
+            self._wake.set()
 
     async def _write_all(self) -> None:
         """Redis may have lost what it had."""
@@ -489,6 +519,7 @@ class NodeFlows:
                     await self._look(living[first : first + _AT_ONCE])
             except StoreAwayError:
                 pass
+            self._drop_again()
             self._tidy(self._here)
             await asyncio.sleep(_LOOKS_S)
 

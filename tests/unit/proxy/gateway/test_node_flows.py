@@ -397,6 +397,63 @@ async def test_what_no_node_wrote_is_refused_and_written_over(make: Any, raw: An
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("away", [True, False], ids=["lost", "refused"])
+async def test_what_redis_did_not_delete_is_deleted_later(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch, *, away: bool
+) -> None:
+    monkeypatch.setattr(node_flows, "_MOST_UNDONE", 3)
+    one = await make()
+    for number in range(1, 6):
+        one.flows.write(record(credentials(number)))
+    await until(lambda: one.flows.figures.written == 5)
+
+    async def breaks(_pipeline: Any, **_options: Any) -> Any:
+        raise redis.exceptions.ConnectionError
+
+    breaking = pytest.MonkeyPatch()
+    if away:
+        breaking.setattr(Pipeline, "execute", breaks)
+    else:
+        await raw.config_set("min-replicas-to-write", 1)
+    for number in range(1, 5):
+        one.flows.forget(credentials(number))
+    if away:
+        await until(lambda: one.flows.away)
+        one.flows.forget(credentials(5))
+        breaking.undo()
+        await until(lambda: not one.flows.away)
+    else:
+        await asyncio.sleep(0.5)
+        one.flows.forget(credentials(5))
+        await asyncio.sleep(0.5)
+        assert one.flows.answers
+        assert len(await flow_names(raw)) == 5
+        await raw.config_set("min-replicas-to-write", 0)
+    async with asyncio.timeout(5):
+        while len(await flow_names(raw)) > 2:
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
+    assert len(await flow_names(raw)) == 2, "no more than so many are remembered"
+    assert one.flows._not_dropped == {}
+
+
+@pytest.mark.anyio
+async def test_what_is_deleted_late_is_not_what_another_node_wrote(make: Any, raw: Any) -> None:
+    one, other = await make(), await make()
+    one.flows.write(record(credentials(seen=1)))
+    await until(lambda: one.flows.figures.written == 1)
+    await raw.config_set("min-replicas-to-write", 1)
+    one.flows.forget(credentials(seen=1))
+    await until(lambda: one.flows._not_dropped != {})
+    await raw.config_set("min-replicas-to-write", 0)
+    newer = record(credentials(seen=2))
+    other.flows.came(newer)
+    await asyncio.sleep(0.5)
+    assert one.flows._not_dropped == one.flows._to_drop == {}
+    assert (await one.flows.find(newer[:16])).record == newer
+
+
+@pytest.mark.anyio
 async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: Any) -> None:
     one = await make()
     one.written = [record(credentials(number)) for number in range(1, 4)]
