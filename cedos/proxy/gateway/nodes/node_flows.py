@@ -71,13 +71,18 @@ _MOST_MARKS: Final = 256
 _TOLD_S: Final = 60.0
 
 _WRITE: Final = """
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 local s = redis.call('HGET', KEYS[1], 's')
 if s and ARGV[4] == '0' and (tonumber(s) or 0) > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 's', ARGV[1], 'v', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
+"""(DEL only where it is needed: a script that has written is let write more though memory is full.)"""
+
 _HOLD: Final = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return 2 end
 local s = redis.call('HGET', KEYS[1], 's')
 if not s then return 2 end
 if (tonumber(s) or 0) > tonumber(ARGV[1]) then return 0 end
@@ -88,11 +93,14 @@ if redis.call('HSTRLEN', KEYS[1], 'v') > tonumber(ARGV[1]) then return '' end
 return redis.call('HGET', KEYS[1], 'v')
 """
 _DROP: Final = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return redis.call('DEL', KEYS[1]) end
 local s = redis.call('HGET', KEYS[1], 's')
 if s and (tonumber(s) or 0) <= tonumber(ARGV[1]) then redis.call('DEL', KEYS[1]) end
 return 1
 """
 _MARK: Final = """
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'string' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('GET', KEYS[1])

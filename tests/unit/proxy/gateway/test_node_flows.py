@@ -392,6 +392,7 @@ async def test_what_no_node_wrote_is_refused_and_written_over(make: Any, raw: An
     assert (await one.flows.find(written[:16])).record is None
     one.flows.write(written)
     await asyncio.sleep(0.2)
+    assert (await one.flows.find(written[:16])).record == written
     assert one.taken == []
     assert one.flows.answers
 
@@ -451,6 +452,62 @@ async def test_what_is_deleted_late_is_not_what_another_node_wrote(make: Any, ra
     await asyncio.sleep(0.5)
     assert one.flows._not_dropped == one.flows._to_drop == {}
     assert (await one.flows.find(newer[:16])).record == newer
+
+
+async def put(raw: Any, name: str, kind: str) -> None:
+    await raw.delete(name)
+    if kind == "string":
+        await raw.set(name, b"nonsense")
+    elif kind == "list":
+        await raw.rpush(name, b"nonsense")
+    else:
+        await raw.zadd(name, {b"nonsense": 1.0})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["string", "list", "zset"])
+async def test_a_key_of_another_kind_is_written_over(
+    make: Any, raw: Any, server: RedisServer, kind: str
+) -> None:
+    one, other = await make(), await make()
+    mine = credentials(seen=2)
+    written = record(mine)
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    (name,) = await flow_names(raw)
+    await put(raw, name, kind)
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 2)
+    assert (await one.flows.find(written[:16])).record == written
+    assert 0 < await raw.pttl(name) <= 3600_000
+    # Who has seen fewer attempts is refused again.
+    other.flows.write(record(credentials(seen=1)))
+    await until(lambda: other.taken == [mine.flow_id])
+    assert (await one.flows.find(written[:16])).record == written
+    # One that lives is written again by itself.
+    one.living = [mine]
+    await asyncio.sleep(0.3)
+    one.renewed.clear()
+    await put(raw, name, kind)
+    await until(lambda: one.renewed != [])
+    one.living = []
+    one.flows.forget(mine)
+    await until(lambda: one.flows._to_drop == {})
+    await asyncio.sleep(0.1)
+    assert await flow_names(raw) == []
+
+
+@pytest.mark.anyio
+async def test_a_mark_of_another_kind_is_no_mark(make: Any, raw: Any) -> None:
+    one = await make()
+    one.written = [record(credentials())]
+    await until(lambda: one.flows.figures.written >= 1)
+    (name,) = await raw.keys("*mark*")
+    await raw.delete(name)
+    await raw.rpush(name, b"nonsense")
+    before = one.flows.figures.written
+    await until(lambda: one.flows.figures.written > before)
+    assert await raw.type(name) == b"string"
 
 
 @pytest.mark.anyio
@@ -532,14 +589,14 @@ async def test_what_redis_never_takes_has_all_written_again_now_and_then(
     written = record(credentials())
     one.flows.write(written)
     await until(lambda: one.flows.figures.written == 1)
-    (name,) = await flow_names(raw)
-    await raw.set(name, b"no hash")
+    all_but_it = one.flows._values.name("flow", (2).to_bytes(16, "big")), "*:mark:*"
+    await raw.execute_command("ACL SETUSER default resetkeys", *(f"~{each}" for each in all_but_it))
     one.written = [record(credentials(2)), written]
     one.flows.write(written)
     await asyncio.sleep(1.5)
     before = one.flows.figures.written
     assert 2 <= before <= 4
-    await raw.delete(name)
+    await raw.execute_command("ACL SETUSER default allkeys")
     await until(lambda: one.flows.figures.written == before + 2)
     assert (await one.flows.find(written[:16])).record == written
 
