@@ -85,9 +85,11 @@ _HOLD: Final = """
 if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return 2 end
 local s = redis.call('HGET', KEYS[1], 's')
 if not s then return 2 end
-if (tonumber(s) or 0) > tonumber(ARGV[1]) then return 0 end
-return 1
+local more = (tonumber(s) or 0) - tonumber(ARGV[1])
+return more > 0 and 0 or more < 0 and 2 or 1
 """
+"""2: it is to be written again, as what was written was lost, or is old."""
+
 _READ: Final = """
 if redis.call('HSTRLEN', KEYS[1], 'v') > tonumber(ARGV[1]) then return '' end
 return redis.call('HGET', KEYS[1], 'v')
@@ -103,9 +105,12 @@ local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'string' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('GET', KEYS[1])
+local told = redis.pcall('INFO', 'server')
+local run = type(told) == 'string' and string.match(told, 'run_id:(%x+)') or ''
+return redis.call('GETRANGE', KEYS[1], 0, 63) .. run
 """
-"""Who finds another mark than before knows that Redis has lost what it had."""
+"""Who finds another mark than before knows that Redis has lost what it had; where it is another Redis (a
+replica that was promoted, a dump that was loaded) it may have lost the last of it."""
 
 _FLOW, _PLACE = "flow", "place"
 _MARK_MS: Final = 86_400_000

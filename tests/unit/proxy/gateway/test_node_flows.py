@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -522,6 +523,73 @@ async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: An
     before = one.flows.figures.written
     await until(lambda: one.flows.figures.written >= before + 3)
     assert len(await flow_names(raw)) == 3
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_was_promoted_gets_everything_again(
+    server: RedisServer, tmp_path: Path, make: Any, raw: Any
+) -> None:
+    """It has the mark, and not what was written last: that was on its way when the other one died."""
+    (tmp_path / "replica").mkdir()
+    replica = RedisServer(tmp_path / "replica")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    await raw.config_set("port", port)
+    replica.start("--replicaof", "127.0.0.1", str(port))
+    promoted = redis.asyncio.Redis(unix_socket_path=str(replica.path))
+    try:
+        one = await make()
+        first, last = record(credentials(1)), record(credentials(2))
+        one.flows.write(first)
+        async with asyncio.timeout(20):
+            while len(await promoted.keys("*")) < 2:  # the mark is one of them
+                await asyncio.sleep(0.05)
+        await promoted.replicaof("NO", "ONE")
+        one.flows.write(last)
+        await until(lambda: one.flows.figures.written == 2)
+        one.written = [first, last]
+        assert len(await flow_names(promoted)) == 1
+        # Its address is the other one's from now on, and nobody sees the change.
+        server.path.unlink()
+        replica.path.rename(server.path)
+        await one.flows._link._client.connection_pool.disconnect()
+        await until(lambda: one.flows.figures.written == 4)
+        found = await one.flows.find(last[:16])
+        assert found is not None
+        assert found.record == last
+        assert one.flows.answers
+        await asyncio.sleep(0.3)
+        assert one.flows.figures.written == 4, "once"
+    finally:
+        await promoted.aclose()
+        replica.close()
+
+
+@pytest.mark.anyio
+async def test_an_old_record_of_who_lives_is_written_over(make: Any) -> None:
+    """A write that Redis took and lost again: the one before stands there."""
+    one = await make()
+    one.flows.write(record(credentials(seen=2)))
+    await until(lambda: one.flows.figures.written == 1)
+    one.living = [credentials(seen=2)]
+    await asyncio.sleep(0.3)
+    assert one.renewed == []
+    one.living = [credentials(seen=3)]
+    await until(lambda: one.renewed != [])
+    assert one.taken == []
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_does_not_tell_which_one_it_is_is_used(make: Any, raw: Any) -> None:
+    await raw.execute_command("ACL SETUSER default -info")
+    one = await make()
+    one.written = [record(credentials())]
+    one.flows.write(one.written[0])
+    await until(lambda: one.flows.figures.written >= 1)
+    await asyncio.sleep(0.3)
+    await raw.flushall()
+    before = one.flows.figures.written
+    await until(lambda: one.flows.figures.written > before)
 
 
 @pytest.mark.anyio
