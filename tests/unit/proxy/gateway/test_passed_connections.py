@@ -35,11 +35,17 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+def here() -> str:
+    """The address of all nodes."""
+    return "127.0.0.1"
+
+
+@pytest.fixture
 async def nodes(
-    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str
 ) -> AsyncIterator[Nodes]:
     hurried(monkeypatch)
-    made = Nodes(redis, tmp_path, ("127.0.0.1", 0))
+    made = Nodes(redis, tmp_path, (here, 0))
     await made.start()
     await made.origin()
     yield made
@@ -69,6 +75,7 @@ async def said(nodes: Nodes, number: int, words: bytes) -> tuple[Any, Any]:
     return reader, writer
 
 
+@pytest.mark.parametrize("here", ["127.0.0.1", "::1"])
 async def test_a_tunnel_goes_on_through_the_other_node(nodes: Nodes) -> None:
     reader, writer = await nodes.echoed()
     session = nodes.link._streams
