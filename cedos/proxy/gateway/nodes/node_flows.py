@@ -47,7 +47,7 @@ programs that fetch."""
 _SOON_S: Final = 0.2
 _END_S: Final = 1.0
 _LOOKS_S: Final = 5.0
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 128
 _TIDIED: Final = 4_096
 _LONGEST_S: Final = 31 * 86_400
 _RENEWED_S: Final = 600.0

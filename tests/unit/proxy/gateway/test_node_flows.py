@@ -342,6 +342,45 @@ async def test_a_node_ends_whatever_redis_does(
     assert loop.time() - began_s < 2.5
 
 
+@pytest.mark.anyio
+async def test_a_redis_that_is_far_away_is_asked_in_one_round_trip(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """150 ms: to begin takes longer than a question may, so that is done before."""
+    copies: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            await asyncio.sleep(0.075)
+            writer.write(data)
+        writer.close()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await asyncio.open_unix_connection(server.path)
+        for ends in ((reader, to), (there, writer)):
+            copies.add(asyncio.create_task(copy(*ends)))
+
+    far = tmp_path / "far.sock"
+    way = await asyncio.start_unix_server(carry, far)
+    store = NodeFlows(RedisTarget.parse(f"unix://{far}?db=1"), ME)
+    await store.open()
+    assert store.answers
+    written = record(credentials())
+    store.write(written)
+    store.begin(FlowsHere(list, lambda: iter(()), lambda _id: True, _nothing, _nothing))
+    await until(lambda: store.figures.written == 1)
+    found = await asyncio.gather(*(store.find(written[:16]) for _ in range(4)))
+    assert [each is not None and each.record == written for each in found] == [True] * 4
+    assert store.answers
+    await store.close()
+    way.close()
+    await asyncio.wait(copies, timeout=5)
+
+
+def _nothing(_flow_id: bytes) -> None:
+    pass
+
+
 def bad_values(good: bytes) -> list[bytes]:
     return [
         b"",
