@@ -240,6 +240,18 @@ async def test_limits_are_for_all_processes_together(running: Running) -> None:
     assert "5 connections are all that the gateway takes" in refused[-1]
 
 
+async def test_it_may_be_ended_while_it_begins_anew(running: Running) -> None:
+    await running.start()
+    before = running.pids()
+    running.process.send_signal(signal.SIGHUP)
+    await asyncio.sleep(0.5)
+    began_s = time.monotonic()
+    running.process.terminate()
+    assert await asyncio.to_thread(running.process.wait, 20) == 0
+    assert time.monotonic() - began_s < 10.0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 async def test_clients_of_all_processes_are_reached_through_another_node(
     running: Running, tmp_path: Path, address: str
@@ -267,6 +279,11 @@ async def test_clients_of_all_processes_are_reached_through_another_node(
             way.cut()
         assert [await said_back(each, b"still") for each in streams] == [True] * COUNT
         await other.shows("passed_on", COUNT)
+        assert await other.figure("sessions") == 0
+        # All of the first node's processes begin anew meanwhile.
+        running.process.send_signal(signal.SIGHUP)
+        await running.said("ready ", 2)
+        assert [await said_back(each, b"anew") for each in streams] == [True] * COUNT
         assert await other.figure("sessions") == 0
     finally:
         for each in links:
