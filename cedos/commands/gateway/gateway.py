@@ -514,8 +514,11 @@ async def _run_group(
         while (why := await asked.get()) is signal.SIGHUP:
             if not (failed := await cannot_begin()):
                 notifier.reloading("begins anew")
-                return group
-            log.error("goes on as it is: what is installed now does not begin", why=failed)
+                await group.renew(asked.empty)
+                if asked.empty():
+                    return group
+            else:
+                log.error("goes on as it is: what is installed now does not begin", why=failed)
         notifier.stopping("ending sessions")
         await group.end(why)
         return None

@@ -129,8 +129,8 @@ class FlowTable:
     def _has_path(self, flow_id: bytes) -> bool:
         return (living := self._living.get(flow_id)) is not None and bool(living.flow.paths)
 
-    async def ask(self, flow_id: bytes) -> FoundFlow:
-        """What other machines know of a flow."""
+    async def ask(self, flow_id: bytes) -> FoundFlow | None:
+        """What other machines know of a flow; None: there was no time to ask."""
         return FoundFlow() if self._shared is None else await self._shared.find(flow_id)
 
     @contextmanager

@@ -310,6 +310,9 @@ class Listener:
         flow_id = elsewhere.flow_id
         try:
             found = await self._flows.ask(flow_id)
+            if found is None:
+                connection.close()  # (its peer tries again, and is not told that its session is lost)
+                return
             moved = self._flows.elsewhere(flow_id, found)
             if found.place is not None and moved and self._shared is not None:
                 passed = await self._shared.pass_on(

@@ -83,8 +83,11 @@ class SharedFlows(Protocol):
     def answers(self) -> bool:
         """Whether it can be asked now."""
 
-    async def find(self, flow_id: bytes) -> FoundFlow:
-        """What is known of a flow; nothing, where there is no answer within a moment."""
+    async def find(self, flow_id: bytes) -> FoundFlow | None:
+        """What is known of a flow; nothing, where there is no answer within a moment.
+
+        None: there was no time to ask.
+        """
 
     async def pass_on(
         self, place: tuple[str, int], connection: socket.socket, address: str, hello: bytes

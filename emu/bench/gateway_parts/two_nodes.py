@@ -39,9 +39,11 @@ _HOST, _PORTS, _ORIGIN_PORT = "127.0.0.1", (17_921, 17_922), 17_923
 _WAY_PORT, _NODE_PORTS = 17_924, 10  # so many above a node's own
 _ANSWERS: Final = 500
 _ROUNDS: Final = 20
+_DOWNLOADS: Final = 7
 _QUIET_S: Final = 1.0
 _MOST_S: Final = 20.0
 _RECORDS: Final = 20_000
+_DOWNLOAD_BYTES: Final = 48 << 20
 
 
 def measure() -> dict[str, float]:
@@ -50,7 +52,8 @@ def measure() -> dict[str, float]:
     `taken_over`: an idle session is the other node's; `lost`: one that had a connection; both to the
     answer of a new connection. `passed_on`: from the cut of the way to a node to the answer on a
     connection that goes on through the other; `answer`, `passed_on_answer`: 100 bytes and back, at
-    the node itself and through the other. EmulationError: it fails.
+    the node itself and through the other; `passed_on_rate_ratio`: how fast a download is through the
+    other, as a part of what it is at the node itself. EmulationError: it fails.
     """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, _redis(Path(folder)) as target:
@@ -132,6 +135,7 @@ def _passed_on(folder: Path, target: str) -> dict[str, float]:
     first, second = ((str(port), target, str(folder)) for port in _PORTS)
     with gateway_process(module, *first), gateway_process(module, *second):
         measured = [asyncio.run(_from_cut()) for _ in range(_ROUNDS)]
+        rates = [asyncio.run(_downloads_s()) for _ in range(_DOWNLOADS)]
     took_ms = [1e3 * took_s for took_s, _, _ in measured]
     return {
         "passed_on_median_ms": statistics.median(took_ms),
@@ -139,6 +143,8 @@ def _passed_on(folder: Path, target: str) -> dict[str, float]:
         "answer_median_ms": 1e3 * statistics.median(here_s for _, here_s, _ in measured),
         "passed_on_answer_median_ms": 1e3
         * statistics.median(there_s for _, _, there_s in measured),
+        "download_mbps": statistics.median(8e-6 * _DOWNLOAD_BYTES / here_s for here_s, _ in rates),
+        "passed_on_rate_ratio": statistics.median(here_s / there_s for here_s, there_s in rates),
     }
 
 
@@ -199,6 +205,55 @@ async def _from_cut() -> tuple[float, float, float]:
     return took_s, here_s, there_s
 
 
+class _Source(asyncio.Protocol):
+    """Sends so much as soon as it is asked."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, _data: bytes) -> None:
+        self._transport.write(bytes(_DOWNLOAD_BYTES))
+
+
+async def _download_s(link: GatewayLink) -> float:
+    stream = await link.open(_HOST, _ORIGIN_PORT)
+    came, began_s, got = asyncio.Event(), time.monotonic(), 0
+    stream.watch(came.set)
+    stream.write(b"x")
+    while got < _DOWNLOAD_BYTES:
+        await asyncio.wait_for(came.wait(), _MOST_S)
+        came.clear()
+        count = sum(map(len, stream.waiting))
+        stream.taken(count)
+        got += count
+    stream.reset()
+    return time.monotonic() - began_s
+
+
+async def _downloads_s() -> tuple[float, float]:
+    """One at the node that has the session, then one of the same session through the other."""
+    origin = await asyncio.get_running_loop().create_server(_Source, _HOST, _ORIGIN_PORT)
+    way = _Way()
+    await way.open()
+    key_, client = key("gateway").public, key("client")
+    direct = GatewayLink(JoinedGateway(_HOST, _PORTS[0], key_, client))
+    here_s = await _download_s(direct)
+    await direct.close()
+    link = GatewayLink(JoinedGateway(_HOST, _WAY_PORT, key_, client, ((_HOST, _PORTS[1]),)))
+    stream = await link.open(_HOST, _ORIGIN_PORT)
+    session = link._streams
+    await asyncio.sleep(_QUIET_S)
+    way.cut()
+    there_s = await _download_s(link)
+    if link._streams is not session:
+        raise EmulationError("the session did not go on")
+    stream.reset()
+    await link.close()
+    origin.close()
+    return here_s, there_s
+
+
 async def _stored(target: str) -> dict[str, float]:
     """What each session takes in Redis, and of this end's processor to be written."""
     flows = NodeFlows(RedisTarget.parse(target), key("gateway"))
@@ -212,7 +267,8 @@ async def _stored(target: str) -> dict[str, float]:
             flow_id, secret = os.urandom(16), os.urandom(32)
             proves = Credentials(flow_id, secret, peer, Suite.AES_128_GCM)
             flows.write(proves.to_bytes() + idle)
-        await flows.close()  # which writes them
+        await flows._flush()
+        await flows.close()
         took_s = time.process_time() - began_s
         used = server.info("memory")["used_memory"] - before
     if flows.figures.written != _RECORDS:

@@ -24,10 +24,21 @@ PROXY = ("-x", "http://127.0.0.1:1080")
 
 
 class TwoMachines:
-    """Two gateways with one key in `far`, each at an address of its own; the laptop is `near`."""
+    """Two gateways with one key in `far`, each at an address of its own; the laptop is `near`.
 
-    def __init__(self, world: World, redis: RedisServer, folder: Path) -> None:
+    `places`: where they reach each other; `processes`: of how many each is.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        redis: RedisServer,
+        folder: Path,
+        places: tuple[str, str] = NODES,
+        processes: tuple[int, int] = (1, 1),
+    ) -> None:
         self.world, self.redis, self.folder = world, redis, folder
+        self.places, self.processes = places, processes
         self.near, self.far = world.near, world.far
         self._started: list[subprocess.Popen[bytes]] = []
         self.nodes: list[subprocess.Popen[bytes]] = []
@@ -36,6 +47,8 @@ class TwoMachines:
     def begin(self) -> None:
         for address in (ORIGIN, NODES[1]):
             self.far.ip("address", "add", f"{address}/32", "dev", "lo")
+        for number in (1, 2):
+            self.far.ip("address", "add", f"fd00::{number}/128", "dev", "lo", "nodad")
         self._serve()
         self.nodes.append(self._start_node(0))
         keys = self.folder / "node-0" / "cedos"
@@ -65,8 +78,9 @@ class TwoMachines:
         words = (
             *("--listen", f"{NODES[number]}:7009", "--address", NODES[1 - number]),
             *("--shared", self.redis.target, "--allow-local", "--log-level", "debug"),
-            *("--node", NODES[number]),
+            *("--node", self.places[number], "--processes", str(self.processes[number])),
         )
+        processes = self.processes[number]
         with (self.folder / f"line-{number}").open("wb") as out, log.open("ab") as err:
             process = self.far.popen(
                 *(CEDOS, "gateway", *words),
@@ -75,7 +89,8 @@ class TwoMachines:
                 env=self.environment(f"node-{number}"),
             )
         self._started.append(process)
-        until(lambda: "ready" in log.read_text())
+        ready = f"processes={processes}" if processes > 1 else "ready"
+        until(lambda: ready in log.read_text())
         return process
 
     def log(self, number: int) -> str:
@@ -175,12 +190,15 @@ def read_some(curl: Any, count: int) -> bytearray:
 
 @contextmanager
 def two_machines(
-    make_namespace: Callable[[str], Namespace], tmp_path: Path
+    make_namespace: Callable[[str], Namespace],
+    tmp_path: Path,
+    places: tuple[str, str] = NODES,
+    processes: tuple[int, int] = (1, 1),
 ) -> Iterator[TwoMachines]:
     redis = RedisServer(tmp_path)
     redis.start()
     world = World(make_namespace)
-    made = TwoMachines(world, redis, tmp_path)
+    made = TwoMachines(world, redis, tmp_path, places, processes)
     try:
         made.begin()
         yield made

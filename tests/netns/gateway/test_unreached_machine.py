@@ -65,6 +65,43 @@ def test_a_tunnel_goes_on_through_the_other_machine(machines: TwoMachines) -> No
     assert "client came" in machines.log(1)
 
 
+@pytest.mark.parametrize(
+    ("places", "processes"),
+    [
+        (NODES, (3, 2)),
+        (("[fd00::1]", "[fd00::2]:7300"), (1, 1)),
+        (("[fd00::1]", "[fd00::2]"), (2, 3)),
+    ],
+    ids=["processes", "ipv6", "both"],
+)
+def test_nodes_of_many_processes_and_by_ipv6(
+    make_namespace: Callable[[str], Namespace],
+    tmp_path: Path,
+    places: tuple[str, str],
+    processes: tuple[int, int],
+) -> None:
+    """A tunnel goes on through the other node, and the idle session of a dead one at the other."""
+    with two_machines(make_namespace, tmp_path, places, processes) as machines:
+        machines.world.shape("8mbit")
+        machines.forward()
+        curl = machines.curl(f"https://{ORIGIN}/file")
+        got = read_some(curl, SIZE // 6)
+        machines.cut(0, "wlan0", "lte0")
+        stall_s = rest_of(curl, got)
+        print(f"the tunnel stood still for {1e3 * stall_s:.0f} ms")
+        assert got == machines.data
+        assert stall_s < 6.0
+        assert "client came" not in machines.log(1)
+        assert machines.small_file_s() < 2.0
+        time.sleep(1.0)
+        machines.kill(0)
+        assert machines.small_file_s() < 4.0
+        assert "a client of another node goes on here" in machines.log(1)
+        for number in range(2):
+            assert "Traceback" not in machines.log(number)
+            assert "Redis does not answer" not in machines.log(number)
+
+
 def test_a_network_that_does_not_lead_to_its_machine_leads_to_the_other(
     machines: TwoMachines,
 ) -> None:
@@ -125,7 +162,9 @@ def test_a_machine_that_dies_behind_the_other_is_noticed(machines: TwoMachines, 
     assert before
     for direction in ("--dport", "--sport"):
         machines.far.run("iptables", "-I", "INPUT", "-p", "tcp", direction, "7011", "-j", "DROP")
-    until(lambda: not before & carried(), 10.0)
+    died_s = time.monotonic()
+    until(lambda: not before & carried(), 5.0)
+    print(f"noticed after {1e3 * (time.monotonic() - died_s):.0f} ms")
     curl.kill()
     curl.wait()
 

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
@@ -26,7 +26,12 @@ from cedos.proxy.gateway.nodes.node_figures import NodeFigures
 from cedos.proxy.gateway.nodes.node_messages import packed_address, shown_address
 from cedos.proxy.gateway.nodes.passed_connections import MOST as MOST_PASSED
 from cedos.proxy.gateway.nodes.passed_connections import PassedConnections
-from cedos.proxy.gateway.nodes.redis_link import RedisLink, StoreAwayError
+from cedos.proxy.gateway.nodes.redis_link import (
+    Calls,
+    RedisLink,
+    StoreAwayError,
+    StoreBusyError,
+)
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, expires_unix_s
@@ -40,8 +45,9 @@ MOST_OF_A_CLIENT: Final = 256
 programs that fetch."""
 
 _SOON_S: Final = 0.2
+_END_S: Final = 1.0
 _LOOKS_S: Final = 5.0
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 128
 _TIDIED: Final = 4_096
 _LONGEST_S: Final = 31 * 86_400
 _RENEWED_S: Final = 600.0
@@ -49,6 +55,9 @@ _RENEWED_S: Final = 600.0
 
 _AGAIN_S: Final = 60.0
 """Where Redis has refused a session, all are written again after so long: it may have been full."""
+
+_MOST_UNDONE: Final = 4_096
+"""Records that Redis did not delete: each look asks again. More expire by themselves."""
 
 _PLACE_S: Final = 60.0
 """Where a flow lives is known for so long, if it is not written again."""
@@ -62,33 +71,46 @@ _MOST_MARKS: Final = 256
 _TOLD_S: Final = 60.0
 
 _WRITE: Final = """
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 local s = redis.call('HGET', KEYS[1], 's')
 if s and ARGV[4] == '0' and (tonumber(s) or 0) > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 's', ARGV[1], 'v', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return 1
 """
+"""(DEL only where it is needed: a script that has written is let write more though memory is full.)"""
+
 _HOLD: Final = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return 2 end
 local s = redis.call('HGET', KEYS[1], 's')
 if not s then return 2 end
-if (tonumber(s) or 0) > tonumber(ARGV[1]) then return 0 end
-return 1
+local more = (tonumber(s) or 0) - tonumber(ARGV[1])
+return more > 0 and 0 or more < 0 and 2 or 1
 """
+"""2: it is to be written again, as what was written was lost, or is old."""
+
 _READ: Final = """
 if redis.call('HSTRLEN', KEYS[1], 'v') > tonumber(ARGV[1]) then return '' end
 return redis.call('HGET', KEYS[1], 'v')
 """
 _DROP: Final = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then return redis.call('DEL', KEYS[1]) end
 local s = redis.call('HGET', KEYS[1], 's')
 if s and (tonumber(s) or 0) <= tonumber(ARGV[1]) then redis.call('DEL', KEYS[1]) end
 return 1
 """
 _MARK: Final = """
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'string' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('GET', KEYS[1])
+local told = redis.pcall('INFO', 'server')
+local run = type(told) == 'string' and string.match(told, 'run_id:(%x+)') or ''
+return redis.call('GETRANGE', KEYS[1], 0, 63) .. run
 """
-"""Who finds another mark than before knows that Redis has lost what it had."""
+"""Who finds another mark than before knows that Redis has lost what it had; where it is another Redis (a
+replica that was promoted, a dump that was loaded) it may have lost the last of it."""
 
 _FLOW, _PLACE = "flow", "place"
 _MARK_MS: Final = 86_400_000
@@ -119,6 +141,7 @@ class NodeFlows:
         self._here: FlowsHere | None = None
         self._to_write: dict[bytes, bytes] = {}
         self._to_drop: dict[bytes, int] = {}
+        self._not_dropped: dict[bytes, int] = {}
         self._to_place: dict[bytes, Credentials] = {}
         self._to_leave: dict[bytes, int] = {}
         self._placed_s: dict[bytes, float] = {}
@@ -126,7 +149,9 @@ class NodeFlows:
         self._of_client: Counter[bytes] = Counter()
         self._client_of: dict[bytes, bytes] = {}
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._ends = asyncio.Event()
         self._all = False
         self._mark = b""
         self._refused_s: float | None = None  # when first, since all were written
@@ -149,7 +174,8 @@ class NodeFlows:
     def begin(self, here: FlowsHere) -> None:
         self._here = here
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._write_on()), loop.create_task(self._look_on())]
+        self._writing = loop.create_task(self._write_on())
+        self._looking = loop.create_task(self._look_on())
 
     @property
     def answers(self) -> bool:
@@ -177,11 +203,19 @@ class NodeFlows:
         """How many clients' connections are carried to other nodes now."""
         return 0 if self._passed is None else len(self._passed)
 
-    async def find(self, flow_id: bytes) -> FoundFlow:
+    async def find(self, flow_id: bytes) -> FoundFlow | None:
+        try:
+            return await self._find(flow_id, self._link.ask)
+        except StoreBusyError:
+            return None
+
+    async def _find(
+        self, flow_id: bytes, by: Callable[[str, Calls], Awaitable[list[Any]]]
+    ) -> FoundFlow:
         flow, place = self._values.name(_FLOW, flow_id), self._values.name(_PLACE, flow_id)
         asked = [(flow, (_VALUE_BYTES,)), (place, (_PLACE_BYTES + ADDED_BYTES,))]
         try:
-            value, at = await self._link.run(_READ, asked)
+            value, at = await by(_READ, asked)
         except StoreAwayError:
             return FoundFlow()
         record, found = self._opened(flow, flow_id, value), self._opened_place(place, at)
@@ -232,9 +266,12 @@ class NodeFlows:
         flow_id = credentials.flow_id
         self.sleeps(credentials)
         counted = self._uncounted(flow_id)
-        if counted and not self._link.away and not self._handed_over:
+        if counted and not self._handed_over:
             self._to_drop[flow_id] = credentials.seen
-            self._wake.set()
+            if self._link.away:
+                self._keep_undone()
+            else:
+                self._wake.set()
 
     async def begins_anew(self) -> None:
         """Tells other nodes that another process goes on in a moment with what lives here.
@@ -245,20 +282,31 @@ class NodeFlows:
         await self._say_anew()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         if self._door is not None:
             await self._door.close()
         if self._passed is not None:
             await self._passed.close()
-        with suppress(StoreAwayError):
-            await self._flush()
+        await self._write_the_rest()
         if self._handed_over:  # (to pack all may have taken longer than the mark is believed)
             await self._say_anew()
         await self._link.close()
 
     # Inside
+
+    async def _write_the_rest(self) -> None:
+        """What is under way is not cancelled: nobody would write it again."""
+        self._ends.set()
+        self._wake.set()
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_on())
+        await asyncio.wait({self._writing}, timeout=_END_S)
+        if not self._writing.done():
+            _log.warning("Redis is slow: not all sessions are left to other nodes")
+            self._writing.cancel()
+        await asyncio.gather(self._writing, return_exceptions=True)
 
     def _anew(self, place: tuple[str, int]) -> str:
         return self._values.name("anew", f"{place[0]} {place[1]}".encode())
@@ -273,9 +321,11 @@ class NodeFlows:
     async def _begins_anew(self, place: tuple[str, int]) -> bool:
         name = self._anew(place)
         try:
-            (value,) = await self._link.run(_READ, [(name, (ADDED_BYTES,))])
+            (value,) = await self._link.ask(_READ, [(name, (ADDED_BYTES,))])
         except StoreAwayError:
             return False
+        except StoreBusyError:
+            return True  # as nobody knows: its client tries again
         try:
             if not isinstance(value, bytes) or self._values.open(name, value) != b"":
                 return False
@@ -327,7 +377,10 @@ class NodeFlows:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await asyncio.sleep(_SOON_S)  # what changes again meanwhile is one write
+            with suppress(TimeoutError):  # what changes again meanwhile is one write
+                async with asyncio.timeout(_SOON_S):
+                    await self._ends.wait()
+            last = self._ends.is_set()
             try:
                 await self._flush()
                 if self._all:
@@ -335,23 +388,48 @@ class NodeFlows:
                     await self._write_all()
             except StoreAwayError:
                 self._to_write.clear()
-                self._to_drop.clear()
+                self._keep_undone()
                 self._to_place.clear()
                 self._to_leave.clear()
+            if last:
+                return
 
     async def _flush(self) -> None:
-        for kind, waiting in ((_FLOW, self._to_drop), (_PLACE, self._to_leave)):
-            while waiting:
-                dropped = dict(islice(waiting.items(), _AT_ONCE))
-                for flow_id in dropped:
-                    del waiting[flow_id]
-                await self._run(_DROP, [(each, (seen,)) for each, seen in dropped.items()], kind)
+        while self._to_drop:
+            dropped = dict(islice(self._to_drop.items(), _AT_ONCE))
+            done = await self._drop(dropped, _FLOW)
+            for (flow_id, seen), result in zip(dropped.items(), done, strict=True):
+                self._to_drop.pop(flow_id, None)
+                if isinstance(result, Exception):
+                    self._not_dropped[flow_id] = seen
+        self._keep_undone()
+        while self._to_leave:  # (places expire soon by themselves)
+            left = dict(islice(self._to_leave.items(), _AT_ONCE))
+            for flow_id in left:
+                del self._to_leave[flow_id]
+            await self._drop(left, _PLACE)
         while self._to_place:
             living = [self._to_place.pop(each) for each in list(islice(self._to_place, _AT_ONCE))]
             await self._put_places(living)
         while self._to_write:
             records = [self._to_write.pop(each) for each in list(islice(self._to_write, _AT_ONCE))]
             await self._put(records)
+
+    async def _drop(self, flows: dict[bytes, int], kind: str) -> list[Any]:
+        return await self._run(_DROP, [(each, (seen,)) for each, seen in flows.items()], kind)
+
+    def _keep_undone(self) -> None:
+        """What is to be deleted has to wait."""
+        self._not_dropped |= self._to_drop
+        self._to_drop.clear()
+        while len(self._not_dropped) > _MOST_UNDONE:
+            del self._not_dropped[next(iter(self._not_dropped))]
+
+    def _drop_again(self) -> None:
+        if self._not_dropped and not self._link.away:
+            self._to_drop |= self._not_dropped
+            self._not_dropped.clear()
+            self._wake.set()
 
     async def _write_all(self) -> None:
         """Redis may have lost what it had."""
@@ -428,7 +506,7 @@ class NodeFlows:
     async def _let_go(self, record: bytes) -> bool:
         """Another node seems to have a client that is here: whether it has."""
         flow_id = record[:16]
-        found = (await self.find(flow_id)).record
+        found = (await self._find(flow_id, self._link.run)).record
         if self._link.away:
             raise StoreAwayError
         mine = Credentials.from_bytes(record[:CREDENTIALS_BYTES]).seen
@@ -454,6 +532,7 @@ class NodeFlows:
                     await self._look(living[first : first + _AT_ONCE])
             except StoreAwayError:
                 pass
+            self._drop_again()
             self._tidy(self._here)
             await asyncio.sleep(_LOOKS_S)
 
@@ -488,7 +567,7 @@ class NodeFlows:
         for credentials, result in zip(living, done, strict=True):
             flow_id = credentials.flow_id
             if result == 0:
-                found = (await self.find(flow_id)).record
+                found = (await self._find(flow_id, self._link.run)).record
                 seen = (
                     0 if found is None else Credentials.from_bytes(found[:CREDENTIALS_BYTES]).seen
                 )

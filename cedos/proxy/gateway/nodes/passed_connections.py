@@ -34,6 +34,11 @@ MOST_ASKS, MOST_ASKS_OF_AN_ADDRESS = 128, 8
 that has no time to answer must not seem dead, or its client would be told that its session is lost."""
 
 _PATIENCE_S: Final = 0.3
+"""For a node's host to take the connection, so of a round trip at most; and then beside round trips."""
+
+_ROUND_TRIPS: Final = 2
+"""For the challenge, and for the answer."""
+
 _SILENT_S: Final = 1.0
 """A node whose host takes connections, and that says nothing for so long, is not there. Until then its
 clients come again: told that their sessions are lost, they would break what lives at a slow node."""
@@ -50,8 +55,8 @@ _SILENCE_MS: Final = 3_000
 """Client and other node hear of each other only what this one's kernel takes for them: so either must
 learn from here that the other is dead."""
 
-_ASKS_AFTER_S: Final = 3
-"""Of the other node, where nothing is said: nodes have good lines."""
+_ASKS_AFTER_S: Final = 1
+"""Of the other node, where nothing is said, and so often: two questions are lost before `_SILENCE_MS`."""
 
 _RECEIVED_BYTES: Final = 1 << 17
 _UNSENT_BYTES: Final = 1 << 16
@@ -60,6 +65,12 @@ _UNSENT_BYTES: Final = 1 << 16
 _TCP_USER_TIMEOUT: Final = 18
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+def _round_trip_s(connection: socket.socket) -> float:
+    """As the kernel saw it when it connected."""
+    info = tcp_info.tcp_info(connection)
+    return 0.0 if info is None else min(info.rtt_s or 0.0, _PATIENCE_S)
 
 
 class _UnansweredError(Exception):
@@ -167,9 +178,11 @@ class PassedConnections:
         nonce = os.urandom(node_messages.NONCE_BYTES)
         connected = asks = False
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_PATIENCE_S) as limit:
                 await self._connect(there, place)
                 connected = True
+                far_s = _ROUND_TRIPS * _round_trip_s(there)
+                limit.reschedule(self._loop.time() + _PATIENCE_S + far_s)
                 challenge = await self._challenge(there)
                 question = node_messages.question(self._values, challenge, nonce, address, hello)
                 asks = True
@@ -186,6 +199,7 @@ class PassedConnections:
 
     async def _connect(self, there: socket.socket, place: tuple[str, int]) -> None:
         prepare(there, asks_after_s=_ASKS_AFTER_S)
+        there.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _ASKS_AFTER_S)
         there.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         await self._loop.sock_connect(there, place)

@@ -49,14 +49,16 @@ class FiguresBoard:
         _, now, before = self._read(number)
         self._put(number, ready=False, now=GatewayFigures(), before=total([before, now.counted()]))
 
-    def await_ready(self) -> None:
-        """All processes are to begin anew: none serves before it has written again."""
-        for number in range(self.count):
-            struct.pack_into("=Q", self._memory, number * _SLOT.size, 0)
+    def renews(self, number: int) -> None:
+        """That process is to begin anew: it does not serve before it has written again."""
+        struct.pack_into("=Q", self._memory, number * _SLOT.size, 0)
+
+    def serves(self, number: int) -> bool:
+        return self._read(number)[0]
 
     @property
     def ready(self) -> bool:
-        return all(self._read(number)[0] for number in range(self.count))
+        return all(map(self.serves, range(self.count)))
 
     def _read(self, number: int) -> tuple[bool, GatewayFigures, GatewayFigures]:
         ready, *rest = _SLOT.unpack_from(self._memory, number * _SLOT.size)

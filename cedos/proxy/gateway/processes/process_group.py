@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn, Self
 
@@ -28,6 +28,7 @@ _VARIABLE: Final = "CEDOS_GATEWAY_GROUP"
 _AGAIN_S: Final = 1.0
 _LIVED_S: Final = 10.0
 _LOOK_S: Final = 0.05
+_RENEWED_S: Final = 30.0
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -46,7 +47,7 @@ class _GroupState(Struct):
 
 
 class ProcessGroup:
-    """`begin`, then `run` until `end`; or `begin_anew` instead."""
+    """`begin`, then `run` until `end`; or `renew` and `begin_anew` instead."""
 
     def __init__(self, state: _GroupState) -> None:
         self._state = state
@@ -104,15 +105,36 @@ class ProcessGroup:
         if any(self._state.pids):
             await self._all_ended.wait()
 
+    async def renew(self, goes_on: Callable[[], bool]) -> None:
+        """All processes begin anew, some after the others, as long as `goes_on` says so.
+
+        Each is away meanwhile. All at once they would be away for as long as all of them need the
+        processors to begin, which may be more than clients and other nodes wait for one.
+        """
+        at_once = max(1, len(os.sched_getaffinity(0)) // 2)
+        for first in range(0, len(self._state.pids), at_once):
+            some = range(first, min(first + at_once, len(self._state.pids)))
+            for number in some:
+                if pid := self._state.pids[number]:
+                    self._board.renews(number)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGHUP)
+            deadline_s = time.monotonic() + _RENEWED_S
+            # (Other processes write that, into memory.)
+            while (  # noqa: ASYNC110
+                goes_on() and not all(map(self._board.serves, some))
+            ) and time.monotonic() < deadline_s:
+                await asyncio.sleep(_LOOK_S)
+            if not goes_on():
+                return
+
     def begin_anew(self) -> NoReturn:
-        """All processes, and this one: the same command from its beginning, outside of any event loop."""
+        """This process: the same command from its beginning, outside of any event loop."""
         for each in self._watched.values():
             os.close(each)
         for each in self._state.files:
             os.set_inheritable(each, True)
         environment = os.environ | {_VARIABLE: msgspec.json.encode(self._state).decode()}
-        self._board.await_ready()
-        self._tell(signal.SIGHUP)
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, command(), environment)  # noqa: S606 (its own command)

@@ -3,15 +3,18 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from doubles.redis_server import RedisServer
 
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.invited_clients import InvitedClients
@@ -145,6 +148,46 @@ async def said_back(stream: ProxiedStream, words: bytes) -> bool:
     return got == words
 
 
+class Way:
+    """To a port, until it is cut."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self) -> int:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers += [writer, to]
+        await asyncio.gather(self._copy(reader, to), self._copy(there, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def cut(self) -> None:
+        self._server.close()
+        for each in self._writers:
+            each.transport.abort()
+
+
+def free_ports(address: str, count: int) -> int:
+    """The first of so many in a row."""
+    while True:
+        first = free_port()
+        with suppress(OSError), ExitStack() as tried:
+            for port in range(first, first + count):
+                one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+                tried.enter_context(one).bind((address, port))
+            return first
+
+
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
     made = Running(tmp_path / "gateway")
@@ -195,3 +238,55 @@ async def test_limits_are_for_all_processes_together(running: Running) -> None:
     assert len(streams) == 5
     assert "3 connections are all that one client may have" in refused[0]
     assert "5 connections are all that the gateway takes" in refused[-1]
+
+
+async def test_it_may_be_ended_while_it_begins_anew(running: Running) -> None:
+    await running.start()
+    before = running.pids()
+    running.process.send_signal(signal.SIGHUP)
+    await asyncio.sleep(0.5)
+    began_s = time.monotonic()
+    running.process.terminate()
+    assert await asyncio.to_thread(running.process.wait, 20) == 0
+    assert time.monotonic() - began_s < 10.0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_clients_of_all_processes_are_reached_through_another_node(
+    running: Running, tmp_path: Path, address: str
+) -> None:
+    """Each process has a port of its own for other nodes."""
+    redis, other = RedisServer(tmp_path), Running(tmp_path / "other")
+    redis.start()
+    ways = [Way(running.port) for _ in range(COUNT)]
+    links = []
+    try:
+        for name in ("key", "clients"):
+            shutil.copy(running.folder / name, other.folder / name)
+        shown = f"[{address}]" if ":" in address else address
+        for each in (running, other):
+            port = free_ports(address, COUNT)
+            await each.start("--shared", redis.target, "--node", f"{shown}:{port}")
+        for way, client in zip(ways, running.clients, strict=True):
+            places = await way.open(), (("127.0.0.1", other.port),)
+            joined = JoinedGateway("127.0.0.1", places[0], running.me.public, client, places[1])
+            links.append(GatewayLink(joined, patience_s=20))
+        streams = [await running.open(each) for each in links]
+        assert [await said_back(each, b"hello") for each in streams] == [True] * COUNT
+        await asyncio.sleep(1.0)  # where they live is in Redis by now
+        for way in ways:
+            way.cut()
+        assert [await said_back(each, b"still") for each in streams] == [True] * COUNT
+        await other.shows("passed_on", COUNT)
+        assert await other.figure("sessions") == 0
+        # All of the first node's processes begin anew meanwhile.
+        running.process.send_signal(signal.SIGHUP)
+        await running.said("ready ", 2)
+        assert [await said_back(each, b"anew") for each in streams] == [True] * COUNT
+        assert await other.figure("sessions") == 0
+    finally:
+        for each in links:
+            await each.close()
+        await other.close()
+        redis.close()

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ import redis.asyncio
 from doubles.redis_server import RedisServer
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio.client import Pipeline
 
 from cedos.errors import ConfigError
 from cedos.proxy.gateway.nodes import node_flows
 from cedos.proxy.gateway.nodes.node_flows import NodeFlows
-from cedos.proxy.gateway.nodes.redis_link import RedisLink
+from cedos.proxy.gateway.nodes.redis_link import RedisLink, StoreAwayError
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
 from cedos.proxy.gateway.nodes.sealed_values import ADDED_BYTES, SealedValues
 from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES
@@ -241,6 +244,143 @@ async def test_a_question_to_redis_that_is_cancelled_ends(
         await link.close()
 
 
+@pytest.mark.anyio
+async def test_a_turn_ends_whatever_redis_does(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wait_for` may lose that it was cancelled; the answers would be read for as long as some come."""
+    link = RedisLink(RedisTarget.parse(server.target), lambda: None)
+    await link.begin()
+
+    async def deaf(*_words: object, **_options: object) -> list[Any]:
+        for _ in range(20):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.3)
+        return []
+
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as patched:
+        patched.setattr(Pipeline, "execute", deaf)
+        asked = [link.run("return 1", [("key", ())]) for _ in range(8)]
+        began_s = loop.time()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(each) for each in answers} == {StoreAwayError}
+        assert loop.time() - began_s < 1.5
+    await until(lambda: not link.away)
+    assert await link.run("return 1", [("key", ())]) == [1]
+    await link.close()
+
+
+@pytest.mark.anyio
+async def test_nobody_waits_long_for_a_turn(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that is slow, and many who ask: some come again, none hears that nothing is known."""
+    one = await make()
+    written = record(credentials())
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    execute = Pipeline.execute
+
+    async def slow(pipeline: Any, *words: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.15)
+        return await execute(pipeline, *words, **options)
+
+    monkeypatch.setattr(Pipeline, "execute", slow)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    found = await asyncio.gather(*(one.flows.find(written[:16]) for _ in range(100)))
+    assert loop.time() - began_s < 1.6
+    assert 4 <= sum(each is not None and each.record == written for each in found) <= 32
+    assert sum(each is None for each in found) >= 68
+    assert one.flows.answers
+
+
+@pytest.mark.anyio
+async def test_what_is_being_written_when_a_node_ends_is_written(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, begun = Pipeline.execute, asyncio.Event()
+
+    async def slow(pipeline: Any, *words: Any, **options: Any) -> Any:
+        if any(node_flows._WRITE in words for words, _ in pipeline.command_stack):
+            begun.set()
+            await asyncio.sleep(0.2)
+        return await execute(pipeline, *words, **options)
+
+    one = await make()
+    monkeypatch.setattr(Pipeline, "execute", slow)
+    one.flows.write(record(credentials(1)))
+    await begun.wait()
+    one.flows.write(record(credentials(2)))
+    await one.flows.close()
+    assert len(await flow_names(raw)) == 2
+
+
+@pytest.mark.anyio
+async def test_a_node_ends_whatever_redis_does(
+    make: Any, raw: Any, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of many is written for a second at most."""
+    execute = Pipeline.execute
+
+    async def slow(pipeline: Any, *words: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await execute(pipeline, *words, **options)
+
+    one, other = await make(), await make()
+    monkeypatch.setattr(Pipeline, "execute", slow)
+    for number in range(1, 4_001):
+        one.flows.write(record(credentials(number, peer=(number // 100).to_bytes(32, "big"))))
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await one.flows.close()
+    assert loop.time() - began_s < 2.0
+    assert 0 < len(await flow_names(raw)) < 4_000
+    other.flows.write(record(credentials(1)))
+    server.stop_for_a_while()
+    began_s = loop.time()
+    await other.flows.close()
+    assert loop.time() - began_s < 2.5
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_is_far_away_is_asked_in_one_round_trip(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """150 ms: to begin takes longer than a question may, so that is done before."""
+    copies: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            await asyncio.sleep(0.075)
+            writer.write(data)
+        writer.close()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await asyncio.open_unix_connection(server.path)
+        for ends in ((reader, to), (there, writer)):
+            copies.add(asyncio.create_task(copy(*ends)))
+
+    far = tmp_path / "far.sock"
+    way = await asyncio.start_unix_server(carry, far)
+    store = NodeFlows(RedisTarget.parse(f"unix://{far}?db=1"), ME)
+    await store.open()
+    assert store.answers
+    written = record(credentials())
+    store.write(written)
+    store.begin(FlowsHere(list, lambda: iter(()), lambda _id: True, _nothing, _nothing))
+    await until(lambda: store.figures.written == 1)
+    found = await asyncio.gather(*(store.find(written[:16]) for _ in range(4)))
+    assert [each is not None and each.record == written for each in found] == [True] * 4
+    assert store.answers
+    await store.close()
+    way.close()
+    await asyncio.wait(copies, timeout=5)
+
+
+def _nothing(_flow_id: bytes) -> None:
+    pass
+
+
 def bad_values(good: bytes) -> list[bytes]:
     return [
         b"",
@@ -292,8 +432,122 @@ async def test_what_no_node_wrote_is_refused_and_written_over(make: Any, raw: An
     assert (await one.flows.find(written[:16])).record is None
     one.flows.write(written)
     await asyncio.sleep(0.2)
+    assert (await one.flows.find(written[:16])).record == written
     assert one.taken == []
     assert one.flows.answers
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("away", [True, False], ids=["lost", "refused"])
+async def test_what_redis_did_not_delete_is_deleted_later(
+    make: Any, raw: Any, monkeypatch: pytest.MonkeyPatch, *, away: bool
+) -> None:
+    monkeypatch.setattr(node_flows, "_MOST_UNDONE", 3)
+    one = await make()
+    for number in range(1, 6):
+        one.flows.write(record(credentials(number)))
+    await until(lambda: one.flows.figures.written == 5)
+
+    async def breaks(_pipeline: Any, **_options: Any) -> Any:
+        raise redis.exceptions.ConnectionError
+
+    breaking = pytest.MonkeyPatch()
+    if away:
+        breaking.setattr(Pipeline, "execute", breaks)
+    else:
+        await raw.config_set("min-replicas-to-write", 1)
+    for number in range(1, 5):
+        one.flows.forget(credentials(number))
+    if away:
+        await until(lambda: one.flows.away)
+        one.flows.forget(credentials(5))
+        breaking.undo()
+        await until(lambda: not one.flows.away)
+    else:
+        await asyncio.sleep(0.5)
+        one.flows.forget(credentials(5))
+        await asyncio.sleep(0.5)
+        assert one.flows.answers
+        assert len(await flow_names(raw)) == 5
+        await raw.config_set("min-replicas-to-write", 0)
+    async with asyncio.timeout(5):
+        while len(await flow_names(raw)) > 2:
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
+    assert len(await flow_names(raw)) == 2, "no more than so many are remembered"
+    assert one.flows._not_dropped == {}
+
+
+@pytest.mark.anyio
+async def test_what_is_deleted_late_is_not_what_another_node_wrote(make: Any, raw: Any) -> None:
+    one, other = await make(), await make()
+    one.flows.write(record(credentials(seen=1)))
+    await until(lambda: one.flows.figures.written == 1)
+    await raw.config_set("min-replicas-to-write", 1)
+    one.flows.forget(credentials(seen=1))
+    await until(lambda: one.flows._not_dropped != {})
+    await raw.config_set("min-replicas-to-write", 0)
+    newer = record(credentials(seen=2))
+    other.flows.came(newer)
+    await asyncio.sleep(0.5)
+    assert one.flows._not_dropped == one.flows._to_drop == {}
+    assert (await one.flows.find(newer[:16])).record == newer
+
+
+async def put(raw: Any, name: str, kind: str) -> None:
+    await raw.delete(name)
+    if kind == "string":
+        await raw.set(name, b"nonsense")
+    elif kind == "list":
+        await raw.rpush(name, b"nonsense")
+    else:
+        await raw.zadd(name, {b"nonsense": 1.0})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["string", "list", "zset"])
+async def test_a_key_of_another_kind_is_written_over(
+    make: Any, raw: Any, server: RedisServer, kind: str
+) -> None:
+    one, other = await make(), await make()
+    mine = credentials(seen=2)
+    written = record(mine)
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 1)
+    (name,) = await flow_names(raw)
+    await put(raw, name, kind)
+    one.flows.write(written)
+    await until(lambda: one.flows.figures.written == 2)
+    assert (await one.flows.find(written[:16])).record == written
+    assert 0 < await raw.pttl(name) <= 3600_000
+    # Who has seen fewer attempts is refused again.
+    other.flows.write(record(credentials(seen=1)))
+    await until(lambda: other.taken == [mine.flow_id])
+    assert (await one.flows.find(written[:16])).record == written
+    # One that lives is written again by itself.
+    one.living = [mine]
+    await asyncio.sleep(0.3)
+    one.renewed.clear()
+    await put(raw, name, kind)
+    await until(lambda: one.renewed != [])
+    one.living = []
+    one.flows.forget(mine)
+    await until(lambda: one.flows._to_drop == {})
+    await asyncio.sleep(0.1)
+    assert await flow_names(raw) == []
+
+
+@pytest.mark.anyio
+async def test_a_mark_of_another_kind_is_no_mark(make: Any, raw: Any) -> None:
+    one = await make()
+    one.written = [record(credentials())]
+    await until(lambda: one.flows.figures.written >= 1)
+    (name,) = await raw.keys("*mark*")
+    await raw.delete(name)
+    await raw.rpush(name, b"nonsense")
+    before = one.flows.figures.written
+    await until(lambda: one.flows.figures.written > before)
+    assert await raw.type(name) == b"string"
 
 
 @pytest.mark.anyio
@@ -308,6 +562,73 @@ async def test_a_redis_that_was_emptied_gets_everything_again(make: Any, raw: An
     before = one.flows.figures.written
     await until(lambda: one.flows.figures.written >= before + 3)
     assert len(await flow_names(raw)) == 3
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_was_promoted_gets_everything_again(
+    server: RedisServer, tmp_path: Path, make: Any, raw: Any
+) -> None:
+    """It has the mark, and not what was written last: that was on its way when the other one died."""
+    (tmp_path / "replica").mkdir()
+    replica = RedisServer(tmp_path / "replica")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    await raw.config_set("port", port)
+    replica.start("--replicaof", "127.0.0.1", str(port))
+    promoted = redis.asyncio.Redis(unix_socket_path=str(replica.path))
+    try:
+        one = await make()
+        first, last = record(credentials(1)), record(credentials(2))
+        one.flows.write(first)
+        async with asyncio.timeout(20):
+            while len(await promoted.keys("*")) < 2:  # the mark is one of them
+                await asyncio.sleep(0.05)
+        await promoted.replicaof("NO", "ONE")
+        one.flows.write(last)
+        await until(lambda: one.flows.figures.written == 2)
+        one.written = [first, last]
+        assert len(await flow_names(promoted)) == 1
+        # Its address is the other one's from now on, and nobody sees the change.
+        server.path.unlink()
+        replica.path.rename(server.path)
+        await one.flows._link._client.connection_pool.disconnect()
+        await until(lambda: one.flows.figures.written == 4)
+        found = await one.flows.find(last[:16])
+        assert found is not None
+        assert found.record == last
+        assert one.flows.answers
+        await asyncio.sleep(0.3)
+        assert one.flows.figures.written == 4, "once"
+    finally:
+        await promoted.aclose()
+        replica.close()
+
+
+@pytest.mark.anyio
+async def test_an_old_record_of_who_lives_is_written_over(make: Any) -> None:
+    """A write that Redis took and lost again: the one before stands there."""
+    one = await make()
+    one.flows.write(record(credentials(seen=2)))
+    await until(lambda: one.flows.figures.written == 1)
+    one.living = [credentials(seen=2)]
+    await asyncio.sleep(0.3)
+    assert one.renewed == []
+    one.living = [credentials(seen=3)]
+    await until(lambda: one.renewed != [])
+    assert one.taken == []
+
+
+@pytest.mark.anyio
+async def test_a_redis_that_does_not_tell_which_one_it_is_is_used(make: Any, raw: Any) -> None:
+    await raw.execute_command("ACL SETUSER default -info")
+    one = await make()
+    one.written = [record(credentials())]
+    one.flows.write(one.written[0])
+    await until(lambda: one.flows.figures.written >= 1)
+    await asyncio.sleep(0.3)
+    await raw.flushall()
+    before = one.flows.figures.written
+    await until(lambda: one.flows.figures.written > before)
 
 
 @pytest.mark.anyio
@@ -375,14 +696,14 @@ async def test_what_redis_never_takes_has_all_written_again_now_and_then(
     written = record(credentials())
     one.flows.write(written)
     await until(lambda: one.flows.figures.written == 1)
-    (name,) = await flow_names(raw)
-    await raw.set(name, b"no hash")
+    all_but_it = one.flows._values.name("flow", (2).to_bytes(16, "big")), "*:mark:*"
+    await raw.execute_command("ACL SETUSER default resetkeys", *(f"~{each}" for each in all_but_it))
     one.written = [record(credentials(2)), written]
     one.flows.write(written)
     await asyncio.sleep(1.5)
     before = one.flows.figures.written
     assert 2 <= before <= 4
-    await raw.delete(name)
+    await raw.execute_command("ACL SETUSER default allkeys")
     await until(lambda: one.flows.figures.written == before + 2)
     assert (await one.flows.find(written[:16])).record == written
 

@@ -6,11 +6,13 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from doubles.redis_server import RedisServer
 
+from cedos.kernel import tcp_info
 from cedos.proxy.gateway.nodes import node_door, node_flows, passed_connections
 from cedos.proxy.gateway.nodes.node_flows import NodeFlows
 from cedos.proxy.gateway.nodes.redis_target import RedisTarget
@@ -35,11 +37,17 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+def here() -> str:
+    """The address of all nodes."""
+    return "127.0.0.1"
+
+
+@pytest.fixture
 async def nodes(
-    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str
 ) -> AsyncIterator[Nodes]:
     hurried(monkeypatch)
-    made = Nodes(redis, tmp_path, ("127.0.0.1", 0))
+    made = Nodes(redis, tmp_path, (here, 0))
     await made.start()
     await made.origin()
     yield made
@@ -69,6 +77,7 @@ async def said(nodes: Nodes, number: int, words: bytes) -> tuple[Any, Any]:
     return reader, writer
 
 
+@pytest.mark.parametrize("here", ["127.0.0.1", "::1"])
 async def test_a_tunnel_goes_on_through_the_other_node(nodes: Nodes) -> None:
     reader, writer = await nodes.echoed()
     session = nodes.link._streams
@@ -162,6 +171,23 @@ async def test_old_hellos_gain_nothing_and_are_bounded(nodes: Nodes) -> None:
     assert (await asyncio.wait_for(fresh.readexactly(4), 5))[3] == 4
     for _, each in (*all_, (None, joins)):
         each.close()
+    await said_through(reader, writer, b"still here")
+    writer.close()
+
+
+async def test_who_comes_where_nobody_has_time_to_ask_loses_nothing(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = await nodes.echoed()
+    await nodes.quiet()
+
+    async def find(_flow_id: bytes) -> None:
+        return None
+
+    monkeypatch.setattr(nodes.stores[1], "find", find)
+    got, says = await said(nodes, 1, hello(nodes))
+    assert await asyncio.wait_for(got.read(), 5) == b"", "closed without a word"
+    says.close()
     await said_through(reader, writer, b"still here")
     writer.close()
 
@@ -474,6 +500,46 @@ async def test_a_node_that_answers_late_loses_nobody_and_shares_nobody(
     assert nodes.stores[1].figures.taken == 0
     assert nodes.stores[1].figures.passed_on >= 1
     writer.close()
+
+
+async def test_a_node_that_is_far_away_answers_in_time(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """150 ms, as the kernel has seen it: its challenge and its answer each take that."""
+    reader, writer = await nodes.echoed()
+    await nodes.quiet()
+    exact = node_door.read_exactly
+
+    async def far(connection: socket.socket, count: int) -> bytes:
+        got = await exact(connection, count)
+        if count > 2:
+            await asyncio.sleep(0.15)
+        return got
+
+    for module in (node_door, passed_connections):
+        monkeypatch.setattr(module, "read_exactly", far)
+    monkeypatch.setattr(passed_connections, "_round_trip_s", lambda _connection: 0.15)
+    nodes.dies(0)
+    await said_through(reader, writer, b"still here")
+    assert nodes.stores[1].figures.passed_on == 1
+    assert nodes.gateways[1].sessions == 0
+    writer.close()
+
+
+async def test_no_node_is_so_far_that_it_holds_a_question_for_long(nodes: Nodes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = silent.getsockname()[:2]
+        passed, ends = nodes.stores[1]._passed, socket.socketpair()
+        assert passed is not None
+        began_s = asyncio.get_running_loop().time()
+        for each in ends:
+            each.setblocking(False)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(tcp_info, "tcp_info", lambda _one: SimpleNamespace(rtt_s=5.0))
+            await passed.pass_on(place, ends[0], "127.0.0.1", b"hello")
+        assert 0.8 < asyncio.get_running_loop().time() - began_s < 1.2
+        for each in ends:
+            each.close()
 
 
 async def test_a_node_that_is_silent_for_a_moment_keeps_its_clients(nodes: Nodes) -> None:
