@@ -129,6 +129,7 @@ class socket:  # noqa: N801 - as the standard library's
         self._bound: bsd.socket | None = None
         self._connecting = False
         self._refused: OSError | None = None  # what a `connect` that did not wait came to
+        self._process = os.getpid()
         self._connection: Connection | None = None
         self._listener: Listener | None = None
         self._ready = Readiness()
@@ -790,6 +791,8 @@ class socket:  # noqa: N801 - as the standard library's
         connection, listener = getattr(self, "_connection", None), getattr(self, "_listener", None)
         if connection is None and listener is None:
             return
+        if self._process != os.getpid():  # a forked child has a copy of its parent's
+            return
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
         self._ready.close()
         loop = background.loop()
@@ -956,7 +959,7 @@ def _end_all() -> None:
 
 
 async def _close_all(connections: Iterable[Connection]) -> None:
-    await asyncio.gather(*map(_close, connections))
+    await asyncio.gather(*(each.leave() for each in connections), return_exceptions=True)
 
 
 atexit.register(_end_all)

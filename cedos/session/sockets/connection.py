@@ -183,6 +183,15 @@ class Connection:
             raise self._ended
         await self.drained()
 
+    async def leave(self) -> None:
+        """For a program that ends: as `close`, but without waiting until the peer closes, too."""
+        if not self._over:
+            self._core.close()
+            self.flow.pump()
+            self._changed()
+            while not (self._over or self._core.control.closing.confirmed):
+                await self._something()
+
     async def drained(self) -> None:
         """Waits until the other end has heard the last of it, two seconds at most."""
         await self.flow.drained()

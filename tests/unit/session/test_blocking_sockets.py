@@ -350,11 +350,14 @@ def test_a_program_that_ends_has_said_what_it_sent_and_that_it_ends(end: str) ->
     program = [sys.executable, "-c", FORGETFUL.format(end=end), str(port), key.public.hex()]
     with subprocess.Popen(program, stderr=subprocess.DEVNULL) as client:
         server, _ = listening.accept()
-        server.settimeout(20)
-        got = 0
-        while data := server.recv(1 << 20):
-            got += len(data)
-        assert got == 3_000_001
-        server.close()
-        assert client.wait(20) == {"": 0, "sys.exit(3)": 3, "one.close()": 0}.get(end, 1)
-    listening.close()
+        try:
+            server.settimeout(20)
+            got = 0
+            while data := server.recv(1 << 20):
+                got += len(data)
+            assert got == 3_000_001
+            assert client.wait(2) == {"": 0, "sys.exit(3)": 3, "one.close()": 0}.get(end, 1)
+        finally:
+            client.kill()
+            server.close()
+            listening.close()
