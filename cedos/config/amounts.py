@@ -13,7 +13,16 @@ _BYTES: Final = {
 }
 _JOULES: Final = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
 _SIZE: Final = 'a size such as "4GB", "500 MB" or "1.5GiB"'
-_SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SECONDS: Final = {
+    "": 1.0,
+    "s": 1.0,
+    "ms": 0.001,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+    "w": 7 * 86_400.0,
+}
 _LONGEST_S: Final = 1e9
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EARLIEST: Final = datetime(1981, 1, 1)
@@ -52,8 +61,8 @@ def money(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A duration: `4`, `500ms`, `2min`, `1h30min`, `1d`; ValueError with what would be right."""
-    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|min|s|h|d|)", text.strip())
+    """A duration: `4`, `500ms`, `2min` or `2m`, `1h30min`, `1d`, `1w`; ValueError with what is right."""
+    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|min|m|s|h|d|w|)", text.strip())
     whole = "".join(re.escape(number) + " ?" + unit + r"\s*" for number, unit in parts)
     total = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if (
@@ -78,7 +87,7 @@ def by(text: str, now: datetime) -> datetime:
         found = _meant(text, now, MORNING_HOUR)
     except (ValueError, OverflowError):
         raise ValueError(
-            f'"{text}" is no time: write "18:00", "2h", "tomorrow", "friday 09:00" or'
+            f'"{text}" is no time: write "18:00", "30min", "2h", "tomorrow", "friday 09:00" or'
             ' "2026-12-01 18:00" (local time)'
         ) from None
     if why := end_wrong(found):
@@ -107,7 +116,7 @@ def _meant(text: str, now: datetime, day_hour: int) -> datetime:
             hour, minute = map(int, time_of_day.split(":"))
         midnight = datetime.combine(now.date(), datetime.min.time(), now.tzinfo)
         return (midnight + timedelta(days=named)).replace(hour=hour, minute=minute)
-    if re.match(r"[\d.]+ ?(ms|min|s|h|d)", lower):
+    if re.match(r"[\d.]+ ?(ms|min|m|s|h|d|w)", lower):
         return now + timedelta(seconds=seconds(lower))
     if re.fullmatch(r"\d{1,2}:\d{2}", text):
         hour, minute = map(int, text.split(":"))

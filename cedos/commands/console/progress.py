@@ -90,3 +90,8 @@ class ProgressLine:
     def clear(self) -> None:
         if self._shown:
             print("\r\033[K", end="", file=self._out, flush=True)
+
+    def end(self) -> None:
+        """It goes, and is drawn no more."""
+        self.clear()
+        self._shown = False

@@ -18,6 +18,7 @@ NOW = datetime(2026, 11, 24, 17, 30)  # a Tuesday
         ("18:00", "2026-11-24 18:00"),
         ("17:00", "2026-11-25 17:00"),
         ("2h", "2026-11-24 19:30"),
+        ("30m", "2026-11-24 18:00"),
         ("90min", "2026-11-24 19:00"),
         ("1h30min", "2026-11-24 19:00"),
         ("1d", "2026-11-25 17:30"),
@@ -40,7 +41,7 @@ def test_a_time_is_meant_as_people_mean_it(text: str, meant: str) -> None:
     "text", ["", "soon", "25:00", "18:60", "today", "tomorrow noon", "2026-13-01", "h", "-2h", "1x"]
 )
 def test_what_is_no_time_says_what_would_be_right(text: str) -> None:
-    with pytest.raises(ValueError, match='write "18:00", "2h", "tomorrow"'):
+    with pytest.raises(ValueError, match='write "18:00", "30min", "2h", "tomorrow"'):
         amounts.by(text, NOW)
 
 
@@ -52,7 +53,16 @@ def test_the_past_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("4", 4.0), ("500ms", 0.5), ("2min", 120.0), ("1.5 h", 5400.0), ("1d", 86_400.0)],
+    [
+        ("4", 4.0),
+        ("500ms", 0.5),
+        ("2min", 120.0),
+        ("1.5 h", 5400.0),
+        ("1d", 86_400.0),
+        ("10m", 600.0),
+        ("1h30m", 5400.0),
+        ("1w", 604_800.0),
+    ],
 )
 def test_durations(text: str, meant: float) -> None:
     assert amounts.seconds(text) == meant

@@ -22,8 +22,7 @@ class Reporter:
 
     def __init__(self, verbose: bool, quiet: bool) -> None:
         self._verbose, self._quiet = verbose, quiet
-        # A person who types and reads there has no use for a line that is drawn again and again.
-        self._drawn = not quiet and not verbose and not (sys.stdin.isatty() or sys.stdout.isatty())
+        self._drawn = not quiet and not verbose
 
     @contextmanager
     def connecting(self, server: str) -> Iterator[None]:
@@ -48,13 +47,18 @@ class Reporter:
 
     async def _follow(self, connection: Connection) -> None:
         progress = Progress(connection=connection)
-        line = ProgressLine("cedos-cat", progress, quiet=not self._drawn)
+        typed, read = sys.stdin.isatty(), sys.stdout.isatty()
+        line = ProgressLine("cedos-cat", progress, quiet=not self._drawn or (typed and read))
         loop = asyncio.get_running_loop()
         since_s, said = loop.time(), False
         try:
             while True:
                 await asyncio.sleep(_LOOK_S)
                 progress.have_bytes = connection.acknowledged_bytes + connection.received_bytes
+                # A line that is drawn again and again is not for where a person types, or reads.
+                # (The end of the peer's stream counts as one byte.)
+                if (typed and connection.written_bytes) or (read and connection.received_bytes > 1):
+                    line.end()
                 line.draw()
                 up = sorted({path.network for path in connection.paths() if not path.stalled})
                 if up:

@@ -179,3 +179,28 @@ def test_a_full_disk_behind_standard_output_is_a_clear_end(tmp_path: Path) -> No
     assert client.stderr.decode() == "cedos-cat: standard output: No space left on device\n"
     _, error = server.communicate(timeout=60)
     assert b"Traceback" not in error
+
+
+def test_how_far_a_pipe_is_stands_on_the_terminal(tmp_path: Path) -> None:
+    server = start(tmp_path / "server", "--listen", free_port(), data=b"")
+    port, key = listening(server)
+    terminal, screen = os.openpty()
+    home = str(tmp_path / "client")
+    with subprocess.Popen(
+        [*CAT, "--key", key, "127.0.0.1", port],
+        stdin=subprocess.PIPE,
+        stdout=screen,
+        stderr=screen,
+        env={**os.environ, "XDG_CONFIG_HOME": home, "CEDOS_RUNTIME_DIR": home},
+    ) as client:
+        os.close(screen)
+        assert client.stdin is not None
+        client.stdin.write(bytes(2_500_000))
+        client.stdin.flush()
+        seen = b""
+        while b"cedos-cat: 2.5 MB" not in seen:
+            seen += os.read(terminal, 1000)
+            assert len(seen) < 100_000
+    os.close(terminal)
+    server.communicate(timeout=60)
+    assert (client.returncode, server.returncode) == (0, 0)
