@@ -58,6 +58,12 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
         (served / name).write_bytes(content)
     done: list[dict[str, Any]] = []
     failed: list[str] = []
+    done_s: list[float] = []
+    after_s: list[float] = []
+
+    def ends(fact: dict[str, Any]) -> None:
+        done.append(fact)
+        done_s.append(time.monotonic())
 
     def fails(name: str, target: Path, error: CedosError) -> None:
         failed.append(f"{target.name}: {error}")
@@ -69,12 +75,16 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
         serving = Serving(Tree(served), counting, {})  # type: ignore[arg-type]
         running = asyncio.create_task(serving.run())
         server = KnownServer("127.0.0.1", listener.address[1], key.public)
-        ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
-        later = FilesByDeadline(time.time() + 300.0, True, done.append, fails)
+        both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
+        later = FilesByDeadline(time.time() + 300.0, True, ends, fails)
         for name in ("absent.bin", *files):
-            later.add(source(f"there/{name}"), here / name, ends)
+            later.add(source(f"there/{name}"), here / name, both)
         async with asyncio.timeout(40.0):
             await later.run()
+        after_s.append(time.monotonic() - done_s[-1])
+        async with asyncio.timeout(1.0):
+            while not all(each.ended for each in counting.sessions):
+                await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await serving.close()
@@ -90,6 +100,7 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
     carried = sum(sum(fact["received_bytes"].values()) for fact in done)
     assert sum(map(len, files.values())) < carried < 1.1 * sum(map(len, files.values()))
     assert not list(here.glob("*.part*"))
+    assert after_s[0] < 1.0  # the goodbye has a way
 
 
 def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
