@@ -35,7 +35,8 @@ def command(as_json: bool) -> None:
 
     Before that, players behind `cedos forward` that say what they have in store, and what they wait for.
 
-    WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
+    WANTED BY is the deadline, HERE what has come of it and over which networks (earlier: nobody knows any
+    more over which, as it was killed, or brought without --by). Below each stands what
     it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
     expected to be done: in nine of ten cases between the two times in brackets.
 
@@ -125,12 +126,14 @@ def _why(each: TransferInTable, now: datetime) -> str:
 def _here(each: TransferInTable) -> str:
     whole = f" of {render.size(each.size_bytes)}" if each.size_bytes is not None else ""
     share = f" ({render.percent(each.done_bytes / each.size_bytes)})" if each.size_bytes else ""
-    total = sum(each.bytes_by_network.values())
     by = ""
-    if total and each.done_bytes:
+    if each.done_bytes:
         shares = sorted(each.bytes_by_network.items(), key=lambda one: -one[1])
-        told = [(name, count / total) for name, count in shares if count / total >= 0.005]
-        by = ": " + ", ".join(f"{render.percent(of_it)} over {name}" for name, of_it in told)
+        parts = [(f"over {name}", count) for name, count in shares]
+        parts.append(("earlier", each.earlier_bytes))
+        total = sum(count for _, count in parts)
+        told = [(how, count / total) for how, count in parts if count >= 0.005 * total]
+        by = ": " + ", ".join(f"{render.percent(of_it)} {how}" for how, of_it in told)
     return f"{render.size(each.done_bytes)}{whole}{share}{by}"
 
 

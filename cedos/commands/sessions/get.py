@@ -90,7 +90,10 @@ _PLAYED_PIECE: Final = 1 << 14
         130: "Interrupted by Ctrl-C. What has come is kept.",
     },
     files=[
-        ("NAME.part, NAME.part.json", "What has come of a file, and of which version of it."),
+        (
+            "NAME.part, NAME.part.json",
+            "What has come of a file; of which version of it, and over what.",
+        ),
         OWN_KEY,
         KNOWN_HOSTS,
     ],

@@ -150,6 +150,12 @@ class TransferTable:
             if bps > 0.0 and row.most_bps == inf:
                 self.networks.measured(name, direction, bps, lasted_s, now)
 
+    def remembered(self, key: str, in_all: dict[str, int]) -> None:
+        """What its program knows to have come for it, also before this table or the program began."""
+        by_network = self._rows[key].by_network
+        for name, count in in_all.items():
+            by_network[name] = max(by_network.get(name, 0), count)
+
     def end(self, key: str) -> None:
         """It is done, or given up."""
         self._rows.pop(key, None)

@@ -47,6 +47,20 @@ def test_shares_of_nothing_and_of_hardly_anything_are_not_told() -> None:
     assert any(line.endswith("(40 %): 100 % over wlan0") for line in lines([nearly], NOW, 1000))
 
 
+def test_what_came_nobody_knows_how_is_said_of_no_network() -> None:
+    """A kill had lost the counts, and two asked-for sizes were half of 2.5 MB each."""
+    killed = msgspec.structs.replace(
+        waiting(),
+        bytes_by_network={"wlan0": 397, "lte0": 403},
+        earlier_bytes=39_999_200,
+    )
+    assert any(line.endswith("(40 %): 100 % earlier") for line in lines([killed], NOW, 1000))
+    partly = {"wlan0": 30_000_000}
+    some = msgspec.structs.replace(waiting(), bytes_by_network=partly, earlier_bytes=10_000_000)
+    told = "(40 %): 75 % over wlan0, 25 % earlier"
+    assert any(line.endswith(told) for line in lines([some], NOW, 1000))
+
+
 def test_whose_program_does_not_run_says_what_to_do() -> None:
     text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
     assert "its program does not run: it waits until the same command is given again" in text

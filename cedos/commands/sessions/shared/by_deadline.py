@@ -46,7 +46,8 @@ class FileByDeadline:
         self.following = FollowedTransfer(
             directories().socket, self._report, self._networks, self._changed
         )
-        self._moving, self.close = file.move(self, pool.ends.deadline_s)
+        self._move = file.move(self, pool.ends.deadline_s)
+        self._moving, self.close = self._move.moving, self._move.close
         self.seconds = 0.0
 
     @property
@@ -86,6 +87,7 @@ class FileByDeadline:
                 await session.link.until_done(over, progress, patience_s)
             finally:
                 self._used, self._session = self._carried(), None
+                self._move.note(self._in_all())
 
     def may_use(self, interface: str) -> bool:
         return self.following.may_use(interface)
@@ -144,12 +146,20 @@ class FileByDeadline:
                 found[name] = found.get(name, 0) + count
         return found
 
+    def _in_all(self) -> dict[str, int]:
+        """With what earlier programs have noted."""
+        carried, before = self._carried(), self._move.came_before()
+        return {
+            name: carried.get(name, 0) + before.get(name, 0) for name in (carried | dict(before))
+        }
+
     def _changed(self) -> None:
         if self._session is not None:
             self._session.networks_changed()
 
     def _report(self) -> TransferReport:
-        progress = self.progress
+        progress, in_all = self.progress, self._in_all()
+        self._move.note(in_all)  # as often as the daemon is told
         return TransferReport(
             key=self.file.key,
             name=self.file.name[:300],
@@ -159,6 +169,7 @@ class FileByDeadline:
             done_bytes=progress.have_bytes,
             deadline_unix_s=self._by_unix_s,
             used_bytes=self._carried(),
+            all_bytes=in_all,
         )
 
 

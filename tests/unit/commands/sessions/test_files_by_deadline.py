@@ -138,3 +138,45 @@ def test_who_is_here_already_waits_for_nothing(
     with pytest.raises(TransferError, match="is there already"):
         later.add(source("there/song"), tmp_path / "song", ends)
     assert len(forgotten) == 1
+
+
+def test_who_brought_it_is_known_after_a_restart(tmp_path: Path) -> None:
+    served, here = tmp_path / "served", tmp_path / "here"
+    served.mkdir()
+    here.mkdir()
+    content = os.urandom(60_000_000)
+    (served / "film").write_bytes(content)
+
+    async def run() -> tuple[dict[str, int], dict[str, int]]:
+        key = KeyPair(os.urandom(32))
+        listener = await session.listen(("127.0.0.1", 0), key=key)
+        serving = Serving(Tree(served), listener, {})
+        running = asyncio.create_task(serving.run())
+        server = KnownServer("127.0.0.1", listener.address[1], key.public)
+        both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
+        first = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
+        first.add(source("there/film"), here / "film", both)
+        stopped = asyncio.create_task(first.run())
+        async with asyncio.timeout(20.0):
+            while first._waiting[0].progress.have_bytes < 1_000_000:
+                await asyncio.sleep(0)
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+        assert not (here / "film").exists()
+        have = (here / "film.part").stat().st_size
+        second = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
+        second.add(source("there/film"), here / "film", both)
+        file = second._waiting[0]
+        before = dict(file._report().all_bytes)
+        assert have <= before["lo"] < 1.2 * have + 1_000_000
+        async with asyncio.timeout(40.0):
+            await second.run()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+        return before, dict(file._report().all_bytes)
+
+    before, after = asyncio.run(run())
+    assert before["lo"] < after["lo"]
+    assert len(content) < after["lo"] < 1.2 * len(content)
+    assert sorted(each.name for each in here.iterdir()) == ["film"]
