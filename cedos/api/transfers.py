@@ -58,6 +58,7 @@ class TurnMessage(ControlMessage, frozen=True, kw_only=True):
         networks: the interfaces that it may use; none: it waits.
         metered: those among them that are metered.
         spare: metered interfaces that are not used; they begin at `begin_unix_s`.
+        begun: one of these has carried some of it before.
         free_up: whether a network that costs nothing is there.
         first: no other transfer is wanted earlier.
         late: it cannot be in time, as far as can be told.
@@ -70,6 +71,7 @@ class TurnMessage(ControlMessage, frozen=True, kw_only=True):
     networks: tuple[str, ...] = ()
     metered: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
+    begun: bool = False
     free_up: bool = False
     first: bool = True
     late: bool = False

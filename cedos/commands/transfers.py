@@ -10,7 +10,7 @@ import click
 
 from cedos.api.client import ControlClient
 from cedos.api.transfers import PlayingMessage, TransferInTable
-from cedos.api.turn_text import expected, instant, sentence
+from cedos.api.turn_text import instant, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
@@ -113,9 +113,7 @@ def _why(each: TransferInTable, now: datetime) -> str:
         if now.timestamp() > each.deadline_unix_s:
             return "late, and its program does not run: the same command, given again, goes on"
         return "its program does not run: it waits until the same command is given again"
-    text = sentence(each.turn, each.deadline_unix_s, now, done=False)
-    if end := expected(each.turn, now):
-        text += f"; {end}"
+    text = sentence(each.turn, each.deadline_unix_s, now)
     if each.wakes_unix_s is not None:
         text += f"; this host, if it sleeps, wakes for it at {instant(each.wakes_unix_s, now)}"
     if each.turn.metered_bytes >= 1e5:

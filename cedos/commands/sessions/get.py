@@ -30,6 +30,7 @@ from cedos.commands.sessions.shared.transfers import (
     paced,
     summary,
     timeout_option,
+    too_late,
 )
 from cedos.errors import CedosError, TransferError
 from cedos.files.getting import Getting, entries
@@ -83,7 +84,7 @@ _PLAYED_PIECE: Final = 1 << 14
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "All files are here, and right.",
+        0: "All files are here, and right; with --by also where that was too late.",
         1: "The server does not have a file or does not let you in, no server was found for too long, "
         "or a file could not be written. What has come is kept; the other files are fetched.",
         2: "",
@@ -259,8 +260,7 @@ class _Run:
     def _done(self, fact: dict[str, Any]) -> None:
         self.results.append(fact)
         if not self._quiet:
-            late = "" if fact.get("in_time", True) else "; too late"
-            click.echo(summary(fact, fact["path"]) + late)
+            click.echo(summary(fact, fact["path"]) + too_late(fact))
 
     async def together(self) -> None:
         """What can wait: all of it is planned together, once it is known what there is."""

@@ -25,6 +25,7 @@ from cedos.commands.sessions.shared.transfers import (
     networks_option,
     summary,
     timeout_option,
+    too_late,
 )
 from cedos.commands.sessions.shared.web_target import FORM_VALUE, HeaderType, Method, WebTarget
 from cedos.errors import CedosError
@@ -64,7 +65,8 @@ _BEYOND_S: Final = 86_400.0
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "The server has all files, whole; a web server has answered 2xx or 3xx.",
+        0: "The server has all files, whole; a web server has answered 2xx or 3xx. With --by also where "
+        "that was too late.",
         1: "The server takes no files or not this one, does not let you in, was not found for too long, "
         "or a file cannot be read; a web server has answered otherwise, or it is not known whether it "
         "has the file. What has arrived is kept there; the other files are sent.",
@@ -195,9 +197,8 @@ def command(
     def done(fact: dict[str, Any]) -> None:
         results.append(fact)
         if not as_json and not quiet:
-            late = "" if fact.get("in_time", True) else "; too late"
             said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
-            click.echo(summary(fact, plain(fact["to"])) + said + late)
+            click.echo(summary(fact, plain(fact["to"])) + said + too_late(fact))
             render.show(fact.get("answer", "").splitlines())
 
     def failed(where: str, source: Path, error: CedosError) -> None:

@@ -1,6 +1,6 @@
 """The table of a host's transfers with deadlines: what was told of each, what it may do now. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -253,6 +253,10 @@ class TransferTable:
             (row.transfer, row.by_network, self._runs(row, now))
             for row in sorted(self._rows.values(), key=lambda each: each.transfer.deadline_unix_s)
         ]
+
+    def by_network(self, key: str) -> Mapping[str, int]:
+        """What has come of it over each, as far as is known."""
+        return self._rows[key].by_network
 
     def direction(self, key: str) -> Direction:
         return self._rows[key].transfer.direction

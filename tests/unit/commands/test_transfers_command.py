@@ -33,7 +33,7 @@ def test_what_waits_is_explained_at_once() -> None:
     assert "song.flac" in text
     assert "18:42" in text
     assert "40 MB of 100 MB (40 %): 98 % over wlan0, 2 % over lte0" in text
-    assert "waiting for Wi-Fi, without it begins over lte0 at 17:42" in text
+    assert "waiting for Wi-Fi, begins at the latest 17:42 over lte0" in text
     assert "60 MB of it metered" in text
     assert "USER" not in text
 

@@ -186,6 +186,13 @@ def summary(fact: dict[str, Any], where: str) -> str:
     return f"{text}, {duration(fact['seconds'])}"
 
 
+def too_late(fact: dict[str, Any]) -> str:
+    """What the line of a file with --by ends with where it came after its time."""
+    if not (late_s := fact.get("late_s")):
+        return ""
+    return f"; too late by {duration(late_s) if late_s >= 9.95 else f'{late_s:.1f} s'}"
+
+
 def paced(rate_bytes_s: float | None) -> Callable[[int], Awaitable[None]] | None:
     """What waits behind each piece, so that no more than this comes in a second; None without a limit."""
     if rate_bytes_s is None:

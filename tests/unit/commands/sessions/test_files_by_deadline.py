@@ -3,16 +3,18 @@
 import asyncio
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedos import session
-from cedos.commands.sessions.shared import waiting_file
+from cedos.api.transfers import TurnMessage
+from cedos.commands.sessions.shared import by_deadline, waiting_file
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
-from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.commands.sessions.shared.transfers import Endpoints, too_late
 from cedos.errors import CedosError, TransferError
 from cedos.files.serving import Serving
 from cedos.files.tree import Tree
@@ -180,3 +182,54 @@ def test_who_brought_it_is_known_after_a_restart(tmp_path: Path) -> None:
     assert before["lo"] < after["lo"]
     assert len(content) < after["lo"] < 1.2 * len(content)
     assert sorted(each.name for each in here.iterdir()) == ["film"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
+    terminal: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setattr(by_deadline, "_DRAWN_EVERY_S", 0.01)
+    server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
+    both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
+    by_unix_s = time.time() + 300.0
+
+    async def run() -> None:
+        later = FilesByDeadline(by_unix_s, False, lambda _: None, lambda *_: None)
+        later.add(source("there/film"), tmp_path / "film", both)
+        (file,) = later._waiting
+        line = by_deadline._Line(later._waiting, False)
+        drawing = asyncio.create_task(line.run())
+        await asyncio.sleep(0.1)
+        end_unix_s = by_unix_s + 6.0
+        file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s)
+        await asyncio.sleep(0.3)
+        file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s, late=True)
+        await asyncio.sleep(0.3)
+        drawing.cancel()
+        file.close()
+
+    asyncio.run(run())
+    said = capsys.readouterr().err
+    assert said.count("cedos-get: ") == (not terminal)
+    if not terminal:
+        when, end = (datetime.fromtimestamp(at) for at in (by_unix_s, by_unix_s + 6.0))
+        late = f"film: may not be done by {when:%H:%M:%S} (expected {end:%H:%M:%S})"
+        assert said.strip().endswith(late)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "said"),
+    [
+        (0.0, ""),
+        (0.04, "; too late by 0.0 s"),
+        (6.12, "; too late by 6.1 s"),
+        (187.0, "; too late by 3:07"),
+    ],
+)
+def test_by_how_much_it_was_too_late(late_s: float, said: str) -> None:
+    assert too_late({"late_s": late_s}) == said
+    assert too_late({}) == ""
