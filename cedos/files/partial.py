@@ -79,6 +79,8 @@ class Partial:
                 if self.path.lstat().st_nlink > 1:
                     self.path.unlink()
             self._number = _opened(self.path)
+        except FileNotFoundError as error:
+            raise TransferError(f"there is no folder {target.parent}") from error
         except OSError as error:
             raise TransferError(f"{self.path}: {_why(error)}") from error
         try:

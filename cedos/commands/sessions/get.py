@@ -101,8 +101,9 @@ _PLAYED_PIECE: Final = 1 << 14
 )
 @click.argument("sources", nargs=-1, type=SourceType(), metavar="HOST[:PORT]/PATH|URL...")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path(),
-    help="A folder, or for one file its name; - is standard output.  [default: here, same name]",
+    "-o", "--output", "wanted", default=".",
+    help="A folder, or for one file its name; what ends with / is a folder, and is made. - is standard "
+    "output.  [default: here, same name]",
 )  # fmt: skip
 @click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
 @click.option(
@@ -136,7 +137,7 @@ _PLAYED_PIECE: Final = 1 << 14
 @click.version_option(package_name="cedos", prog_name="cedos-get")
 def command(
     sources: tuple[Source, ...],
-    output: Path,
+    wanted: str,
     recursive: bool,
     bitrate: float | None,
     store: int,
@@ -182,12 +183,14 @@ def command(
     if print_key:
         click.echo(keys.to_text(me.public))
         return
+    output = Path(wanted)
+    into_folder = wanted.endswith("/") or output.is_dir()
     if not sources:
         raise click.UsageError("a file such as server.example/song.flac is needed, or --print-key")
     if output == _STDOUT and (len(sources) > 1 or sources[0].is_folder):
         raise click.UsageError("-o - goes with one file")
-    _check_urls(sources, via, given_key, output)
-    if len(sources) > 1 and not output.is_dir():
+    _check_urls(sources, via, given_key, into_folder)
+    if len(sources) > 1 and not into_folder:
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({source.server for source in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
@@ -196,7 +199,9 @@ def command(
     if by is not None and (output == _STDOUT or limit_rate is not None):
         raise click.UsageError("--by goes without -o - and without --limit-rate")
     servers.interfaces(networks)
-    run = _Run(recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by)
+    run = _Run(
+        into_folder, recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by
+    )
     limits = None
     if limit_rate is not None:  # what the server may send ahead would come at full speed
         limits = SessionLimits(stream_window=max(limit_rate, 1 << 16))
@@ -238,13 +243,14 @@ class _Run:
 
     def __init__(
         self,
+        into_folder: bool,
         recursive: bool,
         limit_rate: int | None,
         quiet: bool,
         as_json: bool,
         by_unix_s: float | None,
     ) -> None:
-        self._recursive, self._rate = recursive, limit_rate
+        self._into_folder, self._recursive, self._rate = into_folder, recursive, limit_rate
         self._quiet, self._as_json = quiet, as_json
         self._later: FilesByDeadline | None = None
         if by_unix_s is not None:
@@ -274,7 +280,7 @@ class _Run:
             CedosError: it is not here.
         """
         if not source.is_folder:
-            target = _target(source, output)
+            target = self._target(source, output)
             await self._file(source, target, link, ends)
         elif not self._recursive:
             self._list(source, await entries(link, source.path, ends.deadline_s))
@@ -296,6 +302,18 @@ class _Run:
                     self.failed(f"{source.server}/{path}", target, error)
             if here and not self._quiet:
                 click.echo(f"{folder}: {here} files are here already")
+
+    def _target(self, source: Source, output: Path) -> Path:
+        """Errors: TransferError, its folder cannot be made."""
+        if not self._into_folder:
+            return output
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise TransferError(f"{output} is a file, not a folder") from error
+        except OSError as error:
+            raise TransferError(f"{output}: {error.strerror}") from error
+        return output / source.file_name
 
     async def _tree(
         self, link: ServerLink, path: str, patience_s: float
@@ -402,12 +420,8 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
         await link.close()
 
 
-def _target(source: Source, output: Path) -> Path:
-    return output / source.file_name if output.is_dir() else output
-
-
 def _check_urls(
-    sources: tuple[Source, ...], via: str | None, given_key: bytes | None, output: Path
+    sources: tuple[Source, ...], via: str | None, given_key: bytes | None, into_folder: bool
 ) -> None:
     """Errors: UsageError, a URL without a word on who fetches it, or without a name."""
     urls = [source for source in sources if source.is_url]
@@ -421,7 +435,7 @@ def _check_urls(
             "--via gateway goes with URLs such as https://example.org/file, and without --key"
         )
     for source in urls:
-        if not source.file_name and output.is_dir():
+        if not source.file_name and into_folder:
             raise click.UsageError(
                 f"{plain(source.path)} does not say what the file is to be called; -o NAME does"
             )

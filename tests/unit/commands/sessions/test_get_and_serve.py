@@ -219,6 +219,27 @@ def test_every_file_is_tried_whatever_happens_to_one(programs: Programs) -> None
             got.unlink()
 
 
+def test_what_ends_with_a_slash_is_a_folder(programs: Programs) -> None:
+    programs.serve()
+    (programs.served / "small").write_text("small")
+
+    def got(output: str) -> tuple[int | None, str]:
+        where = f"127.0.0.1:{programs.port}/small"
+        client = programs.start("get", "--key", programs.key, "-o", output, where)
+        _, errors = client.communicate(timeout=60)
+        return client.returncode, errors
+
+    assert got("new/deep/") == (0, "")
+    assert (programs.folder / "new/deep/small").read_text() == "small"
+    assert got("new/other") == (0, "")  # as before: its name
+    assert (programs.folder / "new/other").read_text() == "small"
+    code, errors = got("new/other/")
+    assert (code, errors) == (1, "cedos-get: new/other is a file, not a folder\n")
+    code, errors = got("nodir/small")
+    assert (code, errors) == (1, "cedos-get: there is no folder nodir\n")
+    assert not (programs.folder / "nodir").exists()
+
+
 def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> None:
     programs.serve()
     programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
