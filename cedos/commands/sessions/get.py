@@ -189,6 +189,8 @@ def command(
         raise click.UsageError("a file such as server.example/song.flac is needed, or --print-key")
     if output == _STDOUT and (len(sources) > 1 or sources[0].is_folder):
         raise click.UsageError("-o - goes with one file")
+    if output == _STDOUT and as_json:
+        raise click.UsageError("--json goes without -o -: both would be on standard output")
     _check_urls(sources, via, given_key, into_folder)
     if len(sources) > 1 and not into_folder:
         raise click.UsageError(f"{output} is no folder, and there are several files")

@@ -261,6 +261,10 @@ def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> Non
         (["-k", keys.to_text(bytes(32)), "a/x", "b/x", "-o", "."], "files of one server"),
         (["-o", "no-folder", "a/x", "b/x"], "no folder"),
         (["--by", "2h", "-o", "-", "a/x"], "--by goes without -o - and without --limit-rate"),
+        (
+            ["--json", "-o", "-", "a/x"],
+            "--json goes without -o -: both would be on standard output",
+        ),
         (["--by", "soon", "a/x"], "is no time: write"),
         (["-n", "nosuch0", "host/x"], "no interface 'nosuch0'; there are lo"),
         (["host/x"], "no key is known for host:7008"),
