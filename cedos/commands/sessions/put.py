@@ -12,6 +12,7 @@ from cedos.commands.console import render, servers
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.option_types import BY, BY_HELP
 from cedos.commands.console.program import Program, say
+from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
@@ -198,8 +199,12 @@ def command(
         results.append(fact)
         if not as_json and not quiet:
             said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
-            click.echo(summary(fact, plain(fact["to"])) + said + too_late(fact))
-            render.show(fact.get("answer", "").splitlines())
+            line = summary(fact, plain(fact["to"]))
+            if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
+                line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
+            click.echo(line + said + too_late(fact))
+            if answer := fact.get("answer", "").splitlines():
+                render.show(answer)
 
     def failed(where: str, source: Path, error: CedosError) -> None:
         nonlocal status
