@@ -14,6 +14,7 @@ from cedos.api.turns import seen_turn
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.deadlines.d_lock import DLock
+from cedos.daemon.deadlines.kept_transfers import FILE, rows
 from cedos.errors import ConfigError
 from cedos.model import Context, Direction, Network
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
@@ -25,7 +26,6 @@ from cedos.selector.objective import Objective, WeightedCost
 
 _log = structlog.get_logger(__name__)
 
-FILE: Final = "transfers.json"
 _WHAT: Final = "the table of transfers with deadlines"
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
 """How often the table is written; while bytes come, in each epoch: nobody knows what a kill loses."""
@@ -178,10 +178,10 @@ class Transfers:
     def keep(self) -> None:
         """Writes the table, and what was learned of networks, for the next start."""
         self._kept_s = time.monotonic()
-        rows = [
+        kept = [
             [msgspec.to_builtins(each), by] for each, by, _ in self._table.rows(time.monotonic())
         ]
-        state = {"rows": rows, "networks": self._table.networks.to_state()}
+        state = {"rows": kept, "networks": self._table.networks.to_state()}
         state_file.write(self._file, state, _WHAT)
 
     def _restore(self) -> None:
@@ -190,12 +190,7 @@ class Transfers:
             return
         now = time.monotonic()
         self._table.networks.restore(kept.get("networks"), now)
-        rows = kept.get("rows")
-        for each in rows if isinstance(rows, list) else ():
-            try:
-                row, by = msgspec.convert(each, tuple[TableTransfer, dict[str, int]])
-            except msgspec.ValidationError:
-                continue
+        for row, by in rows(kept):
             self._table.restored(row, by, now)
 
     def _is_late(self, report: TransferReport, uid: int) -> bool:

@@ -9,7 +9,8 @@ import pytest
 
 from cedos.api.transfers import TransferReport
 from cedos.daemon.deadlines.d_lock import DLock
-from cedos.daemon.deadlines.transfers import FILE, Transfers
+from cedos.daemon.deadlines.kept_transfers import FILE
+from cedos.daemon.deadlines.transfers import Transfers
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind
 from cedos.selector.deadlines.transfer_table import Wake
