@@ -56,7 +56,8 @@ class Partial:
     """The part on this disk, locked against other programs.
 
     A part from another `source` than this is not continued. `have` bytes are here, of `version`
-    (empty: there is nothing to continue); `by_network` came before, as far as that was noted.
+    (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
+    something of another source is here under this name, and goes.
 
     Raises:
         TransferError: the target is there already, another program fetches it, or it cannot be written.
@@ -72,6 +73,7 @@ class Partial:
         self.have = 0
         self.version = ""
         self.by_network: Mapping[str, int] = {}
+        self.replaces = False
         self._note: _Note | None = None
         try:
             # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
@@ -108,6 +110,7 @@ class Partial:
         except (OSError, msgspec.MsgspecError):
             return
         have = os.fstat(self._number).st_size
+        self.replaces = have > 0 and note.source != self._source
         if note.source == self._source and 0 < have <= note.size:
             self.have, self.version, self.by_network = have, note.version, note.by_network
             at = 0

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from cedos.commands.sessions.shared.transfers import (
     interruptible,
     networks_option,
     paced,
+    partial_of,
     summary,
     timeout_option,
     too_late,
@@ -35,7 +37,6 @@ from cedos.commands.sessions.shared.transfers import (
 from cedos.errors import CedosError, TransferError
 from cedos.files.getting import Getting, entries
 from cedos.files.messages import Entry
-from cedos.files.partial import Partial
 from cedos.files.pipe_target import PipeTarget
 from cedos.files.play_target import PlayTarget
 from cedos.files.server_link import ServerLink
@@ -47,6 +48,8 @@ from cedos.session.sockets.connection import Connection
 
 _STDOUT: Final = Path("-")
 _DEEPEST: Final = 64
+_STORE_BYTES: Final = 64_000_000
+_LEAST_STORE: Final = 1 << 16  # one piece, and what is on its way meanwhile
 _READ_BYTES: Final = 1 << 18
 _WINDOW_S: Final = 2.0
 _LEAST_WINDOW: Final = 1 << 18  # enough for 20 Mbit/s over 100 ms
@@ -113,7 +116,7 @@ _PLAYED_PIECE: Final = 1 << 14
     "look for access points every 5 s, as long as somebody is at the screen.",
 )  # fmt: skip
 @click.option(
-    "--store", type=SIZE, default="64MB", show_default=True, metavar="SIZE",
+    "--store", type=SIZE, show_default="64MB", metavar="SIZE",
     help="With --bitrate: how much is brought ahead at most.",
 )  # fmt: skip
 @click.option(
@@ -140,7 +143,7 @@ def command(
     wanted: str,
     recursive: bool,
     bitrate: float | None,
-    store: int,
+    store: int | None,
     limit_rate: int | None,
     via: str | None,
     networks: tuple[str, ...],
@@ -198,6 +201,8 @@ def command(
         raise click.UsageError("--key goes with files of one server")
     if bitrate is not None and (output != _STDOUT or limit_rate is not None):
         raise click.UsageError("--bitrate goes with -o - and without --limit-rate")
+    if store is not None:
+        _check_store(store, bitrate)
     if by is not None and (output == _STDOUT or limit_rate is not None):
         raise click.UsageError("--by goes without -o - and without --limit-rate")
     servers.interfaces(networks)
@@ -221,7 +226,7 @@ def command(
                         servers.check_save(alias, given_key, server)
                     ends = Endpoints(who, server, given_key, alias, networks, timeout, deadline)
                     if bitrate is not None:
-                        await _play(source, ends, bitrate, store)
+                        await _play(source, ends, bitrate, store or _STORE_BYTES)
                         continue
                     link = links.setdefault(server, ends.link(limits))
                     await run.source(source, output, link, ends)
@@ -348,6 +353,10 @@ class _Run:
         Raises:
             CedosError: it is not here.
         """
+        if _is_folder(target):
+            # Where the server has a folder, too, it says what would be right.
+            await Getting(source.path, PipeTarget(_nowhere), link, ends.deadline_s).ask()
+            raise TransferError(f"{target} is a folder here; -o NAME gives the file another name")
         if self._later is not None:
             self._later.add(source, target, ends)
             return
@@ -361,7 +370,7 @@ class _Run:
             await output.drained()
             return
         # The server is who has the key, at whatever address.
-        partial = Partial(target, f"{keys.to_text(ends.server.key)}/{source.path}")
+        partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}")
         whole = False
         try:
             getting = Getting(source.path, partial, link, ends.deadline_s, paced(self._rate), piece)
@@ -386,6 +395,13 @@ class _Run:
             "error": None,
         }
         self._done(fact)
+
+
+def _is_folder(target: Path) -> bool:
+    return target != _STDOUT and target.is_dir()
+
+
+async def _nowhere(_data: Any) -> None: ...
 
 
 async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes: int) -> None:
@@ -420,6 +436,19 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
         await asyncio.gather(searching, return_exceptions=True)
         target.close()
         await link.close()
+
+
+def _check_store(store_bytes: int, bitrate_bps: float | None) -> None:
+    """Errors: UsageError, nothing is stored, or less than can be played without a break."""
+    if bitrate_bps is None:
+        raise click.UsageError("--store goes with --bitrate: nothing else is stored ahead")
+    least = max(bitrate_bps / 8.0, _LEAST_STORE)  # a second of it
+    if store_bytes < least:
+        kilobytes = ceil(least / 1000.0)
+        raise click.UsageError(
+            f"--store {store_bytes}: less than can be played without a break; {kilobytes}kB is the least"
+            " at this --bitrate"
+        )
 
 
 def _check_urls(

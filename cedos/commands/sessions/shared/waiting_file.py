@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 from cedos.api.asking.followed_transfer import forget
 from cedos.commands.sessions.shared.sources import Source
-from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.commands.sessions.shared.transfers import Endpoints, partial_of
 from cedos.commands.sessions.shared.web_target import WebTarget
 from cedos.config.directories import directories
 from cedos.files.getting import Getting
-from cedos.files.partial import Partial
 from cedos.files.progress import Progress
 from cedos.files.putting import Putting
 from cedos.files.server_link import Sessions
@@ -81,7 +80,7 @@ def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
     def move(sessions: Sessions, patience_s: float) -> Move:
         if target.exists():  # it may have come while no daemon was there to hear of it
             forget(directories().socket, key)
-        partial = Partial(target, identity)
+        partial = partial_of(target, identity)
         getting = Getting(source.path, partial, sessions, patience_s)
         return Move(getting, partial.close, lambda: partial.by_network, partial.note_networks)
 
