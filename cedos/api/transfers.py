@@ -28,6 +28,8 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         key: the transfer's own for good: the same after the program was started again.
         size_bytes: None: not known yet.
         used_bytes: by interface, since the last report, `lasted_s` ago.
+        all_bytes: by interface, in all, as far as the program knows: more than was told where it, or the
+            daemon, was killed.
         ended: it is done, or given up for good.
         said_s: when, by the host's monotonic clock: what was said before its end counts no more.
         seen: the serial of the answer that it has; it waits up to `wait_s` for another one.
@@ -41,6 +43,7 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     size_bytes: _Bytes | None = None
     done_bytes: _Bytes = 0
     used_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
+    all_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
     lasted_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     ended: bool = False
     said_s: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
@@ -55,6 +58,7 @@ class TurnMessage(ControlMessage, frozen=True, kw_only=True):
         networks: the interfaces that it may use; none: it waits.
         metered: those among them that are metered.
         spare: metered interfaces that are not used; they begin at `begin_unix_s`.
+        begun: one of these has carried some of it before.
         free_up: whether a network that costs nothing is there.
         first: no other transfer is wanted earlier.
         late: it cannot be in time, as far as can be told.
@@ -67,6 +71,7 @@ class TurnMessage(ControlMessage, frozen=True, kw_only=True):
     networks: tuple[str, ...] = ()
     metered: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
+    begun: bool = False
     free_up: bool = False
     first: bool = True
     late: bool = False
@@ -82,6 +87,7 @@ class TurnMessage(ControlMessage, frozen=True, kw_only=True):
 class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     """A transfer as people want to see it. `running`: its program is; else it must be started again.
 
+    `earlier_bytes` of what is done came nobody knows over which networks.
     `wakes_unix_s`: this host, should it sleep, is woken then, for this transfer first.
     """
 
@@ -93,6 +99,7 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     size_bytes: int | None
     done_bytes: int
     bytes_by_network: dict[str, int]
+    earlier_bytes: int = 0
     deadline_unix_s: float
     running: bool
     turn: TurnMessage

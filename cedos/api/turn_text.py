@@ -1,22 +1,34 @@
 """What a transfer waits for, or does, and why: one sentence (`cedos-get`, `cedos transfers`)."""
 
 from datetime import datetime, timedelta
+from typing import Final
 
 from cedos.api.transfers import TurnMessage
 
+_LATE_S: Final = 1.0  # what ends in the same second is in time
 
-def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime, *, done: bool = True) -> str:
-    """Without a stop. `done`: with when it is expected to be done."""
-    parts = [_doing(turn, deadline_unix_s, now)]
+
+def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
+    """Without a stop, and first what matters most: that it will be late."""
+    late = lateness(turn, deadline_unix_s, now)
+    parts = [late, _doing(turn, deadline_unix_s, now), "" if "(" in late else expected(turn, now)]
+    return "; ".join(filter(None, parts))
+
+
+def lateness(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
+    """That it has missed its deadline or will, in all likelihood; empty: it will not."""
+    when, end = instant(deadline_unix_s, now), turn.end_unix_s
+    if now.timestamp() > deadline_unix_s:
+        return f"wanted by {when}, which has passed"
+    beyond = end is not None and end - deadline_unix_s >= _LATE_S
     if turn.late:
-        passed = now.timestamp() > deadline_unix_s
-        when = instant(deadline_unix_s, now)
-        likely = turn.end_unix_s is not None and turn.end_unix_s <= deadline_unix_s
-        hope = f"{'may not' if likely else 'cannot'} be done by {when}"
-        parts.append(f"wanted by {when}, which has passed" if passed else hope)
-    if done and (end := expected(turn, now)):
-        parts.append(end)
-    return "; ".join(parts)
+        return f"{'may not' if end is not None and not beyond else 'cannot'} be done by {when}"
+    if end is None or not beyond:
+        return ""
+    expect = instant(end, now)
+    if expect == when:  # the same minute
+        when, expect = (f"{datetime.fromtimestamp(at):%H:%M:%S}" for at in (deadline_unix_s, end))
+    return f"may not be done by {when} (expected {expect})"
 
 
 def expected(turn: TurnMessage, now: datetime) -> str:
@@ -24,7 +36,8 @@ def expected(turn: TurnMessage, now: datetime) -> str:
     if turn.end_unix_s is None:
         return ""
     low = turn.end_low_unix_s if turn.end_low_unix_s is not None else turn.end_unix_s
-    found = f"done about {instant(turn.end_unix_s, now)}"
+    # What waits is done before the latest time for it to begin, where Wi-Fi comes as it is expected to.
+    found = f"{'' if turn.networks else 'expected '}done about {instant(turn.end_unix_s, now)}"
     if turn.end_high_unix_s is None:
         return f"{found}, or much later"
     if turn.end_high_unix_s - low < 2.0:
@@ -46,13 +59,11 @@ def instant(unix_s: float, now: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
 
 
-def _begins(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
-    """When a metered network must begin; the minute alone may be that of the deadline."""
+def _before(turn: TurnMessage, deadline_unix_s: float) -> str:
+    """How long before its deadline a metered network begins: the minute alone may be the same."""
     assert turn.begin_unix_s is not None
-    begin = instant(turn.begin_unix_s, now)
-    at = f"at {begin}" if begin[0].isdigit() else begin
     left_s = deadline_unix_s - turn.begin_unix_s
-    return f"{at}, {left_s:.0f} s before its deadline" if 0.0 < left_s < 120.0 else at
+    return f", {left_s:.0f} s before its deadline" if 0.0 < left_s < 120.0 else ""
 
 
 def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
@@ -66,12 +77,19 @@ def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
             return "waiting for a network"
         if turn.begin_unix_s is None:
             return "waiting for Wi-Fi"
-        begins = _begins(turn, deadline_unix_s, now)
-        return f"waiting for Wi-Fi, without it begins over {spare} {begins}"
+        begins = "goes on" if turn.begun else "begins"
+        at = instant(turn.begin_unix_s, now)
+        before = _before(turn, deadline_unix_s)
+        return f"waiting for Wi-Fi, {begins} at the latest {at} over {spare}{before}"
     over = " and ".join(turn.networks)
     if turn.metered:
+        if lateness(turn, deadline_unix_s, now):  # so may be all that is there
+            return f"over {over}"
         why = "Wi-Fi alone may be too late" if turn.free_up else "waiting longer may be too late"
         return f"over {over}: {why}"
     if spare and turn.begin_unix_s is not None:
-        return f"over {over}, {spare} would join {_begins(turn, deadline_unix_s, now)}"
+        at = instant(turn.begin_unix_s, now)
+        at = f"at {at}" if at[0].isdigit() else at
+        joins = f"would join{' again' * turn.begun} {at}"
+        return f"over {over}, {spare} {joins}{_before(turn, deadline_unix_s)}"
     return f"over {over}"

@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import Final
 
 from cedos.api.transfers import TurnMessage
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.transfer_table import TransferTable
+
+_ASKED_BYTES: Final = 10_000
+"""Its size was asked for over each network: that is less."""
 
 
 def seen_turn(
@@ -23,6 +27,8 @@ def seen_turn(
     turn = table.turn(key, now, flows)
     states = table.states(table.direction(key))
     paid = [each.name for each in states if not each.free and each.usable]
+    spare = tuple(name for name in paid if name not in turn.networks)
+    carried = table.by_network(key)
     found = turn.prospect
 
     def unix(at_s: float) -> float | None:
@@ -31,7 +37,8 @@ def seen_turn(
     return TurnMessage(
         networks=turn.networks,
         metered=tuple(name for name in turn.networks if name in paid),
-        spare=tuple(name for name in paid if name not in turn.networks),
+        spare=spare,
+        begun=any(carried.get(name, 0) >= _ASKED_BYTES for name in spare),
         free_up=any(each.up and each.free for each in states),
         first=turn.first,
         late=turn.late,

@@ -4,19 +4,25 @@ import os
 import pwd
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
+from typing import Final
 
 import click
+import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.transfers import PlayingMessage, TransferInTable
-from cedos.api.turn_text import expected, instant, sentence
+from cedos.api.turn_text import instant, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
+from cedos.errors import DaemonUnreachableError
 from cedos.model import Direction
 
 _WIDTH = 100
+_TIMEOUT_S: Final = 3.5
+_BY_ITSELF: Final = "what waits goes on by itself, where its program runs"
 
 
 @click.command(
@@ -35,20 +41,47 @@ def command(as_json: bool) -> None:
 
     Before that, players behind `cedos forward` that say what they have in store, and what they wait for.
 
-    WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
-    it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
-    expected to be done: in nine of ten cases between the two times in brackets.
+    WANTED BY is the deadline, HERE what has come of it and over which networks (earlier: nobody knows any
+    more over which, as it was killed, or brought without --by). Below each stands what it waits for or
+    does, when a metered network must begin if Wi-Fi brings no more, and when it is expected to be done:
+    in nine of ten cases between the two times in brackets. What may be late says so first.
 
     Metered networks wait for as long as that risks no deadline by more than 1 % (0.1 % in its last two
-    minutes). A transfer whose
-    program does not run waits for it to be started again: the same command goes on.
+    minutes). A transfer whose program does not run waits for it to be started again: the same command
+    goes on.
+
+    While no daemon answers it shows what the last one has left, to who may read that, with status 6;
+    --json is an object then, with "daemon_answers": false and these "transfers" (null: nobody knows).
     """
-    client = ControlClient(directories().socket)
-    transfers = client.transfers()
+    client = ControlClient(directories().socket, _TIMEOUT_S)
+    try:
+        transfers = client.transfers()
+        players = [] if as_json else client.players()
+    except DaemonUnreachableError as error:
+        _as_left(str(error), as_json)
+        raise DaemonUnreachableError(f"{error}; {_BY_ITSELF}") from error
     if as_json:
         render.print_json(transfers)
     else:
-        render.show(lines(transfers, datetime.now(), os.getuid(), client.players()))
+        render.show(lines(transfers, datetime.now(), os.getuid(), players))
+
+
+def _as_left(why: str, as_json: bool) -> None:
+    # (Heavy, and of use while no daemon answers alone.)
+    from cedos.daemon.deadlines.kept_transfers import KeptTransfers  # noqa: PLC0415
+
+    kept: KeptTransfers | None = None
+    with suppress(OSError, msgspec.MsgspecError, RecursionError):
+        kept = KeptTransfers.read(directories().state)
+    if as_json:
+        facts = {"daemon_answers": False, "error": why, "known_unix_s": None, "transfers": None}
+        if kept is not None:
+            facts |= {"known_unix_s": kept.at_unix_s, "transfers": kept.transfers}
+        render.print_json(facts)
+    elif kept is not None and kept.transfers:
+        now = datetime.now()
+        render.show([f"No daemon answers. What the last one knew, {instant(kept.at_unix_s, now)}:"])
+        render.show(lines(kept.transfers, now, os.getuid(), answers=False))
 
 
 def lines(
@@ -56,7 +89,10 @@ def lines(
     now: datetime,
     uid: int,
     players: Sequence[PlayingMessage] = (),
+    *,
+    answers: bool = True,
 ) -> Iterator[str]:
+    """`answers`: the daemon does; else these are transfers as it has left them."""
     if players:
         yield from render.table(
             ("PLAYER", "IN STORE", ""),
@@ -87,7 +123,7 @@ def lines(
     for each, row in zip(transfers, table[1:], strict=True):
         yield row
         yield from textwrap.wrap(
-            _why(each, now),
+            _why(each, now) if answers else "no daemon plans it: its program does, if that runs",
             _WIDTH,
             initial_indent="    ",
             subsequent_indent="    ",
@@ -112,9 +148,7 @@ def _why(each: TransferInTable, now: datetime) -> str:
         if now.timestamp() > each.deadline_unix_s:
             return "late, and its program does not run: the same command, given again, goes on"
         return "its program does not run: it waits until the same command is given again"
-    text = sentence(each.turn, each.deadline_unix_s, now, done=False)
-    if end := expected(each.turn, now):
-        text += f"; {end}"
+    text = sentence(each.turn, each.deadline_unix_s, now)
     if each.wakes_unix_s is not None:
         text += f"; this host, if it sleeps, wakes for it at {instant(each.wakes_unix_s, now)}"
     if each.turn.metered_bytes >= 1e5:
@@ -125,12 +159,14 @@ def _why(each: TransferInTable, now: datetime) -> str:
 def _here(each: TransferInTable) -> str:
     whole = f" of {render.size(each.size_bytes)}" if each.size_bytes is not None else ""
     share = f" ({render.percent(each.done_bytes / each.size_bytes)})" if each.size_bytes else ""
-    total = sum(each.bytes_by_network.values())
     by = ""
-    if total and each.done_bytes:
+    if each.done_bytes:
         shares = sorted(each.bytes_by_network.items(), key=lambda one: -one[1])
-        told = [(name, count / total) for name, count in shares if count / total >= 0.005]
-        by = ": " + ", ".join(f"{render.percent(of_it)} over {name}" for name, of_it in told)
+        parts = [(f"over {name}", count) for name, count in shares]
+        parts.append(("earlier", each.earlier_bytes))
+        total = sum(count for _, count in parts)
+        told = [(how, count / total) for how, count in parts if count >= 0.005 * total]
+        by = ": " + ", ".join(f"{render.percent(of_it)} {how}" for how, of_it in told)
     return f"{render.size(each.done_bytes)}{whole}{share}{by}"
 
 

@@ -75,7 +75,10 @@ class Getting:
         await connection.write(pack(asked))
         answer: Answer = await read(Answer, connection.read_exactly)
         if answer.refused:
-            raise TransferError(f"the server says: {answer.refused}")
+            # URLs are asked of gateways: the web's server may have said nothing at all.
+            by_gateway = self._path.startswith(("http://", "https://"))
+            who = "gateway" if by_gateway else "server"
+            raise TransferError(f"the {who} says: {answer.refused}")
         if answer.start > answer.size:
             raise TransferError(f"the server sends from byte {answer.start} of {answer.size}")
         target.begin(answer.start, answer.version, answer.size)

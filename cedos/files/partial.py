@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -43,18 +44,20 @@ def _why(error: OSError) -> str | None:
 
 
 class _Note(msgspec.Struct):
-    """What the part is a part of."""
+    """What the part is a part of; `by_network`: bytes that came, by interface, as far as is known."""
 
     source: str
     version: str
     size: int
+    by_network: dict[str, int] = {}
 
 
 class Partial:
     """The part on this disk, locked against other programs.
 
     A part from another `source` than this is not continued. `have` bytes are here, of `version`
-    (empty: there is nothing to continue).
+    (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
+    something of another source is here under this name, and goes.
 
     Raises:
         TransferError: the target is there already, another program fetches it, or it cannot be written.
@@ -69,12 +72,17 @@ class Partial:
         self._source = source
         self.have = 0
         self.version = ""
+        self.by_network: Mapping[str, int] = {}
+        self.replaces = False
+        self._note: _Note | None = None
         try:
             # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
             with suppress(FileNotFoundError):
                 if self.path.lstat().st_nlink > 1:
                     self.path.unlink()
             self._number = _opened(self.path)
+        except FileNotFoundError as error:
+            raise TransferError(f"there is no folder {target.parent}") from error
         except OSError as error:
             raise TransferError(f"{self.path}: {_why(error)}") from error
         try:
@@ -102,8 +110,9 @@ class Partial:
         except (OSError, msgspec.MsgspecError):
             return
         have = os.fstat(self._number).st_size
+        self.replaces = have > 0 and note.source != self._source
         if note.source == self._source and 0 < have <= note.size:
-            self.have, self.version = have, note.version
+            self.have, self.version, self.by_network = have, note.version, note.by_network
             at = 0
             while piece := os.pread(self._number, min(_READ_AT_ONCE, have - at), at):
                 self._digest.update(piece)
@@ -116,15 +125,27 @@ class Partial:
         try:
             if start == 0:
                 os.ftruncate(self._number, 0)
-                self.have, self._digest = 0, hashlib.sha256()
+                self.have, self._digest, self.by_network = 0, hashlib.sha256(), {}
             self.version = version
-            draft = self._note_path.with_name(self._note_path.name + ".new")
-            draft.unlink(missing_ok=True)
-            with os.fdopen(own_file.create(draft), "wb") as written:
-                written.write(msgspec.json.encode(_Note(self._source, version, size)))
-            draft.replace(self._note_path)
+            noted = self._note.by_network if start and self._note is not None else self.by_network
+            self._write_note(_Note(self._source, version, size, dict(noted)))
         except OSError as error:
             raise TransferError(f"{self.path}: {error.strerror}") from error
+
+    def note_networks(self, by_network: Mapping[str, int]) -> None:
+        """What has come over each in all, for who goes on after a crash; nothing depends on it."""
+        note = self._note  # None: nothing has come yet, or the file is whole
+        if note is not None and note.by_network != by_network:
+            with suppress(OSError):
+                self._write_note(_Note(note.source, note.version, note.size, dict(by_network)))
+
+    def _write_note(self, note: _Note) -> None:
+        draft = self._note_path.with_name(self._note_path.name + ".new")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(own_file.create(draft), "wb") as written:
+            written.write(msgspec.json.encode(note))
+        draft.replace(self._note_path)
+        self._note = note
 
     def write(self, data: Any) -> None:
         """The next bytes.
@@ -162,6 +183,7 @@ class Partial:
                     raise
                 self.path.rename(self.target)
             self._note_path.unlink(missing_ok=True)
+            self._note = None
         except OSError as error:
             raise TransferError(f"{self.target}: {error.strerror}; {self.path} is kept") from error
 
@@ -171,6 +193,7 @@ class Partial:
 
     def close(self) -> None:
         """Lets go; an empty part is removed."""
+        self._note = None
         if not self.have:
             self.path.unlink(missing_ok=True)
             self._note_path.unlink(missing_ok=True)

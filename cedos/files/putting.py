@@ -117,7 +117,8 @@ class Putting:
     async def _answer(self, connection: "Connection") -> PutAnswer:
         answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
         if answer.refused:
-            raise TransferError(f"the server says: {answer.refused}")
+            who = "server" if self._web is None else "gateway"
+            raise TransferError(f"the {who} says: {answer.refused}")
         return answer
 
     async def _send(self, connection: "Connection", start: int) -> None:

@@ -73,7 +73,8 @@ class Uploads:
             self._reserved += reserved
             yield partial
         except TransferError as error:
-            raise TransferError(str(error).replace(inside, "")) from error
+            why = str(error).replace(inside, "")
+            raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
         finally:
             self._reserved -= reserved
             if partial is not None:

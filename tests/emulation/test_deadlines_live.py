@@ -152,7 +152,8 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: 
         fetching.laptop.client.command(sys.executable, "-m", "cedos", "transfers"),
         env=fetching.environment, capture_output=True, text=True, timeout=30, check=True,
     ).stdout  # fmt: skip
-    assert "waiting for Wi-Fi, without it begins over lte0 " in said
+    assert "waiting for Wi-Fi, begins at the latest " in said
+    assert " over lte0" in said
     explained = fetching.daemon.client.explain()
     assert "defer" in {str(each.strategy.kind) for each in explained.evaluations}
     fetching.laptop.attach(WIFI)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 _RATE_OVER_S: Final = 5.0
+_LEAST_NAME: Final = 8
 _UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -43,6 +44,10 @@ class ProgressLine:
         self._shown = not quiet and self._out.isatty()
         self._marks: deque[tuple[float, int]] = deque()
 
+    @property
+    def shown(self) -> bool:
+        return self._shown
+
     def rate(self, now_s: float) -> float | None:
         """Bytes per second over the last seconds; None in the beginning."""
         marks, have = self._marks, self._progress.have_bytes
@@ -54,8 +59,11 @@ class ProgressLine:
         passed_s = now_s - marks[0][0]
         return (have - marks[0][1]) / passed_s if passed_s > 0.5 else None
 
-    def text(self, now_s: float, doing: str | None = None) -> str:
-        """`doing`: what is said of networks and of waiting in place of what can be seen here."""
+    def text(self, now_s: float, doing: str | None = None, width: int | None = None) -> str:
+        """`doing`: what is said of networks and of waiting in place of what can be seen here.
+
+        What is too long for `width` loses what is said last, then the rate, then the name's end.
+        """
         progress = self._progress
         parts = [size(progress.have_bytes)]
         rate = self.rate(now_s)
@@ -75,17 +83,25 @@ class ProgressLine:
             parts.append("+".join(networks) if networks else "waiting for a network")
         elif progress.state:
             parts.append(progress.state)
-        return f"{self._name}: {', '.join(parts)}"
+        text = f"{self._name}: {', '.join(parts)}"
+        if width is None or len(text) <= width or not doing:
+            return text[:width]
+        said = doing.split("; ")
+        for kept in range(len(said) - 1, 0, -1):
+            text = f"{self._name}: {', '.join([*parts[:-1], '; '.join(said[:kept])])}"
+            if len(text) <= width:
+                return text
+        rest = f": {parts[0].strip()}, {said[0]}"
+        name = self._name
+        if len(name) + len(rest) > width:
+            name = f"{name[: max(width - len(rest) - 1, _LEAST_NAME)]}…"
+        return f"{name}{rest}"[:width]
 
     def draw(self, doing: str | None = None) -> None:
         if self._shown:
             width = max(shutil.get_terminal_size().columns - 1, 20)
-            print(
-                f"\r\033[K{self.text(time.monotonic(), doing)[:width]}",
-                end="",
-                file=self._out,
-                flush=True,
-            )
+            text = self.text(time.monotonic(), doing, width)
+            print(f"\r\033[K{text}", end="", file=self._out, flush=True)
 
     def clear(self) -> None:
         if self._shown:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +29,14 @@ from cedos.commands.sessions.shared.transfers import (
     interruptible,
     networks_option,
     paced,
+    partial_of,
     summary,
     timeout_option,
+    too_late,
 )
 from cedos.errors import CedosError, TransferError
 from cedos.files.getting import Getting, entries
 from cedos.files.messages import Entry
-from cedos.files.partial import Partial
 from cedos.files.pipe_target import PipeTarget
 from cedos.files.play_target import PlayTarget
 from cedos.files.server_link import ServerLink
@@ -46,6 +48,8 @@ from cedos.session.sockets.connection import Connection
 
 _STDOUT: Final = Path("-")
 _DEEPEST: Final = 64
+_STORE_BYTES: Final = 64_000_000
+_LEAST_STORE: Final = 1 << 16  # one piece, and what is on its way meanwhile
 _READ_BYTES: Final = 1 << 18
 _WINDOW_S: Final = 2.0
 _LEAST_WINDOW: Final = 1 << 18  # enough for 20 Mbit/s over 100 ms
@@ -83,22 +87,26 @@ _PLAYED_PIECE: Final = 1 << 14
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "All files are here, and right.",
+        0: "All files are here, and right; with --by also where that was too late.",
         1: "The server does not have a file or does not let you in, no server was found for too long, "
         "or a file could not be written. What has come is kept; the other files are fetched.",
         2: "",
         130: "Interrupted by Ctrl-C. What has come is kept.",
     },
     files=[
-        ("NAME.part, NAME.part.json", "What has come of a file, and of which version of it."),
+        (
+            "NAME.part, NAME.part.json",
+            "What has come of a file; of which version of it, and over what.",
+        ),
         OWN_KEY,
         KNOWN_HOSTS,
     ],
 )
 @click.argument("sources", nargs=-1, type=SourceType(), metavar="HOST[:PORT]/PATH|URL...")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path(),
-    help="A folder, or for one file its name; - is standard output.  [default: here, same name]",
+    "-o", "--output", "wanted", default=".",
+    help="A folder, or for one file its name; what ends with / is a folder, and is made. - is standard "
+    "output.  [default: here, same name]",
 )  # fmt: skip
 @click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
 @click.option(
@@ -108,7 +116,7 @@ _PLAYED_PIECE: Final = 1 << 14
     "look for access points every 5 s, as long as somebody is at the screen.",
 )  # fmt: skip
 @click.option(
-    "--store", type=SIZE, default="64MB", show_default=True, metavar="SIZE",
+    "--store", type=SIZE, show_default="64MB", metavar="SIZE",
     help="With --bitrate: how much is brought ahead at most.",
 )  # fmt: skip
 @click.option(
@@ -132,10 +140,10 @@ _PLAYED_PIECE: Final = 1 << 14
 @click.version_option(package_name="cedos", prog_name="cedos-get")
 def command(
     sources: tuple[Source, ...],
-    output: Path,
+    wanted: str,
     recursive: bool,
     bitrate: float | None,
-    store: int,
+    store: int | None,
     limit_rate: int | None,
     via: str | None,
     networks: tuple[str, ...],
@@ -178,21 +186,29 @@ def command(
     if print_key:
         click.echo(keys.to_text(me.public))
         return
+    output = Path(wanted)
+    into_folder = wanted.endswith("/") or output.is_dir()
     if not sources:
         raise click.UsageError("a file such as server.example/song.flac is needed, or --print-key")
     if output == _STDOUT and (len(sources) > 1 or sources[0].is_folder):
         raise click.UsageError("-o - goes with one file")
-    _check_urls(sources, via, given_key, output)
-    if len(sources) > 1 and not output.is_dir():
+    if output == _STDOUT and as_json:
+        raise click.UsageError("--json goes without -o -: both would be on standard output")
+    _check_urls(sources, via, given_key, into_folder)
+    if len(sources) > 1 and not into_folder:
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({source.server for source in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
     if bitrate is not None and (output != _STDOUT or limit_rate is not None):
         raise click.UsageError("--bitrate goes with -o - and without --limit-rate")
+    if store is not None:
+        _check_store(store, bitrate)
     if by is not None and (output == _STDOUT or limit_rate is not None):
         raise click.UsageError("--by goes without -o - and without --limit-rate")
     servers.interfaces(networks)
-    run = _Run(recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by)
+    run = _Run(
+        into_folder, recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by
+    )
     limits = None
     if limit_rate is not None:  # what the server may send ahead would come at full speed
         limits = SessionLimits(stream_window=max(limit_rate, 1 << 16))
@@ -210,7 +226,7 @@ def command(
                         servers.check_save(alias, given_key, server)
                     ends = Endpoints(who, server, given_key, alias, networks, timeout, deadline)
                     if bitrate is not None:
-                        await _play(source, ends, bitrate, store)
+                        await _play(source, ends, bitrate, store or _STORE_BYTES)
                         continue
                     link = links.setdefault(server, ends.link(limits))
                     await run.source(source, output, link, ends)
@@ -234,13 +250,14 @@ class _Run:
 
     def __init__(
         self,
+        into_folder: bool,
         recursive: bool,
         limit_rate: int | None,
         quiet: bool,
         as_json: bool,
         by_unix_s: float | None,
     ) -> None:
-        self._recursive, self._rate = recursive, limit_rate
+        self._into_folder, self._recursive, self._rate = into_folder, recursive, limit_rate
         self._quiet, self._as_json = quiet, as_json
         self._later: FilesByDeadline | None = None
         if by_unix_s is not None:
@@ -256,8 +273,7 @@ class _Run:
     def _done(self, fact: dict[str, Any]) -> None:
         self.results.append(fact)
         if not self._quiet:
-            late = "" if fact.get("in_time", True) else "; too late"
-            click.echo(summary(fact, fact["path"]) + late)
+            click.echo(summary(fact, fact["path"]) + too_late(fact))
 
     async def together(self) -> None:
         """What can wait: all of it is planned together, once it is known what there is."""
@@ -271,7 +287,7 @@ class _Run:
             CedosError: it is not here.
         """
         if not source.is_folder:
-            target = _target(source, output)
+            target = self._target(source, output)
             await self._file(source, target, link, ends)
         elif not self._recursive:
             self._list(source, await entries(link, source.path, ends.deadline_s))
@@ -293,6 +309,18 @@ class _Run:
                     self.failed(f"{source.server}/{path}", target, error)
             if here and not self._quiet:
                 click.echo(f"{folder}: {here} files are here already")
+
+    def _target(self, source: Source, output: Path) -> Path:
+        """Errors: TransferError, its folder cannot be made."""
+        if not self._into_folder:
+            return output
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise TransferError(f"{output} is a file, not a folder") from error
+        except OSError as error:
+            raise TransferError(f"{output}: {error.strerror}") from error
+        return output / source.file_name
 
     async def _tree(
         self, link: ServerLink, path: str, patience_s: float
@@ -325,6 +353,10 @@ class _Run:
         Raises:
             CedosError: it is not here.
         """
+        if _is_folder(target):
+            # Where the server has a folder, too, it says what would be right.
+            await Getting(source.path, PipeTarget(_nowhere), link, ends.deadline_s).ask()
+            raise TransferError(f"{target} is a folder here; -o NAME gives the file another name")
         if self._later is not None:
             self._later.add(source, target, ends)
             return
@@ -338,7 +370,7 @@ class _Run:
             await output.drained()
             return
         # The server is who has the key, at whatever address.
-        partial = Partial(target, f"{keys.to_text(ends.server.key)}/{source.path}")
+        partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}")
         whole = False
         try:
             getting = Getting(source.path, partial, link, ends.deadline_s, paced(self._rate), piece)
@@ -363,6 +395,13 @@ class _Run:
             "error": None,
         }
         self._done(fact)
+
+
+def _is_folder(target: Path) -> bool:
+    return target != _STDOUT and target.is_dir()
+
+
+async def _nowhere(_data: Any) -> None: ...
 
 
 async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes: int) -> None:
@@ -399,12 +438,21 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
         await link.close()
 
 
-def _target(source: Source, output: Path) -> Path:
-    return output / source.file_name if output.is_dir() else output
+def _check_store(store_bytes: int, bitrate_bps: float | None) -> None:
+    """Errors: UsageError, nothing is stored, or less than can be played without a break."""
+    if bitrate_bps is None:
+        raise click.UsageError("--store goes with --bitrate: nothing else is stored ahead")
+    least = max(bitrate_bps / 8.0, _LEAST_STORE)  # a second of it
+    if store_bytes < least:
+        kilobytes = ceil(least / 1000.0)
+        raise click.UsageError(
+            f"--store {store_bytes}: less than can be played without a break; {kilobytes}kB is the least"
+            " at this --bitrate"
+        )
 
 
 def _check_urls(
-    sources: tuple[Source, ...], via: str | None, given_key: bytes | None, output: Path
+    sources: tuple[Source, ...], via: str | None, given_key: bytes | None, into_folder: bool
 ) -> None:
     """Errors: UsageError, a URL without a word on who fetches it, or without a name."""
     urls = [source for source in sources if source.is_url]
@@ -418,7 +466,7 @@ def _check_urls(
             "--via gateway goes with URLs such as https://example.org/file, and without --key"
         )
     for source in urls:
-        if not source.file_name and output.is_dir():
+        if not source.file_name and into_folder:
             raise click.UsageError(
                 f"{plain(source.path)} does not say what the file is to be called; -o NAME does"
             )

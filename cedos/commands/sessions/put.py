@@ -12,6 +12,7 @@ from cedos.commands.console import render, servers
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.option_types import BY, BY_HELP
 from cedos.commands.console.program import Program, say
+from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
@@ -25,6 +26,7 @@ from cedos.commands.sessions.shared.transfers import (
     networks_option,
     summary,
     timeout_option,
+    too_late,
 )
 from cedos.commands.sessions.shared.web_target import FORM_VALUE, HeaderType, Method, WebTarget
 from cedos.errors import CedosError
@@ -64,7 +66,8 @@ _BEYOND_S: Final = 86_400.0
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "The server has all files, whole; a web server has answered 2xx or 3xx.",
+        0: "The server has all files, whole; a web server has answered 2xx or 3xx. With --by also where "
+        "that was too late.",
         1: "The server takes no files or not this one, does not let you in, was not found for too long, "
         "or a file cannot be read; a web server has answered otherwise, or it is not known whether it "
         "has the file. What has arrived is kept there; the other files are sent.",
@@ -195,10 +198,13 @@ def command(
     def done(fact: dict[str, Any]) -> None:
         results.append(fact)
         if not as_json and not quiet:
-            late = "" if fact.get("in_time", True) else "; too late"
             said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
-            click.echo(summary(fact, plain(fact["to"])) + said + late)
-            render.show(fact.get("answer", "").splitlines())
+            line = summary(fact, plain(fact["to"]))
+            if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
+                line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
+            click.echo(line + said + too_late(fact))
+            if answer := fact.get("answer", "").splitlines():
+                render.show(answer)
 
     def failed(where: str, source: Path, error: CedosError) -> None:
         nonlocal status

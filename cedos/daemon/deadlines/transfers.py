@@ -14,6 +14,7 @@ from cedos.api.turns import seen_turn
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.deadlines.d_lock import DLock
+from cedos.daemon.deadlines.kept_transfers import FILE, rows
 from cedos.errors import ConfigError
 from cedos.model import Context, Direction, Network
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
@@ -25,9 +26,10 @@ from cedos.selector.objective import Objective, WeightedCost
 
 _log = structlog.get_logger(__name__)
 
-FILE: Final = "transfers.json"
 _WHAT: Final = "the table of transfers with deadlines"
-_KEEP_S, _KEEP_CARRYING_S = 30.0, 5.0
+_KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
+"""How often the table is written; while bytes come, in each epoch: nobody knows what a kill loses."""
+
 _ENDED: Final = 1000
 _METERED_S: Final = 0.2 / 1e6
 """Where the objective has no price of its own for a metered byte: that of the shipped configuration."""
@@ -104,7 +106,9 @@ class Transfers:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         used = {interfaces.get(name, name): count for name, count in report.used_bytes.items()}
+        in_all = {interfaces.get(name, name): count for name, count in report.all_bytes.items()}
         self._table.carried(report.key, used, report.lasted_s, now)
+        self._table.remembered(report.key, in_all)
         new = report.key not in self._told
         self._plan()
         if new:  # also a daemon that is killed must know of it
@@ -139,6 +143,7 @@ class Transfers:
                 size_bytes=each.size_bytes,
                 done_bytes=each.done_bytes,
                 bytes_by_network=dict(by),
+                earlier_bytes=max(each.done_bytes - sum(by.values()), 0),
                 deadline_unix_s=each.deadline_unix_s,
                 running=runs,
                 turn=self._turn(each.key, flows[each.direction]),
@@ -153,16 +158,19 @@ class Transfers:
 
     async def run(self) -> None:
         """Until it is cancelled: plans each second while there is anything to plan."""
+        carrying = False
         try:
             while True:
                 await aligned_sleep(EPOCH_S)
                 self._plan()
                 now = time.monotonic()
+                moving = self._table.moving(now)
                 await self._d_lock.update(
-                    self._table.moving(now), self._table.wake(now) if self._d_lock.wakes else None
+                    moving, self._table.wake(now) if self._d_lock.wakes else None
                 )
-                carrying = any(self._table.flows(way, time.monotonic()) for way in Direction)
-                if time.monotonic() - self._kept_s > (_KEEP_CARRYING_S if carrying else _KEEP_S):
+                carried, carrying = carrying, moving > 0
+                every_s = _KEEP_CARRYING_S if carrying else _KEEP_S
+                if carried != carrying or time.monotonic() - self._kept_s >= every_s:
                     self.keep()
         finally:
             self._d_lock.release()
@@ -170,10 +178,10 @@ class Transfers:
     def keep(self) -> None:
         """Writes the table, and what was learned of networks, for the next start."""
         self._kept_s = time.monotonic()
-        rows = [
+        kept = [
             [msgspec.to_builtins(each), by] for each, by, _ in self._table.rows(time.monotonic())
         ]
-        state = {"rows": rows, "networks": self._table.networks.to_state()}
+        state = {"rows": kept, "networks": self._table.networks.to_state()}
         state_file.write(self._file, state, _WHAT)
 
     def _restore(self) -> None:
@@ -182,12 +190,7 @@ class Transfers:
             return
         now = time.monotonic()
         self._table.networks.restore(kept.get("networks"), now)
-        rows = kept.get("rows")
-        for each in rows if isinstance(rows, list) else ():
-            try:
-                row, by = msgspec.convert(each, tuple[TableTransfer, dict[str, int]])
-            except msgspec.ValidationError:
-                continue
+        for row, by in rows(kept):
             self._table.restored(row, by, now)
 
     def _is_late(self, report: TransferReport, uid: int) -> bool:

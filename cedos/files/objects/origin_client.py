@@ -1,5 +1,7 @@
 """Asks origins for one thing after another; none to which this host may not connect."""
 
+import errno
+import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -11,6 +13,10 @@ from yarl import URL
 
 CONNECT_S: Final = 10.0
 _AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE)
+
+_SILENT: Final = {
+    errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN,
+}  # fmt: skip
 
 
 class OriginClient:
@@ -78,6 +84,15 @@ def words(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not found"
     if isinstance(error, aiohttp.ClientConnectorError):
-        inner = error.os_error
-        return str(inner.strerror or inner)
+        return _not_connected(error.os_error)
     return str(error) or type(error).__name__
+
+
+def _not_connected(error: OSError) -> str:
+    """One address is told of by its number, several in a text of asyncio's; neither is a sentence."""
+    numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
+    if numbers == {errno.ECONNREFUSED}:
+        return "it refuses the connection"
+    if numbers & _SILENT:
+        return "it does not answer"
+    return str(error.strerror or error)

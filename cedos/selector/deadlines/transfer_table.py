@@ -1,6 +1,6 @@
 """The table of a host's transfers with deadlines: what was told of each, what it may do now. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -150,6 +150,12 @@ class TransferTable:
             if bps > 0.0 and row.most_bps == inf:
                 self.networks.measured(name, direction, bps, lasted_s, now)
 
+    def remembered(self, key: str, in_all: dict[str, int]) -> None:
+        """What its program knows to have come for it, also before this table or the program began."""
+        by_network = self._rows[key].by_network
+        for name, count in in_all.items():
+            by_network[name] = max(by_network.get(name, 0), count)
+
     def end(self, key: str) -> None:
         """It is done, or given up."""
         self._rows.pop(key, None)
@@ -247,6 +253,10 @@ class TransferTable:
             (row.transfer, row.by_network, self._runs(row, now))
             for row in sorted(self._rows.values(), key=lambda each: each.transfer.deadline_unix_s)
         ]
+
+    def by_network(self, key: str) -> Mapping[str, int]:
+        """What has come of it over each, as far as is known."""
+        return self._rows[key].by_network
 
     def direction(self, key: str) -> Direction:
         return self._rows[key].transfer.direction

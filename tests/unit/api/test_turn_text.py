@@ -19,15 +19,46 @@ def at(text: str) -> float:
     [
         (
             TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:42")),
-            "waiting for Wi-Fi, without it begins over lte0 at 17:42",
+            "waiting for Wi-Fi, begins at the latest 17:42 over lte0",
         ),
         (
             TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:59:38")),
-            "waiting for Wi-Fi, without it begins over lte0 at 17:59, 22 s before its deadline",
+            "waiting for Wi-Fi, begins at the latest 17:59 over lte0, 22 s before its deadline",
         ),
         (
             TurnMessage(spare=("lte0",), begin_unix_s=at("25 08:00")),
-            "waiting for Wi-Fi, without it begins over lte0 tomorrow 08:00",
+            "waiting for Wi-Fi, begins at the latest tomorrow 08:00 over lte0",
+        ),
+        (
+            TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:42"), begun=True),
+            "waiting for Wi-Fi, goes on at the latest 17:42 over lte0",
+        ),
+        (
+            TurnMessage(
+                spare=("lte0",),
+                begin_unix_s=at("24 17:42"),
+                end_unix_s=at("24 17:30"),
+                end_high_unix_s=at("24 17:30"),
+            ),
+            "waiting for Wi-Fi, begins at the latest 17:42 over lte0; expected done about 17:30",
+        ),
+        (
+            TurnMessage(
+                networks=("wlan0", "lte0"),
+                metered=("lte0",),
+                free_up=True,
+                end_unix_s=at("24 18:20"),
+                end_high_unix_s=at("24 18:30"),
+            ),
+            "may not be done by 18:00 (expected 18:20); over wlan0 and lte0",
+        ),
+        (
+            TurnMessage(networks=("lte0",), metered=("lte0",), end_unix_s=at("24 18:00:06")),
+            "may not be done by 18:00:00 (expected 18:00:06); over lte0",
+        ),
+        (
+            TurnMessage(networks=("lte0",), metered=("lte0",), late=True),
+            "cannot be done by 18:00; over lte0",
         ),
         (TurnMessage(spare=("lte0",)), "waiting for Wi-Fi"),
         (TurnMessage(), "waiting for a network"),
@@ -48,11 +79,11 @@ def at(text: str) -> float:
         ),
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 19:10")),
-            "over wlan0; cannot be done by 18:00; done about 19:10, or much later",
+            "cannot be done by 18:00; over wlan0; done about 19:10, or much later",
         ),
         (
             TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 17:50")),
-            "over wlan0; may not be done by 18:00; done about 17:50, or much later",
+            "may not be done by 18:00; over wlan0; done about 17:50, or much later",
         ),
         (
             TurnMessage(
@@ -70,8 +101,10 @@ def test_it_is_said_in_one_sentence(turn: TurnMessage, said: str) -> None:
 
 
 def test_what_has_passed_is_said() -> None:
-    turn = TurnMessage(networks=("wlan0",), late=True)
-    assert sentence(turn, at("24 16:00"), NOW) == "over wlan0; wanted by 16:00, which has passed"
+    for late in (True, False):
+        turn = TurnMessage(networks=("wlan0",), late=late)
+        said = sentence(turn, at("24 16:00"), NOW)
+        assert said == "wanted by 16:00, which has passed; over wlan0"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,20 @@
 """`cedos transfers`, line by line."""
 
+import json
+import os
+import socket
+import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import msgspec
+import pytest
+from click.testing import CliRunner
 
 from cedos.api.transfers import PlayingMessage, TransferInTable, TurnMessage
-from cedos.commands.transfers import lines
+from cedos.commands.transfers import command, lines
+from cedos.daemon.deadlines.kept_transfers import FILE
+from cedos.errors import DaemonUnreachableError
 from cedos.model import Direction
 
 NOW = datetime(2026, 11, 24, 17, 0)
@@ -33,7 +42,7 @@ def test_what_waits_is_explained_at_once() -> None:
     assert "song.flac" in text
     assert "18:42" in text
     assert "40 MB of 100 MB (40 %): 98 % over wlan0, 2 % over lte0" in text
-    assert "waiting for Wi-Fi, without it begins over lte0 at 17:42" in text
+    assert "waiting for Wi-Fi, begins at the latest 17:42 over lte0" in text
     assert "60 MB of it metered" in text
     assert "USER" not in text
 
@@ -45,6 +54,20 @@ def test_shares_of_nothing_and_of_hardly_anything_are_not_told() -> None:
     shares = {"lte0": 300, "wlan0": 40_000_000}
     nearly = msgspec.structs.replace(waiting(), bytes_by_network=shares)
     assert any(line.endswith("(40 %): 100 % over wlan0") for line in lines([nearly], NOW, 1000))
+
+
+def test_what_came_nobody_knows_how_is_said_of_no_network() -> None:
+    """A kill had lost the counts, and two asked-for sizes were half of 2.5 MB each."""
+    killed = msgspec.structs.replace(
+        waiting(),
+        bytes_by_network={"wlan0": 397, "lte0": 403},
+        earlier_bytes=39_999_200,
+    )
+    assert any(line.endswith("(40 %): 100 % earlier") for line in lines([killed], NOW, 1000))
+    partly = {"wlan0": 30_000_000}
+    some = msgspec.structs.replace(waiting(), bytes_by_network=partly, earlier_bytes=10_000_000)
+    told = "(40 %): 75 % over wlan0, 25 % earlier"
+    assert any(line.endswith(told) for line in lines([some], NOW, 1000))
 
 
 def test_whose_program_does_not_run_says_what_to_do() -> None:
@@ -86,3 +109,61 @@ def test_players_say_what_they_have_and_wait_for() -> None:
     both = list(lines([waiting()], NOW, 1000, players))
     assert both[5] == ""
     assert "song.flac" in both[7]
+
+
+@pytest.fixture
+def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The table of a daemon that is away."""
+    for name in ("RUNTIME", "STATE"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(f"CEDOS_{name}_DIR", str(tmp_path / name))
+    row = {
+        "key": "0" * 32, "uid": os.getuid(), "name": "film.mkv", "server": "there", "direction": "down",
+        "size_bytes": 12_000_000, "done_bytes": 6_000_000, "deadline_unix_s": time.time() + 3600.0,
+    }  # fmt: skip
+    path = tmp_path / "STATE" / FILE
+    path.write_text(json.dumps({"rows": [[row, {"wlan0": 6_000_000}], "odd"], "networks": {}}))
+    os.utime(path, (time.time() - 60.0, time.time() - 60.0))
+    return path
+
+
+def test_while_no_daemon_answers_what_it_knew_is_shown(left: Path) -> None:
+    result = CliRunner().invoke(command)
+    assert isinstance(result.exception, DaemonUnreachableError)
+    assert "what waits goes on by itself" in str(result.exception)
+    since = datetime.fromtimestamp(left.stat().st_mtime)
+    assert result.stdout.startswith(
+        f"No daemon answers. What the last one knew, {since:%H:%M:%S}:\n"
+    )
+    assert "6 MB of 12 MB (50 %): 100 % over wlan0" in result.stdout
+    assert "no daemon plans it: its program does, if that runs" in result.stdout
+    told = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
+    assert told["daemon_answers"] is False
+    assert "no daemon answers on" in told["error"]
+    assert told["known_unix_s"] == left.stat().st_mtime
+    assert [each["name"] for each in told["transfers"]] == ["film.mkv"]
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_where_nobody_can_tell_it_says_that_it_goes_on(left: Path, content: str | None) -> None:
+    left.unlink()
+    if content is not None:
+        left.write_text(content)
+    result = CliRunner().invoke(command)
+    assert result.stdout == ""
+    assert "what waits goes on by itself" in str(result.exception)
+    told = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
+    assert (told["known_unix_s"], told["transfers"]) == (None, None)
+    assert content is None or left.read_text() == content  # it is the daemon's to put aside
+
+
+def test_a_daemon_that_stands_still_is_not_waited_for(left: Path) -> None:
+    path = left.parent.parent / "RUNTIME" / "control.sock"
+    with socket.socket(socket.AF_UNIX) as still:
+        still.bind(str(path))
+        still.listen()
+        began_s = time.monotonic()
+        result = CliRunner().invoke(command)
+        assert time.monotonic() - began_s < 4.5
+    assert "no answer for 3.5 s" in str(result.exception)
+    assert "film.mkv" in result.stdout

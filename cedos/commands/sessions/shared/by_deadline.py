@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cedos.api.asking.followed_transfer import FollowedTransfer
 from cedos.api.transfers import TransferReport
-from cedos.api.turn_text import sentence
+from cedos.api.turn_text import lateness, sentence
 from cedos.commands.console.program import say
 from cedos.commands.console.progress import ProgressLine, size
 from cedos.commands.sessions.shared.session_pool import PooledSession, SessionPool
@@ -27,6 +27,7 @@ from cedos.session.known_hosts import KnownServer
 from cedos.session.sockets.connection import Connection
 
 _DRAWN_EVERY_S: Final = 0.2
+_LATE_LOOKS: Final = 5
 _BEYOND_S: Final = 86_400.0
 """A server's session is kept for a day beyond the deadline: the file is wanted still."""
 
@@ -46,8 +47,10 @@ class FileByDeadline:
         self.following = FollowedTransfer(
             directories().socket, self._report, self._networks, self._changed
         )
-        self._moving, self.close = file.move(self, pool.ends.deadline_s)
+        self._move = file.move(self, pool.ends.deadline_s)
+        self._moving, self.close = self._move.moving, self._move.close
         self.seconds = 0.0
+        self._ended_unix_s: float | None = None
 
     @property
     def progress(self) -> Progress:
@@ -68,6 +71,7 @@ class FileByDeadline:
         following = asyncio.create_task(self.following.run())
         try:
             await self._ended_well(self._moving.run())
+            self._ended_unix_s = time.time()
             await self.following.end()
         finally:
             self.seconds = time.monotonic() - began_s
@@ -86,6 +90,7 @@ class FileByDeadline:
                 await session.link.until_done(over, progress, patience_s)
             finally:
                 self._used, self._session = self._carried(), None
+                self._move.note(self._in_all())
 
     def may_use(self, interface: str) -> bool:
         return self.following.may_use(interface)
@@ -112,8 +117,15 @@ class FileByDeadline:
         return sentence(turn, self._by_unix_s, datetime.now())
 
     @property
+    def lateness(self) -> str:
+        """That it will be late, in words; empty: it will not, as far as can be told."""
+        turn = self.following.turn
+        return "" if turn is None else lateness(turn, self._by_unix_s, datetime.now())
+
+    @property
     def fact(self) -> dict[str, Any]:
         progress = self.progress
+        late_s = max((self._ended_unix_s or time.time()) - self._by_unix_s, 0.0)
         carried = "received_bytes" if self.file.direction is Direction.DOWN else "sent_bytes"
         return {
             **self.file.facts,
@@ -125,7 +137,8 @@ class FileByDeadline:
             "seconds": round(self.seconds, 3),
             carried: dict(self._carried()),
             "by_unix_s": self._by_unix_s,
-            "in_time": time.time() <= self._by_unix_s,
+            "in_time": late_s == 0.0,
+            "late_s": round(late_s, 3),
             **self._moving.told,
             "error": None,
         }
@@ -144,12 +157,20 @@ class FileByDeadline:
                 found[name] = found.get(name, 0) + count
         return found
 
+    def _in_all(self) -> dict[str, int]:
+        """With what earlier programs have noted."""
+        carried, before = self._carried(), self._move.came_before()
+        return {
+            name: carried.get(name, 0) + before.get(name, 0) for name in (carried | dict(before))
+        }
+
     def _changed(self) -> None:
         if self._session is not None:
             self._session.networks_changed()
 
     def _report(self) -> TransferReport:
-        progress = self.progress
+        progress, in_all = self.progress, self._in_all()
+        self._move.note(in_all)  # as often as the daemon is told
         return TransferReport(
             key=self.file.key,
             name=self.file.name[:300],
@@ -159,6 +180,7 @@ class FileByDeadline:
             done_bytes=progress.have_bytes,
             deadline_unix_s=self._by_unix_s,
             used_bytes=self._carried(),
+            all_bytes=in_all,
         )
 
 
@@ -278,6 +300,7 @@ class _Line:
         self._lines = {
             id(each): ProgressLine(each.file.name, each.progress, quiet=quiet) for each in waiting
         }
+        self._late_looks: dict[int, int] = {}
 
     async def run(self) -> None:
         while True:
@@ -287,7 +310,20 @@ class _Line:
                 others = len(self._waiting) - 1
                 more = f"; {others} more file{'s' * (others != 1)}" if others else ""
                 line.draw(f"{served[0].state}{more}")
+                for each in self._waiting:
+                    if not line.shown:
+                        self._say_late(each)
             await asyncio.sleep(_DRAWN_EVERY_S)
+
+    def _say_late(self, each: FileByDeadline) -> None:
+        """Once, and not of what the first seconds of a network alone make look so."""
+        looks = self._late_looks.get(id(each), 0) + 1 if (late := each.lateness) else 0
+        if self._late_looks.get(id(each), 0) >= _LATE_LOOKS:
+            return  # it was said
+        self._late_looks[id(each)] = looks
+        if looks == _LATE_LOOKS:
+            up = each.file.direction is Direction.UP
+            say("cedos-put" if up else "cedos-get", CedosError(f"{each.file.path}: {late}"))
 
     def clear(self) -> None:
         for line in self._lines.values():

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from cedos.commands.sessions.shared.transfers import Endpoints
 from cedos.files.server_link import ServerLink
 from cedos.model import Direction
 from cedos.session.sockets.connection import Connection
+
+_LINGER_S: Final = 3.0
+"""So long nobody's session keeps the paths that it has: for the next file, or for the goodbye."""
 
 
 class SessionUser(Protocol):
@@ -24,18 +27,31 @@ class SessionUser(Protocol):
 
 
 class PooledSession:
-    """One session, made again where it has ended; it uses the networks of who has it, else none."""
+    """One session, made again where it has ended; it uses the networks of who has it.
+
+    Nobody's uses those alone over which it is connected, and soon none.
+    """
 
     def __init__(self, ends: Endpoints) -> None:
         self._dial = ends.dialling(made=self._made, may_use=self._may_use)
         self.link = ServerLink(self._connect)
         self._user: SessionUser | None = None
         self._connection: Connection | None = None
+        self._had: frozenset[str] = frozenset()
+        self._kept: frozenset[str] = frozenset()
+        self._lingering: asyncio.TimerHandle | None = None
         self._earlier: dict[Direction, dict[str, int]] = _nothing()
         self._before: dict[Direction, dict[str, int]] = _nothing()
 
     def given(self, user: SessionUser | None) -> None:
         """From now on it is this one's."""
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        if user is None and self._connection is not None:
+            self._had = frozenset(path.network for path in self._connection.paths())
+            self._lingering = asyncio.get_running_loop().call_later(_LINGER_S, self._leave)
+        self._kept = self._had if user is None else frozenset()
         self._user, self._earlier = user, _nothing()
         self._before = {way: self._counted(way) for way in Direction}
         self.networks_changed()
@@ -43,6 +59,26 @@ class PooledSession:
     @property
     def reached(self) -> bool:
         return self._connection is not None
+
+    def _leave(self) -> None:
+        """A metered network is not held for who may come much later."""
+        self._lingering, self._kept = None, frozenset()
+        self.networks_changed()
+
+    async def close(self) -> None:
+        """Says goodbye: over what is in use still, else over what costs nothing or was in use last."""
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        connection = self._connection
+        if connection is not None and not connection.ended:
+            if not connection.paths():
+                free = {name for name, metered in connection.networks().items() if not metered}
+                self._kept = frozenset(free) or self._had
+                connection.networks_changed()
+            if not connection.has_network:  # it would have no way
+                connection.abort("goodbye")
+        await self.link.close()
 
     def networks_changed(self) -> None:
         """Its user may use other networks than before."""
@@ -78,7 +114,7 @@ class PooledSession:
         self._connection, self._before = connection, _nothing()
 
     def _may_use(self, interface: str) -> bool:
-        return self._user is not None and self._user.may_use(interface)
+        return interface in self._kept if self._user is None else self._user.may_use(interface)
 
 
 def _nothing() -> dict[Direction, dict[str, int]]:
@@ -124,4 +160,4 @@ class SessionPool:
 
     async def close(self) -> None:
         """Says goodbye to the server."""
-        await asyncio.gather(*(each.link.close() for each in self._all))
+        await asyncio.gather(*(each.close() for each in self._all))

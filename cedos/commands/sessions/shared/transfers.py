@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -12,10 +13,12 @@ import click
 from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console import servers
 from cedos.commands.console.option_types import DURATION
+from cedos.commands.console.program import say
 from cedos.commands.console.progress import ProgressLine, duration, size
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
-from cedos.errors import SessionError, SessionRefusedError
+from cedos.errors import CedosError, SessionError, SessionRefusedError
+from cedos.files.partial import Partial
 from cedos.files.progress import Progress
 from cedos.files.server_link import ServerLink
 from cedos.proxy.local import joined_gateway
@@ -154,6 +157,15 @@ def interruptible(wanted: Coroutine[Any, Any, None]) -> None:
     asyncio.run(run())
 
 
+def partial_of(target: Path, source: str) -> Partial:
+    """What is here of a file; says where that was of another one. Errors: as of `Partial`."""
+    partial = Partial(target, source)
+    if partial.replaces:
+        why = f"{target}: what had come of another file under this name was dropped"
+        say("cedos-get", CedosError(why))
+    return partial
+
+
 @asynccontextmanager
 async def drawn(name: str, progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
     """Draws the line of one file, as long as it is under way."""
@@ -184,6 +196,13 @@ def summary(fact: dict[str, Any], where: str) -> str:
     if fact["sessions"] > 1:
         text += f", {fact['sessions']} sessions"
     return f"{text}, {duration(fact['seconds'])}"
+
+
+def too_late(fact: dict[str, Any]) -> str:
+    """What the line of a file with --by ends with where it came after its time."""
+    if not (late_s := fact.get("late_s")):
+        return ""
+    return f"; too late by {duration(late_s) if late_s >= 9.95 else f'{late_s:.1f} s'}"
 
 
 def paced(rate_bytes_s: float | None) -> Callable[[int], Awaitable[None]] | None:

@@ -69,6 +69,23 @@ def test_it_is_drawn_in_place_and_taken_away(monkeypatch: pytest.MonkeyPatch) ->
     assert out.getvalue().endswith("\r\033[K")
 
 
+def test_a_line_that_is_too_long_keeps_what_matters() -> None:
+    progress = Progress(0, 0, 30_000_000)
+    line = ProgressLine("a-film-with-a-long-name.mkv", progress, quiet=False, out=Terminal())
+    line.rate(0.0)
+    progress.have_bytes = 6_000_000
+    late = "may not be done by 14:33:17 (expected 14:33:23)"
+    doing = f"{late}; over wlan0 and lte0; 3 more files"
+    whole = f"a-film-with-a-long-name.mkv:  20% of 30.0 MB, 3.0 MB/s, {doing}"
+    assert line.text(2.0, doing) == line.text(2.0, doing, len(whole)) == whole
+    assert line.text(2.0, doing, len(whole) - 1) == whole.removesuffix("; 3 more files")
+    said = line.text(2.0, doing, 79)
+    assert said == f"a-film-with-a…: 20% of 30.0 MB, {late}"
+    assert len(said) <= 79
+    for width in range(20, 130):
+        assert len(line.text(2.0, doing, width)) <= width
+
+
 @pytest.mark.parametrize(("quiet", "out"), [(True, Terminal()), (False, io.StringIO())])
 def test_nothing_is_drawn_where_nobody_looks(quiet: bool, out: io.StringIO) -> None:
     line = ProgressLine("file", Progress(), quiet=quiet, out=out)

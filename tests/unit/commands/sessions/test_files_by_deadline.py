@@ -3,16 +3,18 @@
 import asyncio
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedos import session
-from cedos.commands.sessions.shared import waiting_file
+from cedos.api.transfers import TurnMessage
+from cedos.commands.sessions.shared import by_deadline, waiting_file
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
-from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.commands.sessions.shared.transfers import Endpoints, too_late
 from cedos.errors import CedosError, TransferError
 from cedos.files.serving import Serving
 from cedos.files.tree import Tree
@@ -58,6 +60,12 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
         (served / name).write_bytes(content)
     done: list[dict[str, Any]] = []
     failed: list[str] = []
+    done_s: list[float] = []
+    after_s: list[float] = []
+
+    def ends(fact: dict[str, Any]) -> None:
+        done.append(fact)
+        done_s.append(time.monotonic())
 
     def fails(name: str, target: Path, error: CedosError) -> None:
         failed.append(f"{target.name}: {error}")
@@ -69,12 +77,16 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
         serving = Serving(Tree(served), counting, {})  # type: ignore[arg-type]
         running = asyncio.create_task(serving.run())
         server = KnownServer("127.0.0.1", listener.address[1], key.public)
-        ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
-        later = FilesByDeadline(time.time() + 300.0, True, done.append, fails)
+        both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
+        later = FilesByDeadline(time.time() + 300.0, True, ends, fails)
         for name in ("absent.bin", *files):
-            later.add(source(f"there/{name}"), here / name, ends)
+            later.add(source(f"there/{name}"), here / name, both)
         async with asyncio.timeout(40.0):
             await later.run()
+        after_s.append(time.monotonic() - done_s[-1])
+        async with asyncio.timeout(1.0):
+            while not all(each.ended for each in counting.sessions):
+                await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await serving.close()
@@ -90,6 +102,7 @@ def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp_path:
     carried = sum(sum(fact["received_bytes"].values()) for fact in done)
     assert sum(map(len, files.values())) < carried < 1.1 * sum(map(len, files.values()))
     assert not list(here.glob("*.part*"))
+    assert after_s[0] < 1.0  # the goodbye has a way
 
 
 def test_a_server_that_is_not_there_is_waited_for_once(tmp_path: Path) -> None:
@@ -127,3 +140,96 @@ def test_who_is_here_already_waits_for_nothing(
     with pytest.raises(TransferError, match="is there already"):
         later.add(source("there/song"), tmp_path / "song", ends)
     assert len(forgotten) == 1
+
+
+def test_who_brought_it_is_known_after_a_restart(tmp_path: Path) -> None:
+    served, here = tmp_path / "served", tmp_path / "here"
+    served.mkdir()
+    here.mkdir()
+    content = os.urandom(60_000_000)
+    (served / "film").write_bytes(content)
+
+    async def run() -> tuple[dict[str, int], dict[str, int]]:
+        key = KeyPair(os.urandom(32))
+        listener = await session.listen(("127.0.0.1", 0), key=key)
+        serving = Serving(Tree(served), listener, {})
+        running = asyncio.create_task(serving.run())
+        server = KnownServer("127.0.0.1", listener.address[1], key.public)
+        both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
+        first = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
+        first.add(source("there/film"), here / "film", both)
+        stopped = asyncio.create_task(first.run())
+        async with asyncio.timeout(20.0):
+            while first._waiting[0].progress.have_bytes < 1_000_000:
+                await asyncio.sleep(0)
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+        assert not (here / "film").exists()
+        have = (here / "film.part").stat().st_size
+        second = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
+        second.add(source("there/film"), here / "film", both)
+        file = second._waiting[0]
+        before = dict(file._report().all_bytes)
+        assert have <= before["lo"] < 1.2 * have + 1_000_000
+        async with asyncio.timeout(40.0):
+            await second.run()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+        return before, dict(file._report().all_bytes)
+
+    before, after = asyncio.run(run())
+    assert before["lo"] < after["lo"]
+    assert len(content) < after["lo"] < 1.2 * len(content)
+    assert sorted(each.name for each in here.iterdir()) == ["film"]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
+    terminal: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setattr(by_deadline, "_DRAWN_EVERY_S", 0.01)
+    server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
+    both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
+    by_unix_s = time.time() + 300.0
+
+    async def run() -> None:
+        later = FilesByDeadline(by_unix_s, False, lambda _: None, lambda *_: None)
+        later.add(source("there/film"), tmp_path / "film", both)
+        (file,) = later._waiting
+        line = by_deadline._Line(later._waiting, False)
+        drawing = asyncio.create_task(line.run())
+        await asyncio.sleep(0.1)
+        end_unix_s = by_unix_s + 6.0
+        file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s)
+        await asyncio.sleep(0.3)
+        file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s, late=True)
+        await asyncio.sleep(0.3)
+        drawing.cancel()
+        file.close()
+
+    asyncio.run(run())
+    said = capsys.readouterr().err
+    assert said.count("cedos-get: ") == (not terminal)
+    if not terminal:
+        when, end = (datetime.fromtimestamp(at) for at in (by_unix_s, by_unix_s + 6.0))
+        late = f"film: may not be done by {when:%H:%M:%S} (expected {end:%H:%M:%S})"
+        assert said.strip().endswith(late)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "said"),
+    [
+        (0.0, ""),
+        (0.04, "; too late by 0.0 s"),
+        (6.12, "; too late by 6.1 s"),
+        (187.0, "; too late by 3:07"),
+    ],
+)
+def test_by_how_much_it_was_too_late(late_s: float, said: str) -> None:
+    assert too_late({"late_s": late_s}) == said
+    assert too_late({}) == ""

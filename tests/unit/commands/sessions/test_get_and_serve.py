@@ -219,6 +219,64 @@ def test_every_file_is_tried_whatever_happens_to_one(programs: Programs) -> None
             got.unlink()
 
 
+def test_what_ends_with_a_slash_is_a_folder(programs: Programs) -> None:
+    programs.serve()
+    (programs.served / "small").write_text("small")
+
+    def got(output: str) -> tuple[int | None, str]:
+        where = f"127.0.0.1:{programs.port}/small"
+        client = programs.start("get", "--key", programs.key, "-o", output, where)
+        _, errors = client.communicate(timeout=60)
+        return client.returncode, errors
+
+    assert got("new/deep/") == (0, "")
+    assert (programs.folder / "new/deep/small").read_text() == "small"
+    assert got("new/other") == (0, "")  # as before: its name
+    assert (programs.folder / "new/other").read_text() == "small"
+    code, errors = got("new/other/")
+    assert (code, errors) == (1, "cedos-get: new/other is a file, not a folder\n")
+    code, errors = got("nodir/small")
+    assert (code, errors) == (1, "cedos-get: there is no folder nodir\n")
+    assert not (programs.folder / "nodir").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--by", "5min")])
+def test_a_folder_of_the_same_name_here_hides_no_hint(
+    programs: Programs, more: tuple[str, ...]
+) -> None:
+    programs.serve()
+    for name in ("albums", "small"):
+        (programs.folder / name).mkdir()
+    (programs.served / "albums").mkdir()
+    (programs.served / "small").write_text("small")
+
+    def said(name: str) -> str:
+        client = programs.start(
+            "get", "--key", programs.key, *more, f"127.0.0.1:{programs.port}/{name}"
+        )
+        _, errors = client.communicate(timeout=60)
+        assert client.returncode == 1
+        return errors
+
+    assert "with -r it comes whole, albums/ shows what is in it" in said("albums")
+    assert "small is a folder here; -o NAME gives the file another name" in said("small")
+
+
+@pytest.mark.parametrize("more", [(), ("--by", "5min")])
+def test_what_is_dropped_of_another_file_is_said(programs: Programs, more: tuple[str, ...]) -> None:
+    programs.serve()
+    (programs.served / "small").write_text("small")
+    note = {"source": "another/film", "version": "1", "size": 100}
+    programs.part.write_bytes(bytes(50))
+    programs.part.with_name("got.part.json").write_text(json.dumps(note))
+    where = f"127.0.0.1:{programs.port}/small"
+    client = programs.start("get", "--key", programs.key, *more, "-o", "got", where)
+    _, errors = client.communicate(timeout=60)
+    assert client.returncode == 0
+    assert errors == ("cedos-get: got: what had come of another file under this name was dropped\n")
+    assert programs.target.read_text() == "small"
+
+
 def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> None:
     programs.serve()
     programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
@@ -240,6 +298,14 @@ def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> Non
         (["-k", keys.to_text(bytes(32)), "a/x", "b/x", "-o", "."], "files of one server"),
         (["-o", "no-folder", "a/x", "b/x"], "no folder"),
         (["--by", "2h", "-o", "-", "a/x"], "--by goes without -o - and without --limit-rate"),
+        (
+            ["--json", "-o", "-", "a/x"],
+            "--json goes without -o -: both would be on standard output",
+        ),
+        (["--store", "9MB", "-o", "-", "a/x"], "--store goes with --bitrate"),
+        (["--store", "10", "--bitrate", "640k", "-o", "-", "a/x"], "80kB is the least"),
+        (["--store", "200kB", "--bitrate", "2.5M", "-o", "-", "a/x"], "313kB is the least"),
+        (["--store", "60kB", "--bitrate", "8k", "-o", "-", "a/x"], "66kB is the least"),
         (["--by", "soon", "a/x"], "is no time: write"),
         (["-n", "nosuch0", "host/x"], "no interface 'nosuch0'; there are lo"),
         (["host/x"], "no key is known for host:7008"),

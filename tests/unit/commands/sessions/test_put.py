@@ -97,6 +97,7 @@ def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
     )
     assert first.returncode == 0, first.stderr
     assert "photos/000.jpg: 20.0 kB" in first.stdout
+    assert "" not in first.stdout.splitlines()
     listed = programs.run("cedos-get", "home/")
     assert listed.stdout.split()[-1] == "my/"
     listed = programs.run("cedos-get", "--json", "home/my/photos/")
@@ -128,6 +129,9 @@ def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
         assert copy.read_bytes() == path.read_bytes()
     again = programs.run("cedos-put", "-r", "photos", "home/my/")
     assert again.returncode == 0, again.stderr  # what is there is what was wanted
+    lines = again.stdout.splitlines()
+    assert len(lines) == 31
+    assert lines[0] == "home/my/photos/000.jpg: 20.0 kB, was there already"
     (photos / "000.jpg").write_bytes(b"x" * 20_000)
     (photos / "001.jpg").write_bytes(b"longer")
     again = programs.run("cedos-put", "-r", "photos", "home/my/")
@@ -155,7 +159,7 @@ def test_a_folder_that_can_wait_goes_there(programs: TwoPrograms) -> None:
     for path in photos.iterdir():
         assert (programs.inbox / "my/photos" / path.name).read_bytes() == path.read_bytes()
     again = programs.run("cedos-put", "--by", "5min", "photos/000.jpg", "home/my/photos/")
-    assert "from an earlier attempt" in again.stdout, again.stderr
+    assert again.stdout == "home/my/photos/000.jpg: 20.0 kB, was there already\n", again.stderr
 
 
 def test_pieces_become_one_file_whoever_is_killed(programs: TwoPrograms) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from cedos.api.transfers import TransferReport
 from cedos.daemon.deadlines.d_lock import DLock
-from cedos.daemon.deadlines.transfers import FILE, Transfers
+from cedos.daemon.deadlines.kept_transfers import FILE
+from cedos.daemon.deadlines.transfers import Transfers
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind
 from cedos.selector.deadlines.transfer_table import Wake
@@ -103,6 +104,39 @@ async def test_the_table_survives_the_daemon(host: Host) -> None:
     assert (kept.name, kept.uid, kept.running) == ("song", 1000, False)
     (host.folder / FILE).write_text('{"rows": [[1, 2], "x"], "networks": []}')
     assert host.transfers().listed() == []
+
+
+async def test_who_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
+    """The program counts from zero, the daemon from what it had kept: the .part's note knows."""
+    host.wifi_up = True
+    before = host.transfers()
+    await before.report(report(), 1000)
+    await before.report(report(done_bytes=9000, used_bytes={"wlan0": 9000}), 1000)  # never kept
+    after = host.transfers()
+    again = {"done_bytes": 10_000, "used_bytes": {"lte0": 400}}
+    await after.report(report(**again), 1000)
+    (listed,) = after.listed()
+    assert (listed.bytes_by_network, listed.earlier_bytes) == ({"phone": 400}, 9600)
+    await after.report(
+        report(done_bytes=10_000, all_bytes={"wlan0": 9000, "lte0": 400}, seen="?"), 1000
+    )
+    (listed,) = after.listed()
+    assert (listed.bytes_by_network, listed.earlier_bytes) == ({"wifi": 9000, "phone": 400}, 600)
+
+
+async def test_what_comes_is_kept_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedos.daemon.deadlines.transfers.EPOCH_S", 0.05)
+    host.wifi_up = True
+    transfers = host.transfers()
+    running = asyncio.ensure_future(transfers.run())
+    await transfers.report(report(), 0)
+    await asyncio.sleep(0.2)
+    more = {"done_bytes": 500_000, "used_bytes": {"wlan0": 500_000}}
+    await transfers.report(report(**more), 0)
+    await asyncio.sleep(1.3)
+    running.cancel()  # and is killed
+    (kept,) = host.transfers().listed()
+    assert (kept.done_bytes, kept.bytes_by_network) == (500_000, {"wifi": 500_000})
 
 
 async def test_only_its_user_ends_a_transfer(host: Host) -> None:

@@ -1,0 +1,57 @@
+"""The table of transfers as a daemon has left it: for the next one, and for people while none answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from cedos.api.transfers import TransferInTable, TurnMessage
+from cedos.kernel import own_file
+from cedos.selector.deadlines.transfer_table import TableTransfer
+
+FILE: Final = "transfers.json"
+
+
+def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
+    """Each transfer with its bytes by network, of what a file held; what cannot be read is left out."""
+    found = kept.get("rows") if isinstance(kept, dict) else None
+    for each in found if isinstance(found, list) else ():
+        try:
+            yield msgspec.convert(each, tuple[TableTransfer, dict[str, int]])
+        except msgspec.ValidationError:
+            continue
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTransfers:
+    """What was known `at_unix_s`, by deadline; nobody knows what has become of it since."""
+
+    transfers: list[TransferInTable]
+    at_unix_s: float
+
+    @classmethod
+    def read(cls, state: Path) -> Self:
+        """Without a daemon; changes nothing. Errors: OSError, msgspec.MsgspecError, RecursionError."""
+        path = state / FILE
+        kept = msgspec.json.decode(own_file.read(path))
+        transfers = [
+            TransferInTable(
+                key=each.key,
+                uid=each.uid,
+                name=each.name,
+                server=each.server,
+                direction=each.direction,
+                size_bytes=each.size_bytes,
+                done_bytes=each.done_bytes,
+                bytes_by_network=by,
+                earlier_bytes=max(each.done_bytes - sum(by.values()), 0),
+                deadline_unix_s=each.deadline_unix_s,
+                running=False,
+                turn=TurnMessage(),
+            )
+            for each, by in rows(kept)
+        ]
+        transfers.sort(key=lambda each: each.deadline_unix_s)
+        return cls(transfers, path.stat().st_mtime)
