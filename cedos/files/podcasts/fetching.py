@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
-
 from cedos.api.turn_text import sentence
-from cedos.errors import FeedError, HostError, TransferError, WebError
+from cedos.errors import HostError, TransferError, WebError
 from cedos.files.podcasts import feed
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.episode_transfer import EpisodeTransfer, forget
 from cedos.files.podcasts.subscriptions import Subscription
-from cedos.files.web_getting import session
+from cedos.files.web_getting import read
 from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
 
@@ -34,7 +32,6 @@ _HOLD: Final = 1.5
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
 _NAMES_S: Final = 60.0
-_FEED_S: Final = 60.0
 _KEEP_S: Final = 5.0
 _TELL_S: Final = 5.0
 _LISTED_S: Final = 8 * 86_400.0
@@ -112,22 +109,7 @@ class EpisodeFetching:
         egresses = await self._egresses(_host(url))
         first = min(egresses, key=lambda each: each.metered, default=None)
         interface = None if first is None or self._proxy else first.interface
-        try:
-            async with (
-                asyncio.timeout(_FEED_S),
-                session(interface) as client,
-                client.get(url, proxy=self._proxy) as answer,
-            ):
-                if answer.status != 200:
-                    raise TransferError(f"{url}: the server says {answer.status} {answer.reason}")
-                data = bytearray()
-                async for block in answer.content.iter_chunked(1 << 16):
-                    data += block
-                    if len(data) > feed.MOST_BYTES:
-                        raise FeedError(f"{url}: more than {feed.MOST_BYTES} bytes")
-                return bytes(data)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise WebError(f"{url}: {error or type(error).__name__}") from error
+        return await read(url, feed.MOST_BYTES, interface, self._proxy)
 
     async def run(self, *, stay: bool = False) -> None:
         """Until nothing is wanted any more; `stay`: not even then.
