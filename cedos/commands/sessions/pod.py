@@ -18,10 +18,11 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
 from cedos.config.directories import directories, user_folder
-from cedos.errors import CedosError, ConfigError
+from cedos.errors import CedosError, ConfigError, TransferError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.episode_transfer import forget, here_bytes
 from cedos.files.podcasts.fetching import EpisodeFetching
+from cedos.files.podcasts.leading_networks import LeadingNetworks
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
 
 _AGAIN_S: Final = 1800.0
@@ -102,6 +103,10 @@ def command(
     would else be late, and left when Wi-Fi is back. What has come of an episode is kept, whatever
     ends: this program, the laptop, the network; the next run goes on there, if the server still has
     the same file. Feeds come over whatever network there is.
+
+    An episode that does not come is tried again, after pauses that grow to five minutes; the others come
+    meanwhile. Without --stay it is left to the next run once all that are left were tried four times in
+    vain. While no network leads there, nothing is tried, and all wait.
     """
     subscriptions = Subscriptions()
     if sum((add is not None, remove is not None, listed)) > 1:
@@ -139,7 +144,14 @@ def command(
     )
     only = networks.__contains__ if networks else lambda _interface: True
     chooser = DaemonChooser(directories().socket)
-    fetching = EpisodeFetching(book, folder.expanduser(), told, proxy, only, chooser)
+    fetching = EpisodeFetching(
+        book,
+        folder.expanduser(),
+        told,
+        proxy,
+        LeadingNetworks(only, chooser),
+        lambda text: say("cedos-pod", TransferError(text)),
+    )
     status = 0
 
     async def look() -> bool:
@@ -181,7 +193,7 @@ def command(
         fetching.close()
     if as_json:
         _list(subscriptions.all(), book, as_json)
-    click.get_current_context().exit(status or int(fetching.refused > 0))
+    click.get_current_context().exit(status or int(fetching.missing > 0))
 
 
 def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> None:
@@ -208,7 +220,7 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 carried = f"{size(each.unmetered_bytes)} free, {size(each.metered_bytes)} metered"
                 by = datetime.fromtimestamp(each.by_unix_s)
                 what = {
-                    EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}",
+                    EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}{_last_try(each)}",
                     EpisodeState.HERE: "here",
                     EpisodeState.REFUSED: each.why,
                 }[each.state]
@@ -219,6 +231,10 @@ def _here(each: EpisodeRecord) -> str:
     have = here_bytes(each)
     whole = f" of {size(each.size_bytes)}" if each.size_bytes else ""
     return f"{size(have)}{whole} here, " if have else ""
+
+
+def _last_try(each: EpisodeRecord) -> str:
+    return f" (last tried in vain: {each.why})" if each.why else ""
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cedos.files.podcasts import fetching
+from cedos.files.podcasts import fetching, leading_networks, retries
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.subscriptions import Subscription
 from cedos.model import NetworkKind
@@ -166,7 +166,7 @@ def test_a_file_that_changed_comes_anew_and_a_missing_one_is_told(publisher: Pub
     assert publisher.requests()[0][0] == "200"
     assert wanted[1].state is EpisodeState.REFUSED
     assert "404" in wanted[1].why
-    assert one.refused == 1
+    assert one.missing == 1
     one.close()
     again = EpisodeBook(publisher.folder / "book.json")
     assert again.episodes == book.episodes
@@ -187,7 +187,7 @@ def test_a_metered_network_is_for_what_would_be_late(
         # Both are the loopback here, so only one of them is there at a time.
         return (wifi,) if asked_s[-1] > asked_s[0] + 2.0 else (phone,)
 
-    monkeypatch.setattr(fetching.EgressReader, "egresses", egresses)
+    monkeypatch.setattr(leading_networks.EgressReader, "egresses", egresses)
     book = EpisodeBook(publisher.folder / "book.json")
     episode = EpisodeRecord(
         *("news", "1", "one", f"{publisher.url}/one.mp3", len(AUDIO), time.time() + by_s),
@@ -204,7 +204,7 @@ def test_a_metered_network_is_for_what_would_be_late(
         await running
         one.close()
 
-    monkeypatch.setattr(fetching, "_PAUSE_S", 0.1)
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.1)
     asyncio.run(go())
     assert (publisher.folder / "one.mp3").read_bytes() == AUDIO
     assert (episode.metered_bytes > 0) is metered
@@ -222,7 +222,7 @@ def test_who_stays_sees_new_episodes_while_others_wait(
     def egresses(_self: Any, _destination: Any) -> tuple[Egress, ...]:
         return (Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True),)
 
-    monkeypatch.setattr(fetching.EgressReader, "egresses", egresses)
+    monkeypatch.setattr(leading_networks.EgressReader, "egresses", egresses)
     book = EpisodeBook(publisher.folder / "book.json")
     said: list[str] = []
 
