@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console import render
@@ -23,7 +24,7 @@ from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, Episod
 from cedos.files.podcasts.episode_transfer import forget, here_bytes
 from cedos.files.podcasts.fetching import EpisodeFetching
 from cedos.files.podcasts.leading_networks import LeadingNetworks
-from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
+from cedos.files.podcasts.subscriptions import Subscription, Subscriptions, check
 
 _AGAIN_S: Final = 1800.0
 _FAILED_S: Final = 60.0
@@ -58,7 +59,10 @@ def _state() -> Path:
         ("~/.local/state/cedos/podcasts.json", "What is wanted and what is here."),
     ],
 )
-@click.option("--add", metavar="URL", help="Subscribe to an RSS feed.")
+@click.option(
+    "--add", metavar="URL",
+    help="Subscribe to an RSS feed; again, with the same name: change its --by or --keep.",
+)  # fmt: skip
 @click.option("--name", metavar="NAME", help="With --add: what it is called.  [default: its host]")
 @click.option(
     "--by", default="07:00", show_default=True, metavar="TIME",
@@ -111,19 +115,30 @@ def command(
     subscriptions = Subscriptions()
     if sum((add is not None, remove is not None, listed)) > 1:
         raise click.UsageError("one of --add, --remove and --list")
+    given = _given("name", "by", "keep")
+    if given and add is None:
+        raise click.UsageError(f"--{given[0]} goes with --add")
     book = EpisodeBook(_state())
     if add is not None:
         try:
-            subscription = Subscription(add, by, keep)
+            check(add, by, "--add", "--by")
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         name = name or urlsplit(add).hostname or "podcast"
+        known = subscriptions.free(name, add)
+        if known is not None:
+            by, keep = by if "by" in given else known.by, keep if "keep" in given else known.keep
+        subscription = Subscription(add, by, keep)
         subscriptions.add(name, subscription)
+        if known is not None and known.by != by:
+            book.wanted_by(name, subscription.next_unix_s())
+            book.save()
         if not quiet:
             after = (
                 "`cedos-pod` brings its newest episodes now, `cedos-pod --stay` also those to come"
             )
-            click.echo(f"{name}: new episodes shall be here by {by}; {after}", err=as_json)
+            changed = "changed; " if known is not None else ""
+            click.echo(f"{name}: {changed}new episodes shall be here by {by}; {after}", err=as_json)
         return
     if remove is not None:
         subscriptions.remove(remove)
@@ -194,6 +209,12 @@ def command(
     if as_json:
         _list(subscriptions.all(), book, as_json)
     click.get_current_context().exit(status or int(fetching.missing > 0))
+
+
+def _given(*names: str) -> list[str]:
+    """Those of these options that are on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return [each for each in names if source(each) is not ParameterSource.DEFAULT]
 
 
 def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> None:

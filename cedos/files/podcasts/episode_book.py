@@ -65,6 +65,12 @@ class EpisodeBook:
     def add(self, episode: EpisodeRecord) -> None:
         self.episodes.append(episode)
 
+    def wanted_by(self, podcast: str, by_unix_s: float) -> None:
+        """What is still wanted of it is wanted by another time."""
+        for each in self.wanted():
+            if each.podcast == podcast:
+                each.by_unix_s = by_unix_s
+
     def forget(self, podcast: str) -> None:
         """Nothing of it is wanted any more; files that are here stay."""
         self._file.episodes = [each for each in self.episodes if each.podcast != podcast]

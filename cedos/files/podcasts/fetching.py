@@ -88,7 +88,7 @@ class EpisodeFetching:
             TransferError: it is no feed, or not there.
         """
         found = await read_feed(wanted.url, self._networks, self._proxy)
-        by_unix_s = _next(wanted.by).timestamp()
+        by_unix_s = wanted.next_unix_s()
         new = 0
         for each in found.episodes[: wanted.keep]:
             if self._book.knows(name, each.guid):
@@ -308,14 +308,6 @@ class EpisodeFetching:
 
 def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
-
-
-def _next(by: str) -> datetime:
-    """The next such time of day."""
-    hour, minute = map(int, by.split(":"))
-    now = datetime.now()
-    found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-    return found if found > now else found + timedelta(days=1)
 
 
 def _file_name(episode: feed.Episode) -> str:
