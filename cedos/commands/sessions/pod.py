@@ -19,9 +19,10 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
 from cedos.config.directories import directories, user_folder
-from cedos.errors import CedosError, ConfigError, TransferError
+from cedos.errors import CedosError, ConfigError, TransferError, WebError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.episode_transfer import forget, here_bytes
+from cedos.files.podcasts.feed_reading import read_feed
 from cedos.files.podcasts.fetching import EpisodeFetching
 from cedos.files.podcasts.leading_networks import LeadingNetworks
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions, check
@@ -108,6 +109,9 @@ def command(
     ends: this program, the laptop, the network; the next run goes on there, if the server still has
     the same file. Feeds come over whatever network there is.
 
+    --add reads the feed once: what is none, or is not there, is refused; where its server or the network
+    is away, that is said, and it is kept.
+
     An episode that does not come is tried again, after pauses that grow to five minutes; the others come
     meanwhile. Without --stay it is left to the next run once all that are left were tried four times in
     vain. While no network leads there, nothing is tried, and all wait.
@@ -118,7 +122,12 @@ def command(
     given = _given("name", "by", "keep")
     if given and add is None:
         raise click.UsageError(f"--{given[0]} goes with --add")
-    book = EpisodeBook(_state())
+    interfaces(networks)
+    only = networks.__contains__ if networks else lambda _interface: True
+
+    def leading() -> LeadingNetworks:
+        return LeadingNetworks(only, DaemonChooser(directories().socket))
+
     if add is not None:
         try:
             check(add, by, "--add", "--by")
@@ -128,18 +137,22 @@ def command(
         known = subscriptions.free(name, add)
         if known is not None:
             by, keep = by if "by" in given else known.by, keep if "keep" in given else known.keep
-        subscription = Subscription(add, by, keep)
-        subscriptions.add(name, subscription)
-        if known is not None and known.by != by:
-            book.wanted_by(name, subscription.next_unix_s())
-            book.save()
+            said = "changed; "
+            _add(name, Subscription(add, by, keep), None)
+        else:
+            away = _look_once(add, leading(), proxy)
+            _add(name, Subscription(add, by, keep), away)
+            said = ""
+            if away is not None:
+                kept = "it is kept, and read at the next look"
+                say("cedos-pod", WebError(f"{name}: it could not be read now: {away}; {kept}"))
         if not quiet:
             after = (
                 "`cedos-pod` brings its newest episodes now, `cedos-pod --stay` also those to come"
             )
-            changed = "changed; " if known is not None else ""
-            click.echo(f"{name}: {changed}new episodes shall be here by {by}; {after}", err=as_json)
+            click.echo(f"{name}: {said}new episodes shall be here by {by}; {after}", err=as_json)
         return
+    book = EpisodeBook(_state())
     if remove is not None:
         subscriptions.remove(remove)
         for each in book.wanted():
@@ -153,18 +166,15 @@ def command(
         return
     if not subscriptions.all():
         raise ConfigError("there is no subscription yet; `cedos-pod --add URL` makes one")
-    interfaces(networks)
     told: Callable[[str], None] = (
         (lambda _text: None) if quiet else lambda text: click.echo(plain(text), err=as_json)
     )
-    only = networks.__contains__ if networks else lambda _interface: True
-    chooser = DaemonChooser(directories().socket)
     fetching = EpisodeFetching(
         book,
         folder.expanduser(),
         told,
         proxy,
-        LeadingNetworks(only, chooser),
+        leading(),
         lambda text: say("cedos-pod", TransferError(text)),
     )
     status = 0
@@ -211,6 +221,43 @@ def command(
     click.get_current_context().exit(status or int(fetching.missing > 0))
 
 
+def _look_once(url: str, networks: LeadingNetworks, proxy: str | None) -> WebError | None:
+    """Why a feed cannot be read now; None: it can.
+
+    Raises:
+        TransferError: it is no feed, or not there.
+    """
+    away: WebError | None = None
+
+    async def look() -> None:
+        nonlocal away
+        try:
+            await read_feed(url, networks, proxy)
+        except WebError as error:
+            away = error
+
+    try:
+        interruptible(look())
+    finally:
+        networks.close()
+    return away
+
+
+def _add(name: str, subscription: Subscription, away: WebError | None) -> None:
+    """Subscribes, or changes what was; the book is read now, as another program may have it."""
+    subscriptions = Subscriptions()
+    known = subscriptions.all().get(name)
+    subscriptions.add(name, subscription)
+    book = EpisodeBook(_state())
+    if known is not None and known.by != subscription.by:
+        book.wanted_by(name, subscription.next_unix_s())
+    elif away is not None:
+        book.feed_errors[name] = str(away)
+    else:
+        return
+    book.save()
+
+
 def _given(*names: str) -> list[str]:
     """Those of these options that are on the command line."""
     source = click.get_current_context().get_parameter_source
@@ -230,12 +277,21 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
             }
             for each in book.episodes
         ]  # fmt: skip
-        render.print_json({"subscriptions": sorted(known), "episodes": facts})
+        subscriptions = [
+            {
+                "name": name, "url": each.url, "by": each.by, "keep": each.keep,
+                "error": book.feed_errors.get(name),
+            }
+            for name, each in sorted(known.items())
+        ]  # fmt: skip
+        render.print_json({"subscriptions": subscriptions, "episodes": facts})
         return
     if not known:
         click.echo("no podcasts yet; cedos-pod --add URL --name NAME --by 07:00 subscribes to one")
     for name, subscription in known.items():
         click.echo(f"{name}  (by {subscription.by}, {subscription.url})")
+        if name in book.feed_errors:
+            click.echo(plain(f"  the feed could not be read: {book.feed_errors[name]}"))
         for each in book.episodes:
             if each.podcast == name:
                 carried = f"{size(each.unmetered_bytes)} free, {size(each.metered_bytes)} metered"

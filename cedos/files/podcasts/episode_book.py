@@ -36,6 +36,7 @@ class EpisodeRecord(msgspec.Struct):
 
 class _BookFile(msgspec.Struct):
     episodes: list[EpisodeRecord] = []
+    feed_errors: dict[str, str] = {}
 
 
 class EpisodeBook:
@@ -53,6 +54,11 @@ class EpisodeBook:
     @property
     def episodes(self) -> list[EpisodeRecord]:
         return self._file.episodes
+
+    @property
+    def feed_errors(self) -> dict[str, str]:
+        """Why a podcast's feed could not be read at the last look; those that could are not in it."""
+        return self._file.feed_errors
 
     def wanted(self) -> list[EpisodeRecord]:
         """The most urgent first."""
@@ -74,6 +80,7 @@ class EpisodeBook:
     def forget(self, podcast: str) -> None:
         """Nothing of it is wanted any more; files that are here stay."""
         self._file.episodes = [each for each in self.episodes if each.podcast != podcast]
+        self.feed_errors.pop(podcast, None)
 
     def save(self) -> None:
         try:

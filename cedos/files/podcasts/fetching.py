@@ -87,7 +87,13 @@ class EpisodeFetching:
             WebError: it did not come this time.
             TransferError: it is no feed, or not there.
         """
-        found = await read_feed(wanted.url, self._networks, self._proxy)
+        try:
+            found = await read_feed(wanted.url, self._networks, self._proxy)
+        except TransferError as error:
+            self._book.feed_errors[name] = str(error)
+            self._book.save()
+            raise
+        self._book.feed_errors.pop(name, None)
         by_unix_s = wanted.next_unix_s()
         new = 0
         for each in found.episodes[: wanted.keep]:

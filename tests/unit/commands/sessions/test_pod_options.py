@@ -1,11 +1,16 @@
 """What `cedos-pod` is told, and what it says of that."""
 
+import asyncio
+import json
+import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from doubles.odd_web_server import OddWebServer, feed_of
 
 from cedos.commands.sessions import pod
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord
@@ -69,3 +74,87 @@ def test_the_same_name_again_changes_its_time(home: Path) -> None:
     done = run("--add", f"{URL}2", "--name", "s")
     assert done.exit_code == 2
     assert "another --name would be right" in done.stderr
+
+
+@pytest.fixture
+def server() -> Iterator[OddWebServer]:
+    """In a thread of its own, as the program has a loop of its own."""
+    one, ready = OddWebServer(), threading.Event()
+    loop = asyncio.new_event_loop()
+    ends = asyncio.Event()
+
+    async def serve() -> None:
+        async with one.running():
+            ready.set()
+            await ends.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    ready.wait(10)
+    yield one
+    loop.call_soon_threadsafe(ends.set)
+    thread.join(10)
+    loop.close()
+
+
+FEEDS = {
+    "page": b"<!DOCTYPE html><html><body>News</body></html>",
+    "broken": b"<rss><channel>",
+    "atom": b'<feed xmlns="http://www.w3.org/2005/Atom"/>',
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("page", "what came is a web page, no RSS feed"),
+        ("broken", "what came is no feed: no element found"),
+        ("atom", "what came is an Atom feed; only RSS can be read"),
+        ("gone", "the server says 404 Not Found"),
+        ("status/410", "the server says 410 Reason"),
+        ("circle", "the server redirects in circles"),
+    ],
+)
+def test_what_is_no_feed_is_not_added(server: OddWebServer, path: str, why: str) -> None:
+    server.files |= FEEDS
+    done = run("--add", server.url(path), "--name", "s")
+    assert done.exit_code == 1
+    assert f"cedos-pod: {why}" in done.stderr
+    assert Subscriptions().all() == {}
+
+
+def test_a_feed_whose_server_is_away_is_kept_and_that_is_listed(
+    server: OddWebServer, home: Path
+) -> None:
+    done = run("--add", server.url("status/503"), "--name", "s", "--keep", "2")
+    assert done.exit_code == 0
+    assert "s: it could not be read now: the server says 503 Reason; it is kept" in done.stderr
+    assert "the feed could not be read: the server says 503 Reason" in run("--list").stdout
+    (listed,) = json.loads(run("--list", "--json").stdout)["subscriptions"]
+    assert listed == {
+        "name": "s", "url": server.url("status/503"), "by": "07:00", "keep": 2,
+        "error": "the server says 503 Reason",
+    }  # fmt: skip
+    server.files["status/503"] = feed_of()
+    assert run().exit_code == 0
+    assert json.loads(run("--list", "--json").stdout)["subscriptions"][0]["error"] is None
+    server.files["status/503"] = FEEDS["page"]
+    done = run()
+    assert done.exit_code == 1
+    assert "s: what came is a web page" in done.stderr
+    assert "the feed could not be read: what came is a web page" in run("--list").stdout
+    assert run("--remove", "s").exit_code == 0
+    left = json.loads(run("--list", "--json").stdout)
+    assert left == {"subscriptions": [], "episodes": []}
+    assert "web page" not in (home / "state" / "cedos" / "podcasts.json").read_text()
+
+
+def test_a_feed_is_read_once_when_it_is_added(server: OddWebServer, home: Path) -> None:
+    server.files["feed"] = feed_of(("One", server.url("good")))
+    done = run("--add", server.url("feed"), "--name", "s")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert server.came == ["feed"]
+    run("--add", server.url("feed"), "--name", "s", "--by", "09:00")
+    assert server.came == ["feed"]
+    assert run("-o", str(home / "pods")).exit_code == 0
+    assert [each.name.split()[0] for each in (home / "pods" / "s").iterdir()] == ["One"]
