@@ -301,7 +301,7 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                     EpisodeState.HERE: "here",
                     EpisodeState.REFUSED: each.why,
                 }[each.state]
-                click.echo(f"  {plain(each.title)}: {what}; {carried}")
+                click.echo(plain(f"  {each.title}: {what}; {carried}"))
 
 
 def _here(each: EpisodeRecord) -> str:

@@ -136,7 +136,7 @@ class EpisodeFetching:
                 self.missing += 1
                 tried = f"tried {self._retries_of(record).failures} times in vain"
                 self._complain(
-                    f"{record.podcast}: {record.title!r}: {record.why}; {tried}, left to the next run"
+                    f"{record.podcast}: {record.title}: {record.why}; {tried}, left to the next run"
                 )
         finally:
             for each in self._transfers:
@@ -259,7 +259,7 @@ class EpisodeFetching:
                 f", which is metered: {'Wi-Fi alone' if free else 'waiting longer'} may be too late"
             )
         over = "the proxy" if self._proxy else egress.interface
-        self._told(f"{record.podcast}: {record.title!r} over {over}{why}")
+        self._told(f"{record.podcast}: {record.title} over {over}{why}")
 
         def done(failed: TransferError | None, rate_bps: float) -> None:
             record.why = str(failed or "")
@@ -271,13 +271,13 @@ class EpisodeFetching:
                 pause_s = each.retries.failed()
                 if not self._is_over():
                     again = f"it is tried again in {pause_s:.0f} s"
-                    self._say(f"{record.podcast}: {record.title!r}: {failed}; {again}")
+                    self._say(f"{record.podcast}: {record.title}: {failed}; {again}")
             elif str(failed).startswith(str(Path(record.file).parent)):
                 self._disk = failed
             else:
                 record.state = EpisodeState.REFUSED
                 self.missing += 1
-                self._complain(f"{record.podcast}: {record.title!r}: {failed}")
+                self._complain(f"{record.podcast}: {record.title}: {failed}")
             self._book.save()
 
         each.begin(egress, self._proxy, done)
@@ -303,7 +303,7 @@ class EpisodeFetching:
         episode.state, episode.came_unix_s = EpisodeState.HERE, time.time()
         late_s = episode.came_unix_s - episode.by_unix_s
         late = f", {timedelta(seconds=round(late_s))} late" if late_s > 0 else ""
-        self._say(f"{episode.podcast}: {episode.title!r} is here{late}: {episode.file}")
+        self._say(f"{episode.podcast}: {episode.title} is here{late}: {episode.file}")
 
     def _told(self, text: str, same: str = "") -> None:
         """Says what it does or waits for, once."""

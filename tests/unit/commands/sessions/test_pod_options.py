@@ -158,3 +158,16 @@ def test_a_feed_is_read_once_when_it_is_added(server: OddWebServer, home: Path) 
     assert server.came == ["feed"]
     assert run("-o", str(home / "pods")).exit_code == 0
     assert [each.name.split()[0] for each in (home / "pods" / "s").iterdir()] == ["One"]
+
+
+def test_a_title_is_shown_in_one_way(server: OddWebServer, home: Path) -> None:
+    server.files["feed"] = feed_of(
+        ("It's \x9b31m \u202e", server.url("good")), ("No \x9b", server.url("none"))
+    )
+    run("--add", server.url("feed"), "--name", "s")
+    done = run("-o", str(home / "pods"))
+    listed = run("--list").stdout
+    for text in (done.stdout, listed):
+        assert "It's \N{REPLACEMENT CHARACTER}31m \N{REPLACEMENT CHARACTER}" in text
+    for text in (done.stderr, listed):
+        assert "No \N{REPLACEMENT CHARACTER}: the server says 404 Not Found" in text

@@ -91,7 +91,7 @@ async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
     assert listener.states[0] is EpisodeState.WANTED
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    tried = f"news: 'E0': {why}; it is tried again in 5 s"
+    tried = f"news: E0: {why}; it is tried again in 5 s"
     assert listener.said.count(tried) == 1
     assert EpisodeBook(tmp_path / "book.json").episodes[0].why == why
 
@@ -106,7 +106,7 @@ async def test_what_is_tried_in_vain_is_left_to_the_next_run(
     await listener.run()
     assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
     assert listener.fetching.missing == 1
-    assert listener.wrong == [f"news: 'E0': {why}; tried 4 times in vain, left to the next run"]
+    assert listener.wrong == [f"news: E0: {why}; tried 4 times in vain, left to the next run"]
     if bad != "closed":
         assert server.requests[bad] == 4
 
@@ -115,7 +115,7 @@ async def test_a_circle_is_refused_at_once(tmp_path: Path, server: OddWebServer)
     listener = Listener(tmp_path, server.url("circle"), server.url("good"))
     await listener.run(10.0)
     assert listener.states == [EpisodeState.REFUSED, EpisodeState.HERE]
-    assert listener.wrong == ["news: 'E0': the server redirects in circles"]
+    assert listener.wrong == ["news: E0: the server redirects in circles"]
 
 
 def _egresses(monkeypatch: pytest.MonkeyPatch, found: Sequence[Egress]) -> None:
