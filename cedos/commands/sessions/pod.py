@@ -25,6 +25,7 @@ from cedos.files.podcasts.episode_transfer import forget, here_bytes
 from cedos.files.podcasts.feed_reading import read_feed
 from cedos.files.podcasts.fetching import EpisodeFetching
 from cedos.files.podcasts.leading_networks import LeadingNetworks
+from cedos.files.podcasts.split_file import SplitFile
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions, check
 
 _AGAIN_S: Final = 1800.0
@@ -273,7 +274,7 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 "in_time": each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s,
                 "file": each.file, "why": each.why,
                 "size_bytes": each.size_bytes or None, "here_bytes": here_bytes(each),
-                "unmetered_bytes": each.unmetered_bytes, "metered_bytes": each.metered_bytes,
+                **_carried(each),
             }
             for each in book.episodes
         ]  # fmt: skip
@@ -294,7 +295,12 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
             click.echo(plain(f"  the feed could not be read: {book.feed_errors[name]}"))
         for each in book.episodes:
             if each.podcast == name:
-                carried = f"{size(each.unmetered_bytes)} free, {size(each.metered_bytes)} metered"
+                count = _carried(each)
+                carried = (
+                    f"{size(count['unmetered_bytes'])} free, {size(count['metered_bytes'])} metered"
+                )
+                if count["earlier_bytes"]:
+                    carried += f", {size(count['earlier_bytes'])} earlier"
                 by = datetime.fromtimestamp(each.by_unix_s)
                 what = {
                     EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}{_last_try(each)}",
@@ -308,6 +314,13 @@ def _here(each: EpisodeRecord) -> str:
     have = here_bytes(each)
     whole = f" of {size(each.size_bytes)}" if each.size_bytes else ""
     return f"{size(have)}{whole} here, " if have else ""
+
+
+def _carried(each: EpisodeRecord) -> dict[str, int]:
+    """By kind of network; of what came `earlier` nobody knows that any more."""
+    unmetered, metered = SplitFile(each).counts()
+    earlier = max(here_bytes(each) - unmetered - metered, 0)
+    return {"unmetered_bytes": unmetered, "metered_bytes": metered, "earlier_bytes": earlier}
 
 
 def _last_try(each: EpisodeRecord) -> str:

@@ -15,6 +15,7 @@ from cedos.errors import TransferError
 from cedos.files.partial import Partial
 from cedos.files.podcasts.episode_book import EpisodeRecord
 from cedos.files.podcasts.retries import Retries
+from cedos.files.podcasts.split_file import SplitFile
 from cedos.files.web_getting import fetch
 from cedos.session.io.links import Egress
 
@@ -50,6 +51,8 @@ class EpisodeTransfer:
         self._key = _key(record)
         self._used: dict[str, int] = {}
         self._have = here_bytes(record)
+        self._split = SplitFile(record)
+        record.unmetered_bytes, record.metered_bytes = self._split.counts()
         self._attempt: asyncio.Task[None] | None = None
         self._following: FollowedTransfer | None = None
         self._follow: asyncio.Task[None] | None = None
@@ -137,6 +140,7 @@ class EpisodeTransfer:
                     interface = None if proxy else egress.interface
                     await fetch(self.record.url, partial, interface, proxy, came)
                 finally:
+                    self._split.close()
                     partial.close()
         except TransferError as error:
             failed = error
@@ -144,6 +148,7 @@ class EpisodeTransfer:
         self.failed_over = egress.interface if failed is not None else ""
         took_s = max(time.monotonic() - began_s, 1e-3)
         done(failed, 8.0 * total / took_s)
+        self._split.remove_with_part()
         if self.retries.waits:
             await self._leave()
         self._attempt = None
@@ -155,6 +160,7 @@ class EpisodeTransfer:
             self.record.metered_bytes += n_bytes
         else:
             self.record.unmetered_bytes += n_bytes
+        self._split.write()
 
     def _metered(self) -> dict[str, bool]:
         return {each.interface: each.metered for each in self._egresses()}
