@@ -20,6 +20,7 @@ from cedos.files.podcasts.episode_transfer import EpisodeTransfer, forget, here_
 from cedos.files.podcasts.feed_reading import read_feed
 from cedos.files.podcasts.leading_networks import LeadingNetworks
 from cedos.files.podcasts.retries import Retries
+from cedos.files.podcasts.state_news import StateNews
 from cedos.files.podcasts.subscriptions import Subscription
 from cedos.session.io.links import Egress
 
@@ -67,7 +68,7 @@ class EpisodeFetching:
         self._disk: TransferError | None = None
         self._stays = False
         self._kept_s = time.monotonic()
-        self._waits = ""
+        self._news = StateNews(say)
         # Those that ended while no daemon was there: one that begins anew would list them as waiting.
         self._untold = [
             each
@@ -231,6 +232,7 @@ class EpisodeFetching:
             if egress is not None and each.egress is None:
                 self._begin(each, egress)
         self._say_waiting()
+        self._news.look()
 
     def _best(self, each: EpisodeTransfer, taken: set[str]) -> Egress | None:
         """The network for an episode, of those that its turn allows and no earlier one has."""
@@ -259,9 +261,11 @@ class EpisodeFetching:
                 f", which is metered: {'Wi-Fi alone' if free else 'waiting longer'} may be too late"
             )
         over = "the proxy" if self._proxy else egress.interface
-        self._told(f"{record.podcast}: {record.title} over {over}{why}")
+        said = f"{record.podcast}: {record.title} over {over}{why}"
+        self._news.now(said, said)
 
         def done(failed: TransferError | None, rate_bps: float) -> None:
+            self._news.over()
             record.why = str(failed or "")
             if rate_bps > 0.0:  # else it says something of the server, and nothing of the network
                 self._rates[egress.interface] = rate_bps
@@ -295,8 +299,8 @@ class EpisodeFetching:
         what = f"{count} episode{'s' * (count != 1)}"
         text = sentence(turn, first.record.by_unix_s, datetime.now())
         # Its instants move a little each second; that is no news.
-        self._told(
-            f"{what}: {text}", f"{count} {turn.serial} {turn.spare} {turn.begin_unix_s is None}"
+        self._news.now(
+            f"{count} {turn.serial} {turn.spare} {turn.begin_unix_s is None}", f"{what}: {text}"
         )
 
     def _here(self, episode: EpisodeRecord) -> None:
@@ -304,12 +308,6 @@ class EpisodeFetching:
         late_s = episode.came_unix_s - episode.by_unix_s
         late = f", {timedelta(seconds=round(late_s))} late" if late_s > 0 else ""
         self._say(f"{episode.podcast}: {episode.title} is here{late}: {episode.file}")
-
-    def _told(self, text: str, same: str = "") -> None:
-        """Says what it does or waits for, once."""
-        if (same or text) != self._waits:
-            self._waits = same or text
-            self._say(text)
 
 
 def _host(url: str) -> str:
