@@ -180,20 +180,23 @@ def command(
     )
     status = 0
 
-    async def look() -> bool:
-        """Reads the feeds; whether all of them came."""
+    async def look_at(title: str, each: Subscription) -> bool:
         nonlocal status
-        came = True
-        for title, each in subscriptions.all().items():
-            try:
-                new = await fetching.update(title, each)
-                told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
-            except ConfigError:
-                raise
-            except CedosError as error:
-                status, came = 1, False
-                say("cedos-pod", type(error)(f"{title}: {error}"))
-        return came
+        try:
+            new = await fetching.update(title, each)
+        except ConfigError:
+            raise
+        except CedosError as error:
+            status = 1
+            say("cedos-pod", type(error)(f"{title}: {error}"))
+            return False
+        told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
+        return True
+
+    async def look() -> bool:
+        """Reads the feeds, as one whose server is silent shall not keep the others; whether all came."""
+        known = subscriptions.all()
+        return all(await asyncio.gather(*(look_at(*each) for each in known.items())))
 
     async def keep_looking() -> None:
         while True:

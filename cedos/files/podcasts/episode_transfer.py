@@ -68,6 +68,7 @@ class EpisodeTransfer:
     def follow(self) -> None:
         """Has it in the table, unless it is in its pause."""
         if self._following is None and not self.retries.waits:
+            self._leaves = False
             self._following = FollowedTransfer(
                 directories().socket, self._report, self._metered, self._on_change
             )
@@ -92,8 +93,10 @@ class EpisodeTransfer:
         Whether the daemon knows.
         """
         await self.stop()
-        if self._following is not None:
+        if self._following is not None and not self._leaves:
             return await self._leave(wanted=wanted)
+        if self._follow is not None:
+            await _cancelled(self._follow)
         if not wanted:
             return await asyncio.to_thread(forget, self.record)
         await asyncio.to_thread(followed_transfer.tell, directories().socket, self._report())
@@ -104,13 +107,10 @@ class EpisodeTransfer:
         following, follow = self._following, self._follow
         if following is None or follow is None:
             return False
-        self._leaves = True
-        try:
-            knows = wanted or await following.end(patient=False)
-            await _cancelled(follow)
-            self._following = self._follow = None
-        finally:
-            self._leaves = False
+        self._leaves = True  # until it is followed again
+        knows = wanted or await following.end(patient=False)
+        await _cancelled(follow)
+        self._following = self._follow = None
         return knows
 
     async def _bring(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from doubles.odd_web_server import OddWebServer, feed_of
 
 from cedos.commands.sessions import pod
+from cedos.files.podcasts import retries
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
 
@@ -171,3 +173,27 @@ def test_a_title_is_shown_in_one_way(server: OddWebServer, home: Path) -> None:
         assert "It's \N{REPLACEMENT CHARACTER}31m \N{REPLACEMENT CHARACTER}" in text
     for text in (done.stderr, listed):
         assert "No \N{REPLACEMENT CHARACTER}: the server says 404 Not Found" in text
+
+
+def test_a_run_ends_with_what_could_not_be_had(
+    server: OddWebServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.05)
+    server.files["feed"] = feed_of(
+        ("Away", server.url("shut")), ("Circle", server.url("circle")), ("One", server.url("good"))
+    )
+    run("--add", server.url("feed"), "--name", "s")
+    done = run("-q", "-o", str(home / "pods"))
+    assert (done.exit_code, done.stdout) == (1, "")
+    away = "the server closed the connection without an answer"
+    assert sorted(done.stderr.splitlines()) == [
+        f"cedos-pod: s: Away: {away}; tried 4 times in vain, left to the next run",
+        "cedos-pod: s: Circle: the server redirects in circles",
+    ]
+    listed = run("--list").stdout
+    assert re.search(rf"Away: wanted by .*\(last tried in vain: {away}\)", listed)
+    assert "Circle: the server redirects in circles" in listed
+    assert "One: here" in listed
+    server.files["shut"] = b"now"
+    assert run("-o", str(home / "pods")).exit_code == 0
+    assert "Away: here" in run("--list").stdout
