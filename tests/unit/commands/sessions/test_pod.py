@@ -22,7 +22,9 @@ from cedos.files.podcasts import fetching, leading_networks, retries
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.subscriptions import Subscription
 from cedos.model import NetworkKind
+from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.links import Egress
+from cedos.session.sockets.own_table import OWN_TABLE
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
@@ -102,7 +104,8 @@ class Publisher:
 
 
 @pytest.fixture
-def publisher(tmp_path: Path) -> Iterator[Publisher]:
+def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # rates of other tests are none here
     made = Publisher(tmp_path)
     yield made
     made.stop()

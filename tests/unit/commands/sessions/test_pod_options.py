@@ -17,12 +17,15 @@ from cedos.commands.sessions import pod
 from cedos.files.podcasts import retries
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
+from cedos.selector.deadlines.transfer_table import TransferTable
+from cedos.session.sockets.own_table import OWN_TABLE
 
 URL = "http://127.0.0.1:9/feed.xml"
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test hears of these rates
     monkeypatch.delenv("CEDOS_USER_DIR", raising=False)
     for name in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
