@@ -15,10 +15,12 @@ from aiohttp import hdrs
 
 from cedos.errors import TransferError, WebError
 from cedos.files.partial import Partial
+from cedos.files.web_errors import FAILURES, failure, refusal
 
 _BLOCK_BYTES: Final = 1 << 16
 _CONNECT_S: Final = 10.0
 _SILENCE_S: Final = 10.0
+_WHOLE_S: Final = 60.0
 _LARGEST: Final = 1 << 40
 
 
@@ -51,13 +53,36 @@ async def fetch(
                 if partial.have > _LARGEST or (size is not None and partial.have > size):
                     raise TransferError("more came than the server had said")
                 came(partial.have, size)
-    except aiohttp.InvalidURL as error:
-        raise TransferError(f"{url} is no URL that can be fetched") from error
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise WebError(f"{error or type(error).__name__}") from error
+    except FAILURES as error:
+        raise failure(error) from error
     if size is not None and partial.have != size:
-        raise WebError(f"{partial.have} of {size} bytes came")
+        raise WebError(f"the server broke off: {partial.have} of {size} bytes came")
     await asyncio.to_thread(partial.finish, time.time())
+
+
+async def read(url: str, most_bytes: int, interface: str | None, proxy: str | None = None) -> bytes:
+    """Something small, at once.
+
+    Raises:
+        WebError: it could not be had this time.
+        TransferError: the server does not have it, or it is more than `most_bytes`.
+    """
+    data = bytearray()
+    try:
+        async with (
+            asyncio.timeout(_WHOLE_S),
+            session(interface) as client,
+            client.get(url, proxy=proxy) as answer,
+        ):
+            if answer.status != 200:
+                raise refusal(answer.status, answer.reason)
+            async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+                data += block
+                if len(data) > most_bytes:
+                    raise TransferError(f"more than {most_bytes} bytes came")
+    except FAILURES as error:
+        raise failure(error) from error
+    return bytes(data)
 
 
 def session(interface: str | None) -> aiohttp.ClientSession:
@@ -92,12 +117,10 @@ def _begin(answer: aiohttp.ClientResponse, partial: Partial) -> int | None:
             raise WebError("the server sent another part than was asked for")
         partial.begin(partial.have, partial.version, int(whole[:18]))
         return int(whole[:18])
-    if answer.status in (416, 429) or answer.status >= 500:
-        if answer.status == 416:
-            partial.discard()
-        raise WebError(f"the server says {answer.status} {answer.reason}")
+    if answer.status == 416:
+        partial.discard()
     if answer.status != 200:
-        raise TransferError(f"the server says {answer.status} {answer.reason}")
+        raise refusal(answer.status, answer.reason)
     partial.begin(0, _validator(answer), answer.content_length or _LARGEST)
     return answer.content_length
 

@@ -37,11 +37,15 @@ _followed: Final[dict[str, "FollowedTransfer"]] = {}
 
 def forget(socket: Path, key: str) -> bool:
     """Tells the daemon that a transfer is over that it may still have; whether it has heard."""
-    ended = TransferReport(
-        key=key, name="", server="", deadline_unix_s=0.0, ended=True, said_s=time.monotonic()
-    )
+    ended = TransferReport(key=key, name="", server="", deadline_unix_s=0.0, ended=True)
+    return tell(socket, ended)
+
+
+def tell(socket: Path, report: TransferReport) -> bool:
+    """Tells the daemon once of a transfer that nobody follows; whether there is one that has heard."""
+    said = msgspec.structs.replace(report, said_s=time.monotonic(), wait_s=0.0)
     try:
-        ControlClient(socket, _FORGET_TIMEOUT_S).transfer(ended)
+        ControlClient(socket, _FORGET_TIMEOUT_S).transfer(said)
     except CedosError:
         return False
     return True

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from cedos.api.asking.session_choices import DaemonChooser
 from cedos.commands.console import render
@@ -18,11 +19,14 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
 from cedos.config.directories import directories, user_folder
-from cedos.errors import CedosError, ConfigError
+from cedos.errors import CedosError, ConfigError, TransferError, WebError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.episode_transfer import forget, here_bytes
+from cedos.files.podcasts.feed_reading import read_feed
 from cedos.files.podcasts.fetching import EpisodeFetching
-from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
+from cedos.files.podcasts.leading_networks import LeadingNetworks
+from cedos.files.podcasts.split_file import SplitFile
+from cedos.files.podcasts.subscriptions import Subscription, Subscriptions, check
 
 _AGAIN_S: Final = 1800.0
 _FAILED_S: Final = 60.0
@@ -57,7 +61,10 @@ def _state() -> Path:
         ("~/.local/state/cedos/podcasts.json", "What is wanted and what is here."),
     ],
 )
-@click.option("--add", metavar="URL", help="Subscribe to an RSS feed.")
+@click.option(
+    "--add", metavar="URL",
+    help="Subscribe to an RSS feed; again, with the same name: change its --by or --keep.",
+)  # fmt: skip
 @click.option("--name", metavar="NAME", help="With --add: what it is called.  [default: its host]")
 @click.option(
     "--by", default="07:00", show_default=True, metavar="TIME",
@@ -102,24 +109,51 @@ def command(
     would else be late, and left when Wi-Fi is back. What has come of an episode is kept, whatever
     ends: this program, the laptop, the network; the next run goes on there, if the server still has
     the same file. Feeds come over whatever network there is.
+
+    --add reads the feed once: what is none, or is not there, is refused; where its server or the network
+    is away, that is said, and it is kept.
+
+    An episode that does not come is tried again, after pauses that grow to five minutes; the others come
+    meanwhile. Without --stay it is left to the next run once all that are left were tried four times in
+    vain. While no network leads there, nothing is tried, and all wait.
     """
     subscriptions = Subscriptions()
     if sum((add is not None, remove is not None, listed)) > 1:
         raise click.UsageError("one of --add, --remove and --list")
-    book = EpisodeBook(_state())
+    given = _given("name", "by", "keep")
+    if given and add is None:
+        raise click.UsageError(f"--{given[0]} goes with --add")
+    interfaces(networks)
+    only = networks.__contains__ if networks else lambda _interface: True
+
+    def leading() -> LeadingNetworks:
+        return LeadingNetworks(only, DaemonChooser(directories().socket))
+
     if add is not None:
         try:
-            subscription = Subscription(add, by, keep)
+            check(add, by, "--add", "--by")
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         name = name or urlsplit(add).hostname or "podcast"
-        subscriptions.add(name, subscription)
+        known = subscriptions.free(name, add)
+        if known is not None:
+            by, keep = by if "by" in given else known.by, keep if "keep" in given else known.keep
+            said = "changed; "
+            _add(name, Subscription(add, by, keep), None)
+        else:
+            away = _look_once(add, leading(), proxy)
+            _add(name, Subscription(add, by, keep), away)
+            said = ""
+            if away is not None:
+                kept = "it is kept, and read at the next look"
+                say("cedos-pod", WebError(f"{name}: it could not be read now: {away}; {kept}"))
         if not quiet:
             after = (
                 "`cedos-pod` brings its newest episodes now, `cedos-pod --stay` also those to come"
             )
-            click.echo(f"{name}: new episodes shall be here by {by}; {after}", err=as_json)
+            click.echo(f"{name}: {said}new episodes shall be here by {by}; {after}", err=as_json)
         return
+    book = EpisodeBook(_state())
     if remove is not None:
         subscriptions.remove(remove)
         for each in book.wanted():
@@ -133,29 +167,36 @@ def command(
         return
     if not subscriptions.all():
         raise ConfigError("there is no subscription yet; `cedos-pod --add URL` makes one")
-    interfaces(networks)
     told: Callable[[str], None] = (
         (lambda _text: None) if quiet else lambda text: click.echo(plain(text), err=as_json)
     )
-    only = networks.__contains__ if networks else lambda _interface: True
-    chooser = DaemonChooser(directories().socket)
-    fetching = EpisodeFetching(book, folder.expanduser(), told, proxy, only, chooser)
+    fetching = EpisodeFetching(
+        book,
+        folder.expanduser(),
+        told,
+        proxy,
+        leading(),
+        lambda text: say("cedos-pod", TransferError(text)),
+    )
     status = 0
 
-    async def look() -> bool:
-        """Reads the feeds; whether all of them came."""
+    async def look_at(title: str, each: Subscription) -> bool:
         nonlocal status
-        came = True
-        for title, each in subscriptions.all().items():
-            try:
-                new = await fetching.update(title, each)
-                told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
-            except ConfigError:
-                raise
-            except CedosError as error:
-                status, came = 1, False
-                say("cedos-pod", type(error)(f"{title}: {error}"))
-        return came
+        try:
+            new = await fetching.update(title, each)
+        except ConfigError:
+            raise
+        except CedosError as error:
+            status = 1
+            say("cedos-pod", type(error)(f"{title}: {error}"))
+            return False
+        told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
+        return True
+
+    async def look() -> bool:
+        """Reads the feeds, as one whose server is silent shall not keep the others; whether all came."""
+        known = subscriptions.all()
+        return all(await asyncio.gather(*(look_at(*each) for each in known.items())))
 
     async def keep_looking() -> None:
         while True:
@@ -181,7 +222,50 @@ def command(
         fetching.close()
     if as_json:
         _list(subscriptions.all(), book, as_json)
-    click.get_current_context().exit(status or int(fetching.refused > 0))
+    click.get_current_context().exit(status or int(fetching.missing > 0))
+
+
+def _look_once(url: str, networks: LeadingNetworks, proxy: str | None) -> WebError | None:
+    """Why a feed cannot be read now; None: it can.
+
+    Raises:
+        TransferError: it is no feed, or not there.
+    """
+    away: WebError | None = None
+
+    async def look() -> None:
+        nonlocal away
+        try:
+            await read_feed(url, networks, proxy)
+        except WebError as error:
+            away = error
+
+    try:
+        interruptible(look())
+    finally:
+        networks.close()
+    return away
+
+
+def _add(name: str, subscription: Subscription, away: WebError | None) -> None:
+    """Subscribes, or changes what was; the book is read now, as another program may have it."""
+    subscriptions = Subscriptions()
+    known = subscriptions.all().get(name)
+    subscriptions.add(name, subscription)
+    book = EpisodeBook(_state())
+    if known is not None and known.by != subscription.by:
+        book.wanted_by(name, subscription.next_unix_s())
+    elif away is not None:
+        book.feed_errors[name] = str(away)
+    else:
+        return
+    book.save()
+
+
+def _given(*names: str) -> list[str]:
+    """Those of these options that are on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return [each for each in names if source(each) is not ParameterSource.DEFAULT]
 
 
 def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> None:
@@ -193,32 +277,57 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 "in_time": each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s,
                 "file": each.file, "why": each.why,
                 "size_bytes": each.size_bytes or None, "here_bytes": here_bytes(each),
-                "unmetered_bytes": each.unmetered_bytes, "metered_bytes": each.metered_bytes,
+                **_carried(each),
             }
             for each in book.episodes
         ]  # fmt: skip
-        render.print_json({"subscriptions": sorted(known), "episodes": facts})
+        subscriptions = [
+            {
+                "name": name, "url": each.url, "by": each.by, "keep": each.keep,
+                "error": book.feed_errors.get(name),
+            }
+            for name, each in sorted(known.items())
+        ]  # fmt: skip
+        render.print_json({"subscriptions": subscriptions, "episodes": facts})
         return
     if not known:
         click.echo("no podcasts yet; cedos-pod --add URL --name NAME --by 07:00 subscribes to one")
     for name, subscription in known.items():
         click.echo(f"{name}  (by {subscription.by}, {subscription.url})")
+        if name in book.feed_errors:
+            click.echo(plain(f"  the feed could not be read: {book.feed_errors[name]}"))
         for each in book.episodes:
             if each.podcast == name:
-                carried = f"{size(each.unmetered_bytes)} free, {size(each.metered_bytes)} metered"
+                count = _carried(each)
+                carried = (
+                    f"{size(count['unmetered_bytes'])} free, {size(count['metered_bytes'])} metered"
+                )
+                if count["earlier_bytes"]:
+                    carried += f", {size(count['earlier_bytes'])} earlier"
                 by = datetime.fromtimestamp(each.by_unix_s)
                 what = {
-                    EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}",
+                    EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}{_last_try(each)}",
                     EpisodeState.HERE: "here",
                     EpisodeState.REFUSED: each.why,
                 }[each.state]
-                click.echo(f"  {plain(each.title)}: {what}; {carried}")
+                click.echo(plain(f"  {each.title}: {what}; {carried}"))
 
 
 def _here(each: EpisodeRecord) -> str:
     have = here_bytes(each)
     whole = f" of {size(each.size_bytes)}" if each.size_bytes else ""
     return f"{size(have)}{whole} here, " if have else ""
+
+
+def _carried(each: EpisodeRecord) -> dict[str, int]:
+    """By kind of network; of what came `earlier` nobody knows that any more."""
+    unmetered, metered = SplitFile(each).counts()
+    earlier = max(here_bytes(each) - unmetered - metered, 0)
+    return {"unmetered_bytes": unmetered, "metered_bytes": metered, "earlier_bytes": earlier}
+
+
+def _last_try(each: EpisodeRecord) -> str:
+    return f" (last tried in vain: {each.why})" if each.why else ""
 
 
 def main() -> None:

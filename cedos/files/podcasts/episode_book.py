@@ -36,6 +36,7 @@ class EpisodeRecord(msgspec.Struct):
 
 class _BookFile(msgspec.Struct):
     episodes: list[EpisodeRecord] = []
+    feed_errors: dict[str, str] = {}
 
 
 class EpisodeBook:
@@ -54,6 +55,11 @@ class EpisodeBook:
     def episodes(self) -> list[EpisodeRecord]:
         return self._file.episodes
 
+    @property
+    def feed_errors(self) -> dict[str, str]:
+        """Why a podcast's feed could not be read at the last look; those that could are not in it."""
+        return self._file.feed_errors
+
     def wanted(self) -> list[EpisodeRecord]:
         """The most urgent first."""
         found = [each for each in self.episodes if each.state is EpisodeState.WANTED]
@@ -65,9 +71,16 @@ class EpisodeBook:
     def add(self, episode: EpisodeRecord) -> None:
         self.episodes.append(episode)
 
+    def wanted_by(self, podcast: str, by_unix_s: float) -> None:
+        """What is still wanted of it is wanted by another time."""
+        for each in self.wanted():
+            if each.podcast == podcast:
+                each.by_unix_s = by_unix_s
+
     def forget(self, podcast: str) -> None:
         """Nothing of it is wanted any more; files that are here stay."""
         self._file.episodes = [each for each in self.episodes if each.podcast != podcast]
+        self.feed_errors.pop(podcast, None)
 
     def save(self) -> None:
         try:

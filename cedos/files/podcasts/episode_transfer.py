@@ -6,64 +6,76 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from cedos.api.asking import followed_transfer
 from cedos.api.asking.followed_transfer import FollowedTransfer
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.config.directories import directories
-from cedos.errors import TransferError, WebError
+from cedos.errors import TransferError
 from cedos.files.partial import Partial
 from cedos.files.podcasts.episode_book import EpisodeRecord
+from cedos.files.podcasts.retries import Retries
+from cedos.files.podcasts.split_file import SplitFile
 from cedos.files.web_getting import fetch
 from cedos.session.io.links import Egress
-
-_PAUSE_S: Final = 5.0
 
 
 class EpisodeTransfer:
     """Told of to the daemon (without one: to a table of this process's own) while it is wanted.
 
+    While it is in its pause it is not in that table, where it would have the turn of others.
+
     Args:
+        retries: when it may be tried again; told of each attempt.
         egresses: the networks that lead to its server now.
         changed: its turn is another one, or an attempt has ended.
 
     Attributes:
         egress: over which an attempt is under way.
+        failed_over: the interface over which the last attempt was in vain.
     """
 
     def __init__(
         self,
         record: EpisodeRecord,
         server: str,
+        retries: Retries,
         egresses: Callable[[], Sequence[Egress]],
         changed: Callable[[], None],
     ) -> None:
         self.record = record
+        self.retries = retries
         self.egress: Egress | None = None
+        self.failed_over = ""
         self._server, self._egresses, self._on_change = server, egresses, changed
         self._key = _key(record)
         self._used: dict[str, int] = {}
         self._have = here_bytes(record)
-        self._again_s = 0.0
+        self._split = SplitFile(record)
+        record.unmetered_bytes, record.metered_bytes = self._split.counts()
         self._attempt: asyncio.Task[None] | None = None
-        self._following = FollowedTransfer(
-            directories().socket, self._report, self._metered, self._on_change
-        )
-        self._follow = asyncio.get_running_loop().create_task(self._following.run())
+        self._following: FollowedTransfer | None = None
+        self._follow: asyncio.Task[None] | None = None
+        self._leaves = False
 
     @property
     def turn(self) -> TurnMessage | None:
-        """What it may do now; None: that is being asked."""
+        """What it may do now; None: that is being asked, or it is in its pause."""
+        if self._following is None or self._leaves:
+            return None
         return self._following.turn
 
-    @property
-    def waits(self) -> bool:
-        """Whether a failed attempt is to be repeated, but not yet."""
-        return time.monotonic() < self._again_s
+    def follow(self) -> None:
+        """Has it in the table, unless it is in its pause."""
+        if self._following is None and not self.retries.waits:
+            self._leaves = False
+            self._following = FollowedTransfer(
+                directories().socket, self._report, self._metered, self._on_change
+            )
+            self._follow = asyncio.get_running_loop().create_task(self._following.run())
 
     def begin(
-        self, egress: Egress, proxy: str | None, done: Callable[[Exception | None, float], None]
+        self, egress: Egress, proxy: str | None, done: Callable[[TransferError | None, float], None]
     ) -> None:
         """Brings it over one network; `done` gets what went wrong (None: it is here) and its rate."""
         self.egress = egress
@@ -72,9 +84,7 @@ class EpisodeTransfer:
     async def stop(self) -> None:
         """Ends an attempt; what has come is kept."""
         if self._attempt is not None:
-            self._attempt.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._attempt
+            await _cancelled(self._attempt)
         self._attempt = self.egress = None
 
     async def end(self, *, wanted: bool = False) -> bool:
@@ -83,20 +93,34 @@ class EpisodeTransfer:
         Whether the daemon knows.
         """
         await self.stop()
-        told = wanted or await self._following.end(patient=False)
-        self._follow.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._follow
-        return told
+        if self._following is not None and not self._leaves:
+            return await self._leave(wanted=wanted)
+        if self._follow is not None:
+            await _cancelled(self._follow)
+        if not wanted:
+            return await asyncio.to_thread(forget, self.record)
+        await asyncio.to_thread(followed_transfer.tell, directories().socket, self._report())
+        return True
+
+    async def _leave(self, *, wanted: bool = False) -> bool:
+        """Out of the table, but of the daemon's where it is `wanted`; whether the daemon knows."""
+        following, follow = self._following, self._follow
+        if following is None or follow is None:
+            return False
+        self._leaves = True  # until it is followed again
+        knows = wanted or await following.end(patient=False)
+        await _cancelled(follow)
+        self._following = self._follow = None
+        return knows
 
     async def _bring(
         self,
         egress: Egress,
         proxy: str | None,
-        done: Callable[[Exception | None, float], None],
+        done: Callable[[TransferError | None, float], None],
     ) -> None:
         began_s, total = time.monotonic(), 0
-        failed: Exception | None = None
+        failed: TransferError | None = None
         try:
             partial = _partial(self.record)
             if partial is not None:
@@ -108,6 +132,7 @@ class EpisodeTransfer:
                     new, counted = max(have - counted, 0) if have > counted else have, have
                     total += new
                     self._have = have
+                    self.retries.came(have)
                     self.record.size_bytes = size or self.record.size_bytes
                     self._count(egress, new)
 
@@ -115,15 +140,18 @@ class EpisodeTransfer:
                     interface = None if proxy else egress.interface
                     await fetch(self.record.url, partial, interface, proxy, came)
                 finally:
+                    self._split.close()
                     partial.close()
-        except WebError as error:
-            self._again_s = time.monotonic() + _PAUSE_S
-            failed = error
         except TransferError as error:
             failed = error
-        self.egress = self._attempt = None
+        self.egress = None
+        self.failed_over = egress.interface if failed is not None else ""
         took_s = max(time.monotonic() - began_s, 1e-3)
         done(failed, 8.0 * total / took_s)
+        self._split.remove_with_part()
+        if self.retries.waits:
+            await self._leave()
+        self._attempt = None
         self._on_change()
 
     def _count(self, egress: Egress, n_bytes: int) -> None:
@@ -132,6 +160,7 @@ class EpisodeTransfer:
             self.record.metered_bytes += n_bytes
         else:
             self.record.unmetered_bytes += n_bytes
+        self._split.write()
 
     def _metered(self) -> dict[str, bool]:
         return {each.interface: each.metered for each in self._egresses()}
@@ -151,6 +180,14 @@ class EpisodeTransfer:
 def forget(record: EpisodeRecord) -> bool:
     """Tells the daemon that nobody waits for it any more; whether there is one that has heard."""
     return followed_transfer.forget(directories().socket, _key(record))
+
+
+async def _cancelled(task: "asyncio.Task[None]") -> None:
+    """Ends it; who is cancelled meanwhile hears of that, unlike by awaiting it."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
 
 
 def _key(record: EpisodeRecord) -> str:

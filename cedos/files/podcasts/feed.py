@@ -17,6 +17,8 @@ MOST_BYTES: Final = 8 << 20
 MOST_EPISODES: Final = 2000
 _DEEPEST: Final = 64
 _LONGEST_TEXT: Final = 4096
+_PAGE: Final = "what came is a web page, no RSS feed"
+_OTHERS: Final = {"html": _PAGE, "feed": "what came is an Atom feed; only RSS can be read"}
 _WANTED: Final = frozenset({"title", "guid", "pubDate"})
 
 
@@ -72,11 +74,15 @@ class _Reader:
         self._length = 0
         self._enclosure: dict[str, str] = {}
 
-    def doctype(self, *_arguments: object) -> None:
+    def doctype(self, name: str, *_arguments: object) -> None:
+        if name.lower() == "html":
+            raise FeedError(_PAGE)
         raise FeedError("the feed declares a document type; that is refused")
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self._path.append(name)
+        if len(self._path) == 1 and (why := _OTHERS.get(name.lower())):
+            raise FeedError(why)
         if len(self._path) > _DEEPEST:
             raise FeedError(f"the feed is nested more than {_DEEPEST} deep")
         if self._path == ["rss", "channel"]:

@@ -3,38 +3,32 @@
 import asyncio
 import hashlib
 import re
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
-
 from cedos.api.turn_text import sentence
-from cedos.errors import FeedError, HostError, TransferError, WebError
+from cedos.errors import TransferError, WebError
 from cedos.files.podcasts import feed
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
-from cedos.files.podcasts.episode_transfer import EpisodeTransfer, forget
+from cedos.files.podcasts.episode_transfer import EpisodeTransfer, forget, here_bytes
+from cedos.files.podcasts.feed_reading import read_feed
+from cedos.files.podcasts.leading_networks import LeadingNetworks
+from cedos.files.podcasts.retries import Retries
+from cedos.files.podcasts.state_news import StateNews
 from cedos.files.podcasts.subscriptions import Subscription
-from cedos.files.web_getting import session
-from cedos.session.io.advice import Chooser
-from cedos.session.io.links import Egress, EgressReader
+from cedos.session.io.links import Egress
 
 _UNKNOWN_BPS: Final = 1e6
 _HOLD: Final = 1.5
 """A network that carries an episode is left for one that is so much quicker."""
 
 _LOOK_S: Final = 1.0
-_PAUSE_S: Final = 5.0
-_NAMES_S: Final = 60.0
-_FEED_S: Final = 60.0
 _KEEP_S: Final = 5.0
 _TELL_S: Final = 5.0
 _LISTED_S: Final = 8 * 86_400.0
@@ -47,9 +41,10 @@ _MOST_FOLLOWED: Final = 64
 class EpisodeFetching:
     """Whatever is wanted, when its turn comes in the table of transfers with deadlines (Cedos, III-D).
 
-    An episode comes over one network at a time, two episodes over two where both are needed.
-    `say` gets a line for a person; `proxy`: a gateway's, for servers that are asked through it;
-    `chooser`: who knows this host's networks.
+    An episode comes over one network at a time, two episodes over two where both are needed. One that
+    did not come is tried again after a pause, in which it keeps nothing from the others.
+    `say` gets a line for a person, `complain` what could not be had; `proxy`: a gateway's, for servers
+    that are asked through it; `networks`: those that may be used.
     """
 
     def __init__(
@@ -58,21 +53,22 @@ class EpisodeFetching:
         folder: Path,
         say: Callable[[str], None],
         proxy: str | None = None,
-        only: Callable[[str], bool] = lambda _interface: True,
-        chooser: Chooser | None = None,
+        networks: LeadingNetworks | None = None,
+        complain: Callable[[str], None] | None = None,
     ) -> None:
-        self._chooser = chooser
+        self._networks = networks or LeadingNetworks()
         self._book, self._folder, self._say = book, folder, say
-        self._proxy, self._only = proxy, only
-        self._reader = EgressReader()
+        self._complain = complain or say
+        self._proxy = proxy
         self._transfers: list[EpisodeTransfer] = []
+        self._retries: dict[tuple[str, str], Retries] = {}
         self._leading: dict[str, list[Egress]] = {}
-        self._addresses: dict[str, tuple[tuple[str, ...], float]] = {}
         self._rates: dict[str, float] = {}
         self._changed = asyncio.Event()
         self._disk: TransferError | None = None
+        self._stays = False
         self._kept_s = time.monotonic()
-        self._waits = ""
+        self._news = StateNews(say)
         # Those that ended while no daemon was there: one that begins anew would list them as waiting.
         self._untold = [
             each
@@ -80,10 +76,10 @@ class EpisodeFetching:
             if each.state is not EpisodeState.WANTED and time.time() < each.by_unix_s + _LISTED_S
         ]
         self._told_s = -_TELL_S
-        self.refused = 0
+        self.missing = 0
 
     def close(self) -> None:
-        self._reader.close()
+        self._networks.close()
 
     async def update(self, name: str, wanted: Subscription) -> int:
         """Reads a feed; how many of its episodes are wanted from now on.
@@ -92,8 +88,14 @@ class EpisodeFetching:
             WebError: it did not come this time.
             TransferError: it is no feed, or not there.
         """
-        found = feed.parse(await self._read(wanted.url))
-        by_unix_s = _next(wanted.by).timestamp()
+        try:
+            found = await read_feed(wanted.url, self._networks, self._proxy)
+        except TransferError as error:
+            self._book.feed_errors[name] = str(error)
+            self._book.save()
+            raise
+        self._book.feed_errors.pop(name, None)
+        by_unix_s = wanted.next_unix_s()
         new = 0
         for each in found.episodes[: wanted.keep]:
             if self._book.knows(name, each.guid):
@@ -108,35 +110,18 @@ class EpisodeFetching:
         self._changed.set()
         return new
 
-    async def _read(self, url: str) -> bytes:
-        egresses = await self._egresses(_host(url))
-        first = min(egresses, key=lambda each: each.metered, default=None)
-        interface = None if first is None or self._proxy else first.interface
-        try:
-            async with (
-                asyncio.timeout(_FEED_S),
-                session(interface) as client,
-                client.get(url, proxy=self._proxy) as answer,
-            ):
-                if answer.status != 200:
-                    raise TransferError(f"{url}: the server says {answer.status} {answer.reason}")
-                data = bytearray()
-                async for block in answer.content.iter_chunked(1 << 16):
-                    data += block
-                    if len(data) > feed.MOST_BYTES:
-                        raise FeedError(f"{url}: more than {feed.MOST_BYTES} bytes")
-                return bytes(data)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise WebError(f"{url}: {error or type(error).__name__}") from error
-
     async def run(self, *, stay: bool = False) -> None:
-        """Until nothing is wanted any more; `stay`: not even then.
+        """Until nothing is wanted any more, or was tried in vain; `stay`: not even then.
+
+        `missing` is then how many did not come.
 
         Raises:
             TransferError: the disk cannot.
         """
+        self._stays = stay
         try:
-            while (wanted := self._book.wanted()) or stay:
+            while not self._is_over():
+                wanted = self._book.wanted()
                 await self._look(wanted)
                 await self._follow(wanted)
                 self._changed.clear()
@@ -148,6 +133,12 @@ class EpisodeFetching:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
                         await self._changed.wait()
+            for record in self._book.wanted():
+                self.missing += 1
+                tried = f"tried {self._retries_of(record).failures} times in vain"
+                self._complain(
+                    f"{record.podcast}: {record.title}: {record.why}; {tried}, left to the next run"
+                )
         finally:
             for each in self._transfers:
                 if not await each.end(wanted=each.record.state is EpisodeState.WANTED):
@@ -156,6 +147,18 @@ class EpisodeFetching:
             self._book.save()
             self._told_s = -_TELL_S
             await self._tell()
+
+    def _is_over(self) -> bool:
+        """Whether all that is still wanted was tried often enough in vain."""
+        if self._stays or self._disk or any(each.egress for each in self._transfers):
+            return False
+        return all(self._retries_of(each).enough for each in self._book.wanted())
+
+    def _retries_of(self, record: EpisodeRecord) -> Retries:
+        key = (record.podcast, record.guid)
+        if key not in self._retries:
+            self._retries[key] = Retries(here_bytes(record))
+        return self._retries[key]
 
     def _keep(self) -> None:
         """A crash shall not lose much of what was counted."""
@@ -178,23 +181,41 @@ class EpisodeFetching:
 
     async def _look(self, wanted: list[EpisodeRecord]) -> None:
         """Which networks lead to the servers now."""
-        hosts = {_host(each.url) for each in wanted[:_MOST_FOLLOWED]}
-        found = await asyncio.gather(*(self._egresses(host) for host in hosts))
-        self._leading = dict(zip(hosts, found, strict=True))
+        hosts = {_host(each.url) for each in self._followed(wanted)}
+        found = await asyncio.gather(*(self._networks.to(host) for host in hosts))
+        before, self._leading = self._leading, dict(zip(hosts, found, strict=True))
+        for each in self._transfers:
+            host = _host(each.record.url)
+            known = {one.interface for one in before.get(host, [])}
+            if host in before and any(
+                one.interface not in known for one in self._leading.get(host, [])
+            ):
+                each.retries.anew()
+
+    def _followed(self, wanted: list[EpisodeRecord]) -> list[EpisodeRecord]:
+        """As many as can be; those that failed often come last."""
+        return sorted(wanted, key=lambda each: self._retries_of(each).enough)[:_MOST_FOLLOWED]
 
     async def _follow(self, wanted: list[EpisodeRecord]) -> None:
         """The most urgent are in the table of transfers with deadlines, and no others."""
-        for gone in [each for each in self._transfers if each.record not in wanted]:
+        followed = self._followed(wanted)
+        for gone in [each for each in self._transfers if each.record not in followed]:
             self._transfers.remove(gone)
-            if not await gone.end():
+            if not await gone.end(wanted=gone.record in wanted):
                 self._untold.append(gone.record)
         known = {id(each.record) for each in self._transfers}
-        for record in wanted[:_MOST_FOLLOWED]:
+        for record in followed:
             if id(record) not in known:
                 host = _host(record.url)
                 leading = partial(lambda name: self._leading.get(name, []), host)
-                self._transfers.append(EpisodeTransfer(record, host, leading, self._changed.set))
+                self._transfers.append(
+                    EpisodeTransfer(
+                        record, host, self._retries_of(record), leading, self._changed.set
+                    )
+                )
         self._transfers.sort(key=lambda each: each.record.by_unix_s)
+        for each in self._transfers:
+            each.follow()
 
     async def _serve(self) -> None:
         """Each network that turns allow brings one episode, the most urgent first."""
@@ -208,9 +229,10 @@ class EpisodeFetching:
             ):
                 await each.stop()
                 self._book.save()
-            if egress is not None and each.egress is None and not each.waits:
+            if egress is not None and each.egress is None:
                 self._begin(each, egress)
         self._say_waiting()
+        self._news.look()
 
     def _best(self, each: EpisodeTransfer, taken: set[str]) -> Egress | None:
         """The network for an episode, of those that its turn allows and no earlier one has."""
@@ -222,9 +244,10 @@ class EpisodeFetching:
             return min(can, key=lambda one: one.metered, default=None) if not taken else None
         can = [one for one in can if one.interface not in taken]
 
-        def rate(one: Egress) -> tuple[float, bool]:
+        def rate(one: Egress) -> tuple[bool, float, bool]:
             here = each.egress is not None and each.egress.interface == one.interface
-            return (self._rates.get(one.interface, _UNKNOWN_BPS) * (_HOLD if here else 1.0),
+            return (one.interface != each.failed_over,
+                    self._rates.get(one.interface, _UNKNOWN_BPS) * (_HOLD if here else 1.0),
                     not one.metered)  # fmt: skip
 
         return max(can, key=rate, default=None)
@@ -238,91 +261,57 @@ class EpisodeFetching:
                 f", which is metered: {'Wi-Fi alone' if free else 'waiting longer'} may be too late"
             )
         over = "the proxy" if self._proxy else egress.interface
-        self._told(f"{record.podcast}: {record.title!r} over {over}{why}")
+        said = f"{record.podcast}: {record.title} over {over}{why}"
+        self._news.now(said, said)
 
-        def done(failed: Exception | None, rate_bps: float) -> None:
-            self._rates[egress.interface] = rate_bps
+        def done(failed: TransferError | None, rate_bps: float) -> None:
+            self._news.over()
+            record.why = str(failed or "")
+            if rate_bps > 0.0:  # else it says something of the server, and nothing of the network
+                self._rates[egress.interface] = rate_bps
             if failed is None:
                 self._here(record)
             elif isinstance(failed, WebError):
-                self._told(f"{record.podcast}: {failed}; it is tried again")
-            elif isinstance(failed, TransferError) and str(failed).startswith(
-                str(Path(record.file).parent)
-            ):
+                pause_s = each.retries.failed()
+                if not self._is_over():
+                    again = f"it is tried again in {pause_s:.0f} s"
+                    self._say(f"{record.podcast}: {record.title}: {failed}; {again}")
+            elif str(failed).startswith(str(Path(record.file).parent)):
                 self._disk = failed
             else:
-                record.state, record.why = EpisodeState.REFUSED, str(failed)
-                self.refused += 1
-                self._say(f"{record.podcast}: {record.title!r}: {failed}")
+                record.state = EpisodeState.REFUSED
+                self.missing += 1
+                self._complain(f"{record.podcast}: {record.title}: {failed}")
             self._book.save()
 
         each.begin(egress, self._proxy, done)
 
     def _say_waiting(self) -> None:
-        if not self._transfers or any(each.egress or each.waits for each in self._transfers):
+        paused = [each for each in self._transfers if each.retries.waits]
+        waiting = [each for each in self._transfers if each not in paused]
+        if not waiting or any(each.egress for each in waiting):
             return
-        first = self._transfers[0]
+        first = waiting[0]
         turn = first.turn
         if turn is None or turn.networks:
             return
-        count = len(self._book.wanted())
+        count = len(self._book.wanted()) - len(paused)
         what = f"{count} episode{'s' * (count != 1)}"
         text = sentence(turn, first.record.by_unix_s, datetime.now())
         # Its instants move a little each second; that is no news.
-        self._told(
-            f"{what}: {text}", f"{count} {turn.serial} {turn.spare} {turn.begin_unix_s is None}"
+        self._news.now(
+            f"{count} {turn.serial} {turn.spare} {turn.begin_unix_s is None}", f"{what}: {text}"
         )
 
     def _here(self, episode: EpisodeRecord) -> None:
         episode.state, episode.came_unix_s = EpisodeState.HERE, time.time()
         late_s = episode.came_unix_s - episode.by_unix_s
         late = f", {timedelta(seconds=round(late_s))} late" if late_s > 0 else ""
-        self._say(f"{episode.podcast}: {episode.title!r} is here{late}: {episode.file}")
-
-    def _told(self, text: str, same: str = "") -> None:
-        """Says what it does or waits for, once."""
-        if (same or text) != self._waits:
-            self._waits = same or text
-            self._say(text)
-
-    async def _egresses(self, host: str) -> list[Egress]:
-        """The networks that lead to a host; none while its name is unknown."""
-        now = time.monotonic()
-        addresses, until_s = self._addresses.get(host, ((), 0.0))
-        try:
-            if now >= until_s:
-                loop = asyncio.get_running_loop()
-                infos = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-                addresses = tuple({str(info[4][0]).partition("%")[0] for info in infos})
-                self._addresses[host] = (addresses, now + _NAMES_S)
-        except (OSError, ValueError):  # what was known last will do
-            self._addresses[host] = (addresses, now + _PAUSE_S)
-        if self._chooser is not None:
-            await self._chooser.learn()
-        found: dict[str, Egress] = {}
-        try:
-            for address in addresses:
-                for each in self._reader.egresses(ip_address(address)):
-                    found.setdefault(each.interface, self._as_known(each))
-        except (ValueError, HostError):
-            return []
-        return [each for each in found.values() if self._only(each.interface)]
-
-    def _as_known(self, egress: Egress) -> Egress:
-        known = self._chooser.network(egress.interface) if self._chooser is not None else None
-        return egress if known is None else replace(egress, kind=known.kind, metered=known.metered)
+        self._say(f"{episode.podcast}: {episode.title} is here{late}: {episode.file}")
 
 
 def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
-
-
-def _next(by: str) -> datetime:
-    """The next such time of day."""
-    hour, minute = map(int, by.split(":"))
-    now = datetime.now()
-    found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-    return found if found > now else found + timedelta(days=1)
 
 
 def _file_name(episode: feed.Episode) -> str:

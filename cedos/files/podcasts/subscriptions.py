@@ -4,6 +4,7 @@ import json
 import os
 import re
 import secrets
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -26,14 +27,26 @@ class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-        except ValueError:
-            parts = urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError('url must be one such as "https://example.org/feed.xml"')
-        if not _TIME.fullmatch(self.by):
-            raise ValueError('by must be a time of day such as "07:00"')
+        check(self.url, self.by)
+
+    def next_unix_s(self) -> float:
+        """The next time that `by` is."""
+        hour, minute = map(int, self.by.split(":"))
+        now = datetime.now()
+        found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return (found if found > now else found + timedelta(days=1)).timestamp()
+
+
+def check(url: str, by: str, url_name: str = "url", by_name: str = "by") -> None:
+    """ValueError: one of them is wrong; it is called as whoever gave it does."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f'{url_name} must be one such as "https://example.org/feed.xml"')
+    if not _TIME.fullmatch(by):
+        raise ValueError(f'{by_name} must be a time of day such as "07:00"')
 
 
 class _PodcastFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,13 +64,22 @@ class Subscriptions:
             return {}
         found = toml_file.read(self.path, _PodcastFile).podcasts
         for name in found:
-            self._check(name)
+            self._check(name, f"{self.path}:")
         return found
 
+    def free(self, name: str, url: str) -> Subscription | None:
+        """What a name stands for already, of the same URL; None: it can be given."""
+        self._check(name, "--name:")
+        known = self.all().get(name)
+        if known is not None and known.url != url:
+            raise ConfigError(
+                f"there is a podcast {name} already, of {known.url}; another --name would be right"
+            )
+        return known
+
     def add(self, name: str, subscription: Subscription) -> None:
-        self._check(name)
-        if name in self.all():
-            raise ConfigError(f"there is a podcast {name} already; another --name would be right")
+        """A new one, or another time for one of the same URL."""
+        self.free(name, subscription.url)
         self._write({**self.all(), name: subscription})
 
     def remove(self, name: str) -> None:
@@ -67,10 +89,11 @@ class Subscriptions:
             raise ConfigError(f"there is no podcast {name}; there are: {known}")
         self._write(rest)
 
-    def _check(self, name: str) -> None:
+    @staticmethod
+    def _check(name: str, where: str) -> None:
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f'{self.path}: "{name}" cannot be the name of a podcast: letters, digits, and . _ - '
+                f'{where} "{name}" cannot be the name of a podcast: letters, digits, and . _ - '
                 "behind the first would be right"
             )
 

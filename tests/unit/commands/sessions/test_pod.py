@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
-from cedos.files.podcasts import fetching
+from cedos.files.podcasts import fetching, leading_networks, retries
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
 from cedos.files.podcasts.subscriptions import Subscription
 from cedos.model import NetworkKind
+from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.links import Egress
+from cedos.session.sockets.own_table import OWN_TABLE
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
@@ -102,7 +104,8 @@ class Publisher:
 
 
 @pytest.fixture
-def publisher(tmp_path: Path) -> Iterator[Publisher]:
+def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # rates of other tests are none here
     made = Publisher(tmp_path)
     yield made
     made.stop()
@@ -122,6 +125,9 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     first.kill()
     first.communicate()
     assert re.search(r"[0-9.]+ [kM]B of 4.0 MB here, wanted by", publisher.run("--list"))
+    (killed,) = json.loads(publisher.run("--list", "--json"))["episodes"]
+    assert killed["unmetered_bytes"] + killed["earlier_bytes"] == killed["here_bytes"] > 500_000
+    assert killed["earlier_bytes"] <= 1 << 16  # what was written but not yet counted
     publisher.serve("0")
     out = publisher.run()
     assert "is here" in out
@@ -135,6 +141,7 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     (episode,) = json.loads(publisher.run("--list", "--json"))["episodes"]
     assert (episode["state"], episode["in_time"]) == ("here", True)
     assert episode["metered_bytes"] == 0
+    assert episode["unmetered_bytes"] + episode["earlier_bytes"] == len(AUDIO)
     assert "0 new episodes" in publisher.run()
     assert len(publisher.requests()) == 2
     publisher.run("--remove", "news")
@@ -166,7 +173,7 @@ def test_a_file_that_changed_comes_anew_and_a_missing_one_is_told(publisher: Pub
     assert publisher.requests()[0][0] == "200"
     assert wanted[1].state is EpisodeState.REFUSED
     assert "404" in wanted[1].why
-    assert one.refused == 1
+    assert one.missing == 1
     one.close()
     again = EpisodeBook(publisher.folder / "book.json")
     assert again.episodes == book.episodes
@@ -187,7 +194,7 @@ def test_a_metered_network_is_for_what_would_be_late(
         # Both are the loopback here, so only one of them is there at a time.
         return (wifi,) if asked_s[-1] > asked_s[0] + 2.0 else (phone,)
 
-    monkeypatch.setattr(fetching.EgressReader, "egresses", egresses)
+    monkeypatch.setattr(leading_networks.EgressReader, "egresses", egresses)
     book = EpisodeBook(publisher.folder / "book.json")
     episode = EpisodeRecord(
         *("news", "1", "one", f"{publisher.url}/one.mp3", len(AUDIO), time.time() + by_s),
@@ -204,7 +211,7 @@ def test_a_metered_network_is_for_what_would_be_late(
         await running
         one.close()
 
-    monkeypatch.setattr(fetching, "_PAUSE_S", 0.1)
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.1)
     asyncio.run(go())
     assert (publisher.folder / "one.mp3").read_bytes() == AUDIO
     assert (episode.metered_bytes > 0) is metered
@@ -222,7 +229,7 @@ def test_who_stays_sees_new_episodes_while_others_wait(
     def egresses(_self: Any, _destination: Any) -> tuple[Egress, ...]:
         return (Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True),)
 
-    monkeypatch.setattr(fetching.EgressReader, "egresses", egresses)
+    monkeypatch.setattr(leading_networks.EgressReader, "egresses", egresses)
     book = EpisodeBook(publisher.folder / "book.json")
     said: list[str] = []
 

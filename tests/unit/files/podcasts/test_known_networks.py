@@ -1,11 +1,12 @@
 """Episodes go over networks as the daemon knows them."""
 
-from pathlib import Path
+import asyncio
+from typing import Any
 
 import pytest
 
-from cedos.files.podcasts.episode_book import EpisodeBook
-from cedos.files.podcasts.fetching import EpisodeFetching
+from cedos.files.podcasts import leading_networks
+from cedos.files.podcasts.leading_networks import LeadingNetworks
 from cedos.model import Label, NetworkKind, Strategy
 from cedos.session.io.advice import KnownNetwork, Question
 
@@ -32,12 +33,26 @@ class Daemon:
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_a_network_is_metered_where_the_daemon_says_so(tmp_path: Path, there: bool) -> None:
-    daemon = Daemon() if there else None
-    fetching = EpisodeFetching(
-        EpisodeBook(tmp_path / "book"), tmp_path, lambda _: None, chooser=daemon
-    )
-    (egress,) = await fetching._egresses("127.0.0.1")
+async def test_a_network_is_metered_where_the_daemon_says_so(there: bool) -> None:
+    networks = LeadingNetworks(chooser=Daemon() if there else None)
+    (egress,) = await networks.to("127.0.0.1")
     assert egress.metered is there
     assert (egress.kind is NetworkKind.CELLULAR) is there
-    fetching.close()
+    networks.close()
+
+
+async def test_a_name_that_nobody_tells_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = asyncio.Event()
+
+    async def getaddrinfo(*_arguments: Any, **_options: Any) -> list[Any]:
+        await answered.wait()
+        return [(2, 1, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(leading_networks, "_LOOK_UP_S", 0.05)
+    networks = LeadingNetworks()
+    async with asyncio.timeout(2.0):
+        assert "lo" not in {each.interface for each in await networks.to("slow.test")}
+        answered.set()
+        assert [each.interface for each in await networks.to("slow.test")] == ["lo"]
+    networks.close()

@@ -1,0 +1,190 @@
+"""An episode that cannot be had: the others come meanwhile, and the run ends."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from doubles.odd_web_server import AUDIO, OddWebServer
+
+from cedos.files import web_getting
+from cedos.files.podcasts import leading_networks, retries
+from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
+from cedos.files.podcasts.fetching import EpisodeFetching
+from cedos.files.podcasts.retries import Retries
+from cedos.model import NetworkKind
+from cedos.selector.deadlines.transfer_table import TransferTable
+from cedos.session.io.links import Egress
+from cedos.session.sockets.own_table import OWN_TABLE
+
+pytestmark = pytest.mark.anyio
+
+WIFI = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OddWebServer]:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test hears of these rates
+    monkeypatch.setattr(web_getting, "_SILENCE_S", 0.2)
+    monkeypatch.setattr("cedos.files.podcasts.fetching._LOOK_S", 0.1)
+    async with OddWebServer().running() as running:
+        yield running
+
+
+class Listener:
+    """Wants such URLs, the first the most urgent."""
+
+    def __init__(self, folder: Path, *urls: str) -> None:
+        self.book = EpisodeBook(folder / "book.json")
+        for number, url in enumerate(urls):
+            self.book.add(
+                EpisodeRecord(
+                    *("news", url, f"E{number}", url, 0, time.time() + 3600.0 + number),
+                    str(folder / "got" / f"e{number}"),
+                )
+            )
+        self.said: list[str] = []
+        self.wrong: list[str] = []
+        self.fetching = EpisodeFetching(
+            self.book, folder, self.said.append, complain=self.wrong.append
+        )
+
+    async def run(self, within_s: float = 30.0) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                await self.fetching.run()
+        finally:
+            self.fetching.close()
+
+    @property
+    def states(self) -> list[EpisodeState]:
+        return [each.state for each in self.book.episodes]
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+BAD = [
+    ("closed", "the server refused the connection"),
+    ("early", "the server broke off before the end"),
+    ("silent", "the server does not answer"),
+    ("status/503", "the server says 503 Reason"),
+]
+
+
+@pytest.mark.parametrize(("bad", "why"), BAD)
+async def test_the_good_one_comes_in_the_pause_of_the_bad_one(
+    tmp_path: Path, server: OddWebServer, bad: str, why: str
+) -> None:
+    url = f"http://127.0.0.1:{closed_port()}/x" if bad == "closed" else server.url(bad)
+    listener = Listener(tmp_path, url, server.url("good"))
+    running = asyncio.create_task(listener.run())
+    async with asyncio.timeout(4.5):  # before the first pause is over
+        while listener.states[1] is not EpisodeState.HERE:
+            await asyncio.sleep(0.02)
+    assert (tmp_path / "got" / "e1").read_bytes() == AUDIO
+    assert listener.states[0] is EpisodeState.WANTED
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    tried = f"news: E0: {why}; it is tried again in 5 s"
+    assert listener.said.count(tried) == 1
+    assert EpisodeBook(tmp_path / "book.json").episodes[0].why == why
+
+
+@pytest.mark.parametrize(("bad", "why"), BAD)
+async def test_what_is_tried_in_vain_is_left_to_the_next_run(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch, bad: str, why: str
+) -> None:
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.05)
+    url = f"http://127.0.0.1:{closed_port()}/x" if bad == "closed" else server.url(bad)
+    listener = Listener(tmp_path, url, server.url("good"))
+    await listener.run()
+    assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
+    assert listener.fetching.missing == 1
+    assert listener.wrong == [f"news: E0: {why}; tried 4 times in vain, left to the next run"]
+    if bad != "closed":
+        assert server.requests[bad] == 4
+
+
+async def test_a_circle_is_refused_at_once(tmp_path: Path, server: OddWebServer) -> None:
+    listener = Listener(tmp_path, server.url("circle"), server.url("good"))
+    await listener.run(10.0)
+    assert listener.states == [EpisodeState.REFUSED, EpisodeState.HERE]
+    assert listener.wrong == ["news: E0: the server redirects in circles"]
+
+
+def _egresses(monkeypatch: pytest.MonkeyPatch, found: Sequence[Egress]) -> None:
+    monkeypatch.setattr(
+        leading_networks.EgressReader, "egresses", lambda _self, _destination: tuple(found)
+    )
+
+
+async def test_an_unknown_host_is_given_up_and_no_network_is_waited_for(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[Egress] = []
+    _egresses(monkeypatch, there)
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.05)
+    listener = Listener(tmp_path, "http://nobody.invalid/x", server.url("good"))
+    running = asyncio.create_task(listener.run())
+    await asyncio.sleep(2.5)
+    assert listener.states == [EpisodeState.WANTED] * 2
+    assert all(each.startswith("2 episodes: waiting for a network") for each in listener.said)
+    there.append(WIFI)
+    await running
+    assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
+    (said,) = listener.wrong
+    assert "nobody.invalid" in said
+    assert "4 times in vain" in said
+
+
+async def test_another_network_ends_a_pause(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [WIFI]
+    _egresses(monkeypatch, there)
+    monkeypatch.setattr(retries, "_PAUSE_S", 1000.0)
+    body = server.files.pop("good")
+    listener = Listener(tmp_path, server.url("status/503"))
+    running = asyncio.create_task(listener.run())
+    while not listener.said or "tried again" not in listener.said[-1]:
+        await asyncio.sleep(0.02)
+    there.clear()
+    await asyncio.sleep(1.5)
+    server.files["status/503"] = body
+    there.append(WIFI)
+    await running
+    assert listener.states == [EpisodeState.HERE]
+
+
+async def test_more_bad_ones_than_are_followed_do_not_keep_the_others(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedos.files.podcasts.fetching._MOST_FOLLOWED", 2)
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(retries, "_LONGEST_S", 0.02)
+    bad = [f"http://127.0.0.1:{closed_port()}/{n}" for n in range(3)]
+    listener = Listener(tmp_path, *bad, server.url("good"))
+    await listener.run()
+    assert listener.states == [EpisodeState.WANTED] * 3 + [EpisodeState.HERE]
+    assert listener.fetching.missing == 3
+
+
+def test_pauses_grow_until_more_is_here() -> None:
+    tried = Retries(100)
+    assert not tried.waits
+    assert [tried.failed() for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert tried.enough
+    assert tried.waits
+    tried.came(100)  # no more than ever
+    assert tried.enough
+    tried.came(101)
+    assert not tried.enough
+    assert tried.failed() == 5
+    tried.anew()
+    assert not tried.waits
