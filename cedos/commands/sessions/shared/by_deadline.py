@@ -27,7 +27,7 @@ from cedos.session.known_hosts import KnownServer
 from cedos.session.sockets.connection import Connection
 
 _DRAWN_EVERY_S: Final = 0.2
-_LATE_LOOKS: Final = 5
+_LATE_LOOKS: Final = 10
 _BEYOND_S: Final = 86_400.0
 """A server's session is kept for a day beyond the deadline: the file is wanted still."""
 
@@ -317,7 +317,10 @@ class _Line:
 
     def _say_late(self, each: FileByDeadline) -> None:
         """Once, and not of what the first seconds of a network alone make look so."""
-        looks = self._late_looks.get(id(each), 0) + 1 if (late := each.lateness) else 0
+        late, progress = each.lateness, each.progress
+        if _carried(each) and progress.have_bytes <= progress.began_bytes:
+            late = ""  # nobody has measured anything yet
+        looks = self._late_looks.get(id(each), 0) + 1 if late else 0
         if self._late_looks.get(id(each), 0) >= _LATE_LOOKS:
             return  # it was said
         self._late_looks[id(each)] = looks

@@ -205,6 +205,9 @@ def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
         drawing = asyncio.create_task(line.run())
         await asyncio.sleep(0.1)
         end_unix_s = by_unix_s + 6.0
+        file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s, late=True)
+        await asyncio.sleep(0.3)  # by what is thought of a network that was never used
+        file.progress.have_bytes = 1_000
         file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s)
         await asyncio.sleep(0.3)
         file.following.turn = TurnMessage(networks=("lo",), end_unix_s=end_unix_s, late=True)
