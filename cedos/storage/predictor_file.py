@@ -11,18 +11,21 @@ import msgspec
 
 from cedos.errors import ModelError
 from predictors.completion import CompletionModel
+from predictors.inputs import NETWORKS
 
 FORMAT = "cedos-completion-model"
 VERSION = 2
 _SHIPPED = "shipped.json"
 
 
-def load(path: Path | None = None) -> CompletionModel:
+def load(path: Path | None = None, *, partial: bool = False) -> CompletionModel:
     """Reads a model.
 
+    `partial`: to judge it, not to decide with: it need not know each network alone.
+
     Raises:
-        ModelError: there is none, or it is broken, of another version or for other features; says
-            which, and how to get a good one.
+        ModelError: there is none, or it is broken, of another version, for other features, or knows
+            no times of a network alone; says which, and how to get a good one.
     """
     name = str(path) if path is not None else f"the shipped model ({_SHIPPED})"
     try:
@@ -46,6 +49,11 @@ def load(path: Path | None = None) -> CompletionModel:
         model = CompletionModel.from_dict(data)
     except ValueError as error:
         raise ModelError(f"{name}: {error}; {_REMEDY}") from error
+    unknown = [name for name in NETWORKS if name not in model.strategies]
+    if unknown and not partial:
+        raise ModelError(
+            f"{name} knows no times of {' and '.join(unknown)} alone and would never choose it; {_REMEDY}"
+        )
     # What was decoded is thrice the model. Its memory goes once the interpreter's free lists are empty.
     del raw, data
     gc.collect()

@@ -83,7 +83,8 @@ def command(
         click.echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
     model = None
     if model_name is not None:
-        model = predictor_file.load(None if model_name == "shipped" else Path(model_name))
+        file = None if model_name == "shipped" else Path(model_name)
+        model = predictor_file.load(file, partial=True)
     with bar("evaluating") as report:
         found = evaluate.evaluate(
             read,

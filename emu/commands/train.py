@@ -41,25 +41,45 @@ KINDS = (
 @click.option(
     "--min-leaf", type=click.IntRange(1), help="Rows per leaf; without it, the family's own."
 )
+@click.option(
+    "--partial", is_flag=True, help="Also from DATA in which a strategy was never measured."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 def command(
-    data: tuple[Path, ...], out: Path, kind: str, trees: int | None, min_leaf: int | None, seed: int
+    data: tuple[Path, ...],
+    out: Path,
+    kind: str,
+    trees: int | None,
+    min_leaf: int | None,
+    partial: bool,
+    seed: int,
 ) -> None:
     """Fits completion-time predictors to DATA (Parquet or CSV, one or more) and writes one JSON file.
 
     Errors are learned from groups of places that were held out; the medians printed at the end are
     from those. How good the decisions are is `cedos-emu evaluate`'s to say.
+
+    Rows need not hold the times of all strategies, but DATA together must: a model never chooses what
+    it has no times of. With --partial it is trained all the same; the daemon takes no model that does
+    not know each network alone.
     """
-    from cedos.errors import DataSetError  # noqa: PLC0415
+    from cedos.errors import ConfigError, DataSetError  # noqa: PLC0415
     from cedos.storage import predictor_file  # noqa: PLC0415
     from emu.lab.data import datasets  # noqa: PLC0415
     from emu.lab.data.folds import examples_of  # noqa: PLC0415
+    from predictors.inputs import STRATEGIES  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
     from predictors.training.train import fit  # noqa: PLC0415
 
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}")
+    unknown = [name for name in STRATEGIES if name not in read.strategies]
+    if unknown and not partial:
+        raise ConfigError(
+            f"{read.source}: no times for {', '.join(unknown)}: this model cannot choose"
+            f" {'them' if unknown[1:] else 'it'} (if that is meant: --partial)"
+        )
     settings = Settings(kind=kind, trees=trees, min_leaf=min_leaf, seed=seed)
     try:
         model = fit(examples_of(read, read.texts["group"]), settings)

@@ -82,7 +82,8 @@ def decide_again(case: Case, living: Living) -> Decision:
         return _record(case, evaluations, best.strategy, reason.sentences(why, *paced))
     rivals = [each for each in evaluations if each is not staying]
     rival = min(rivals, key=_cost, default=None)
-    why = reason.stayed(staying, rival, living.margin)
+    others = reason.unjudged(case, staying, dead)
+    why = reason.stayed(staying, rival, living.margin, others)
     return _record(case, evaluations, current, reason.sentences(why, *paced))
 
 

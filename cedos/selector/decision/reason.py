@@ -41,7 +41,13 @@ def chosen(
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)
     parts = [
-        _verdict(choice, evaluations, amount(transfer.size.median_bytes), only_time),
+        _verdict(
+            choice,
+            evaluations,
+            amount(transfer.size.median_bytes),
+            only_time,
+            unjudged(case, choice, dead),
+        ),
         _evidence(choice.strategy, context, transfer),
     ]
     if hedging := _hedging(choice, evaluations):
@@ -95,8 +101,13 @@ def left(current: Strategy, dead: Mapping[str, str]) -> str:
     return f"leaves {label(current)}: {why}"
 
 
-def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
+def stayed(
+    current: Evaluation, rival: Evaluation | None, margin: float, unjudged: Sequence[str] = ()
+) -> str:
+    """`unjudged`: networks that could be used, but were not evaluated."""
     lead = f"stays on {label(current.strategy)}"
+    if rival is None and unjudged:
+        return f"{lead}: {seconds(current.time_s)} left. {_nothing_known(unjudged)}"
     if rival is None:
         return f"{lead}, the only usable network: {seconds(current.time_s)} left"
     lead = (
@@ -152,10 +163,16 @@ def amount(count: float) -> str:
 
 
 def _verdict(
-    choice: Evaluation, evaluations: Sequence[Evaluation], size: str, only_time: bool
+    choice: Evaluation,
+    evaluations: Sequence[Evaluation],
+    size: str,
+    only_time: bool,
+    others_up: Sequence[str],
 ) -> str:
     lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected for {size}"
     others = [other for other in evaluations if other is not choice]
+    if not others and others_up:
+        return f"{lead}. {_nothing_known(others_up)}"
     if not others:
         time = f"{seconds(choice.time_s)} expected for {size}"
         return f"{label(choice.strategy)} is the only usable network: {time}"
@@ -177,6 +194,20 @@ def _verdict(
         return f"{lead}, about as fast as {named}"
     times = rival.time_s / choice.time_s
     return f"{lead}, {times:.{0 if times >= 10 else 1}f} times faster than {named}"
+
+
+def unjudged(case: Case, choice: Evaluation, dead: Mapping[str, str]) -> list[str]:
+    """Networks beside the choice's that are up and live: usable, evaluated or not."""
+    used = choice.strategy.networks
+    return [
+        each.name
+        for each in case.networks
+        if each.up and each.name not in dead and each.name not in used
+    ]
+
+
+def _nothing_known(unjudged: Sequence[str]) -> str:
+    return f"The predictors know no times for {' and '.join(unjudged)}, which can therefore not be chosen"
 
 
 def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:

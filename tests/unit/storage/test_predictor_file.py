@@ -104,6 +104,21 @@ def test_a_missing_file_and_an_unwritable_one_are_named(
         predictor_file.save(model, tmp_path / "no" / "folder.json")
 
 
+def test_a_model_that_lacks_a_network_is_no_model_to_decide_with(tmp_path: Path) -> None:
+    size = np.full(40, 3e5)
+    rows = Examples(
+        {"size_bytes": size},
+        {"cellular": np.linspace(0.1, 0.4, 40)},
+        {"cellular": np.zeros(40, dtype=bool)},
+        np.arange(40) // 10,
+    )
+    path = tmp_path / "half.json"
+    predictor_file.save(fit(rows, Settings(trees=1)), path)
+    with pytest.raises(ModelError, match="knows no times of wifi alone"):
+        predictor_file.load(path)
+    assert predictor_file.load(path, partial=True).strategies == ("cellular",)
+
+
 def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from cedos.storage import predictor_file; "

@@ -115,6 +115,23 @@ def test_staying_is_explained_by_what_decided() -> None:
     assert stayed(slow, slow, 0.1).endswith("That would save nothing, and a move must save 10 %")
 
 
+def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(host: Any) -> None:
+    reason = why(host, host.oracle(cellular=0.5))
+    assert reason.startswith(
+        "lte0: 0.50 s expected for 3 kB. The predictors know no times for wlan0, which can therefore"
+        " not be chosen. "
+    )
+    assert "only usable" not in reason
+    gone = (replace(host.wlan, up=False), host.lte)
+    assert "lte0 is the only usable network" in why(host, host.oracle(cellular=0.5), networks=gone)
+    alone = Evaluation(Strategy(StrategyKind.SINGLE, ("lte0",)), 2.0, 2.0, 2.0, 1.0, 0.0, 0.0)
+    assert stayed(alone, None, 0.1, ["wlan0"]) == (
+        "stays on lte0: 2.00 s left. The predictors know no times for wlan0, which can therefore not"
+        " be chosen"
+    )
+    assert stayed(alone, None, 0.1) == "stays on lte0, the only usable network: 2.00 s left"
+
+
 def test_what_is_typically_faster_and_seldom_much_slower(host: Any) -> None:
     gamble = [0.1] * 9 + [10.0]
     assert why(host, host.oracle(wifi=gamble, cellular=0.5)).startswith(

@@ -1,0 +1,60 @@
+"""`cedos-emu train` where DATA do not hold what a model must know."""
+
+import csv
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import ModelError
+from cedos.storage import predictor_file
+from emu.commands import cedos_emu
+
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+
+
+def data(path: Path, *measured: str) -> Path:
+    """Forty rows of four places, of which the first column alone may be there and empty."""
+    draw = random.Random(path.name)
+    columns = ["place", "size_bytes", "direction", *(f"t_{name}_s" for name in STRATEGIES)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for row in range(40):
+            times = [
+                f"{draw.uniform(0.1, 0.5):.3f}" if name in measured else "" for name in STRATEGIES
+            ]
+            writer.writerow([f"place{row % 4}", 300_000, "down", *times])
+    return path
+
+
+def cedos_emu_status(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["cedos-emu", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cedos_emu.main()
+    return int(stopped.value.code or 0)
+
+
+def test_a_strategy_without_times_is_refused_unless_it_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = data(tmp_path / "some.csv", *STRATEGIES[1:]), tmp_path / "model.json"
+    asked = ("train", file, "--out", out, "--kind", "last-rate")
+    assert cedos_emu_status(monkeypatch, *asked) == 2
+    said = capsys.readouterr().err
+    assert "no times for wifi: this model cannot choose it" in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+    assert cedos_emu_status(monkeypatch, *asked, "--partial") == 0
+    with pytest.raises(ModelError, match="no times of wifi alone"):
+        predictor_file.load(out)
+
+
+def test_data_are_asked_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `observed` gives holds the times of one strategy a row."""
+    files = [data(tmp_path / f"{name}.csv", name) for name in STRATEGIES]
+    out = tmp_path / "model.json"
+    asked = ("train", *files, "--out", out, "--kind", "last-rate")
+    assert cedos_emu_status(monkeypatch, *asked) == 0
+    assert set(predictor_file.load(out).strategies) == set(STRATEGIES)
