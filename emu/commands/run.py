@@ -110,8 +110,10 @@ def command(
         "seed": seed,
         "repeats": repeats,
     }
-    wanted = msgspec.structs.replace(
-        wanted, **{key: value for key, value in given.items() if value is not None}
+    wanted = scenario.checked(
+        msgspec.structs.replace(
+            wanted, **{key: value for key, value in given.items() if value is not None}
+        )
     )
     if wanted.places and place is None:
         _series(wanted, known, out, force, json_file)

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Mapping
 
 from cedos.errors import ConfigError
 from emu.policies.base import Policy
@@ -30,3 +31,12 @@ def make(name: str) -> Policy:
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     policy: Policy = module.policy()
     return policy
+
+
+def wrong_settings(name: str, settings: Mapping[str, object]) -> dict[str, str]:
+    """What is wrong in a scenario's `[policy.NAME]`, by key; "" stands for the table itself."""
+    judge = getattr(make(name), "wrong_settings", None)
+    if judge is not None:
+        found: dict[str, str] = judge(settings)
+        return found
+    return {"": f"[policy.{name}]: this policy reads no settings"}

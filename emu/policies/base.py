@@ -32,7 +32,11 @@ class Stage:
 
 
 class Policy(Protocol):
-    """How networks are chosen, from `start` to `stop`; the testbed does the rest."""
+    """How networks are chosen, from `start` to `stop`; the testbed does the rest.
+
+    One that reads `Stage.settings` also has a method `wrong_settings` (see `policies.wrong_settings`);
+    any other is given none.
+    """
 
     name: str
 

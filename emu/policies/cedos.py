@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from cedos.config import Config
 from cedos.model import NetworkKind
 from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
@@ -31,6 +32,24 @@ class Cedos:
         self._daemon.wait_for(
             lambda client: client.status().default.network is not None, _START_TIMEOUT_S
         )
+
+    def wrong_settings(self, settings: Mapping[str, object]) -> dict[str, str]:
+        """Each key is a section of the daemon's configuration: what is no table would be nobody's."""
+        table = f"[policy.{self.name}"
+        sections = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}
+        found = {}
+        for key, value in settings.items():
+            homes = [
+                f"{table}.{section}]"
+                for section, kind in sections.items()
+                if key in getattr(kind, "__struct_fields__", ())
+            ]
+            if key not in sections and homes:
+                found[key] = f"{table}] holds no setting {key}; did you mean {' or '.join(homes)}?"
+            elif key not in sections or not isinstance(value, dict):
+                tables = ", ".join(f"{table}.{each}]" for each in sections)
+                found[key] = f"{table}] holds sections of the daemon's configuration: {tables}"
+        return found
 
     def stop(self) -> None:
         if self._daemon is not None:
@@ -70,8 +89,8 @@ def configuration(stage: Stage) -> str:
         "log": {"level": "info", "format": "json"},
     }
     for section, values in stage.settings.items():
-        if isinstance(values, dict):
-            sections[section] = sections.get(section, {}) | values
+        assert isinstance(values, dict), section  # as `wrong_settings` has seen to
+        sections[section] = sections.get(section, {}) | values
     return msgspec.toml.encode(sections).decode()
 
 

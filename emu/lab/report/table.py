@@ -102,6 +102,11 @@ def is_best(run: runs.Recorded, key: str, value: Any) -> bool:
 
 def caption(run: runs.Recorded) -> str:
     count = next(iter(run.summary["policies"].values()))["n"]
+    if not count:
+        return (
+            f"No transfer was due within these {run.duration_s:g} s: a higher per_minute, or a longer"
+            " duration_s, would give some. Joules by Delphi's power figures, tails included."
+        )
     return (
         f"{count} transfers a policy. Oracle: the fastest of these policies for each transfer; "
         "'as the oracle': within 10 % of it; regret: how much longer, on average (1: twice as long)."

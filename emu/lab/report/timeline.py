@@ -59,6 +59,8 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
 
 
 def _headline(name: str, figures: Mapping[str, Any]) -> str:
+    if not figures["n"]:
+        return f"{name}:  no transfers, {figures['energy_j']:.0f} J"
     return (
         f"{name}:  mean {figures['mean_s']:.2f} s, p95 {figures['p95_s']:.2f} s, "
         f"{figures['cellular_mb']:.1f} MB cellular, {figures['energy_j']:.0f} J"

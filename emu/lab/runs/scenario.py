@@ -11,20 +11,32 @@ from cedos.config.toml_lines import key_lines
 from cedos.errors import ConfigError
 from cedos.model import Direction
 from emu import policies
+from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.mixed import TransferClass
+
+_DAY_S = 86_400.0
+_Bytes = Annotated[int, Meta(ge=1, le=100_000_000_000)]
+_Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[load]]`: transfers of one kind, see `emu.workloads.mixed.TransferClass`."""
+
     name: str
     host: str
     direction: Direction
-    min_bytes: int
-    max_bytes: int
-    per_minute: float = 0.0
-    mptcp_share: float = 0.5
-    slot_s: float = 0.0
+    min_bytes: _Bytes
+    max_bytes: _Bytes
+    per_minute: Annotated[float, Meta(ge=0, le=6000)] = 0.0
+    mptcp_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    slot_s: _Seconds = 0.0
 
     def __post_init__(self) -> None:
+        if self.host not in SERVER_ADDRESSES:
+            first, last = SERVER_ADDRESSES[0], SERVER_ADDRESSES[-1]
+            raise ValueError(f"host must be one of the server's addresses, {first} to {last}")
+        if self.min_bytes > self.max_bytes:
+            raise ValueError("max_bytes must not be below min_bytes")
         if (self.per_minute > 0) == (self.slot_s > 0):
             raise ValueError("either per_minute or slot_s must be above 0")
 
@@ -97,14 +109,16 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "run"
     place: str = ""
     places: tuple[str, ...] = ()
-    start_s: float = 0.0
-    duration_s: float = 0.0
-    warm_up_s: float = 4.0
-    limit_s: float = 30.0
+    start_s: _Seconds = 0.0
+    duration_s: _Seconds = 0.0
+    warm_up_s: _Seconds = 4.0
+    limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
     relay: Literal["", "proxy", "transparent"] = ""
-    repeats: int = 1
+    repeats: Annotated[int, Meta(ge=1, le=1000)] = 1
     seed: int = 1
-    policies: tuple[str, ...] = (
+    policies: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="a list of one policy or more")
+    ] = (
         "wifi-first",
         "cellular-only",
         "mptcp-wifi",
@@ -127,12 +141,26 @@ def read(file: Path) -> Scenario:
     except OSError as error:
         raise ConfigError(f"there is no scenario {file} ({error.strerror})") from error
     found = toml_file.read(file, Scenario)
-    if strangers := [name for name in found.policy if name not in policies.names()]:
+    wrong = {
+        ("policy", name): policies.unknown(name)
+        for name in found.policy
+        if name not in policies.names()
+    }
+    for name, settings in found.policy.items():
+        if name in policies.names():
+            problems = policies.wrong_settings(name, settings).items()
+            wrong |= {("policy", name, *filter(None, [key])): why for key, why in problems}
+    if wrong:
         lines = key_lines(text)
         raise ConfigError(
-            "\n".join(
-                f"{file}:{lines.get(('policy', name), 1)}: {policies.unknown(name)}"
-                for name in strangers
-            )
+            "\n".join(f"{file}:{lines.get(key, 1)}: {why}" for key, why in wrong.items())
         )
     return found
+
+
+def checked(scenario: Scenario) -> Scenario:
+    """The scenario as the command line has changed it; ConfigError as for one in a file."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(scenario), Scenario)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"this scenario cannot be used: {error}") from error

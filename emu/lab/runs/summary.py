@@ -57,7 +57,8 @@ def summarise(runs: Mapping[str, PolicyRun], seed: int = 1) -> dict[str, Any]:
     """`{"policies": {NAME: {...}}}` with a 95 % bootstrap interval over transfers beside each figure.
 
     `mean_mbps` is all bytes over all transfer seconds; `energy_j` and `cellular_mb` are means over
-    repeats, with an interval only where there are several.
+    repeats, with an interval only where there are several. Without any transfer there are only these,
+    `n` and `censored`.
     """
     oracle_s = np.min([run.time_s for run in runs.values()], axis=0)
     return {
@@ -80,7 +81,8 @@ def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dic
         "oracle_match": lambda rows: float((run.time_s[rows] <= MATCH * oracle_s[rows]).mean()),
         "regret_mean": lambda rows: float((run.time_s[rows] / oracle_s[rows] - 1).mean()),
     }
-    figures |= measured(measures, len(run.time_s), draw)
+    if len(run.time_s):
+        figures |= measured(measures, len(run.time_s), draw)
     figures |= _browsing(run.browsing, draw)
     for key, values in (
         ("energy_j", np.array(run.energy_j)),

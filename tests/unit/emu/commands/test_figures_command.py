@@ -17,7 +17,7 @@ from emu.testbed.access import INTERFACES
 
 TRACES = ROOT / "traces"
 POLICIES = ("wifi-first", "cedos")
-LOAD = scenario.Load("x", "h", Direction.DOWN, 1000, 1000, slot_s=1.0)
+LOAD = scenario.Load("x", "198.51.100.2", Direction.DOWN, 1000, 1000, slot_s=1.0)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from emu.lab.figures import calibration, walk, wget
 from emu.lab.runs.runs import Recorded
 from emu.lab.runs.scenario import Load, Scenario
 
-LOAD = Load("x", "h", Direction.DOWN, 1000, 1000, slot_s=1.0)
+LOAD = Load("x", "198.51.100.2", Direction.DOWN, 1000, 1000, slot_s=1.0)
 POLICIES = ("wifi-first", "cedos")
 
 
