@@ -29,7 +29,15 @@ from cedos.storage.history_rows import (
     flow_target,
     matcher,
 )
-from cedos.storage.history_store import CARRIED, DECISIONS, FLOWS, HistoryTable, Row, Store
+from cedos.storage.history_store import (
+    CARRIED,
+    DECISIONS,
+    FLOWS,
+    HistoryTable,
+    Row,
+    Store,
+    refuse_others,
+)
 
 _Record = TypeVar("_Record")
 _Result = TypeVar("_Result")
@@ -110,6 +118,15 @@ class History:
         self._carried = _Waiting[CarriedRecord](max_waiting)
         with self._disk:
             self._highest_number = self._attempt(self._store.highest_number, 0)
+
+    @classmethod
+    def existing(cls, path: Path) -> "History":
+        """Opens a history that is there, to read it: nothing is made or moved aside.
+
+        Errors: HistoryError, there is no such file, or it is no history of this version.
+        """
+        refuse_others(path)
+        return cls(path)
 
     @property
     def notice(self) -> str | None:
