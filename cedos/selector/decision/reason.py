@@ -10,6 +10,7 @@ from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silences import silences, waits
 from cedos.selector.objective import MaxS, Outcome, WeightedCost
+from cedos.selector.rounded import rounded
 from cedos.selector.uncertainty.brute_force import BruteForce
 
 # Nobody reads so slowly: it pauses.
@@ -125,7 +126,9 @@ def paced(pace_bps: float | None) -> tuple[str, ...]:
         return ()
     if pace_bps < _PAUSED_BPS:
         return ("The program itself does not read on at the moment",)
-    return (f"The program itself reads {pace_bps / 1e6:.2g} Mbit/s, however fast the networks are",)
+    return (
+        f"The program itself reads {rounded(pace_bps / 1e6)} Mbit/s, however fast the networks are",
+    )
 
 
 def _saved(faster: Evaluation, slower: Evaluation) -> str:
@@ -221,9 +224,11 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     saved_s = alone.time_s - both.time_s
     if both.time_s * _ALIKE > alone.time_s:
         return ""
-    more = [f"{max(both.energy_j - alone.energy_j, 0.0):.2g} J"]
+    more = [f"{rounded(max(both.energy_j - alone.energy_j, 0.0))} J"]
     if both.metered_bytes > alone.metered_bytes:
-        more.append(f"{(both.metered_bytes - alone.metered_bytes) / 1e6:.2g} MB of metered data")
+        more.append(
+            f"{rounded((both.metered_bytes - alone.metered_bytes) / 1e6)} MB of metered data"
+        )
     price = " and ".join(more)
     if choice is both:
         return (
@@ -263,7 +268,7 @@ def _savings(choice: Evaluation, fastest: Evaluation) -> str:
         less = f"{amount(choice.metered_bytes)} of" if choice.metered_bytes else "no"
         parts.append(f"{less} metered data instead of {amount(fastest.metered_bytes)}")
     if choice.energy_j < fastest.energy_j or not parts:
-        parts.append(f"{choice.energy_j:.2g} J instead of {fastest.energy_j:.2g} J")
+        parts.append(f"{rounded(choice.energy_j)} J instead of {rounded(fastest.energy_j)} J")
     return " and ".join(parts)
 
 
@@ -320,7 +325,7 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     past = indicator_of(indicators, "past5_bps", transfer.direction)
     rtt = indicators.get("rtt_s")
     if past is not None and transfer.size.median_bytes >= _LARGE_BYTES:
-        carried = f"{name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
+        carried = f"{name} carried {rounded(past.value / 1e6, 3)} Mbit/s {_ago(past, context)}"
         old = context.at_s - past.measured_at_s > _OLD_S
         return f"{carried}, too long ago to rely on" if old else carried
     if rtt is None:

@@ -7,6 +7,7 @@ from math import inf, isfinite, isnan, log
 from typing import ClassVar, NamedTuple
 
 from cedos.selector.objective import Objective, Outcome, WeightedCost
+from cedos.selector.rounded import rounded
 from cedos.selector.uncertainty.ways import Choice, Judged, Redundant, Running, Way
 from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory
@@ -214,10 +215,10 @@ def _why(
     if not isfinite(best.cost):
         return f"{best.name}: nothing is known of any way"
     waited = ", ".join(
-        f"{name} has not answered for {for_s:.2g} s" for name, for_s in running.items()
+        f"{name} has not answered for {rounded(for_s)} s" for name, for_s in running.items()
     )
     lead = f"{waited}; " if waited else ""
-    lead += f"{best.name}: {best.time_s:.3g} s expected"
+    lead += f"{best.name}: {rounded(best.time_s, 3)} s expected"
     if rival is None or not isfinite(rival.cost):
         return lead
     if any(best.name == way.name for way in redundant):
@@ -226,7 +227,7 @@ def _why(
             best.cost - best.time_s - rival.cost + rival.time_s,
         )
         return (
-            f"{lead}, hedged: {max(saved, 0.0):.2g} s sooner than {rival.name} alone"
-            f" ({rival.time_s:.3g} s), for joules and bytes worth {max(more, 0.0):.2g} s"
+            f"{lead}, hedged: {rounded(max(saved, 0.0))} s sooner than {rival.name} alone"
+            f" ({rounded(rival.time_s, 3)} s), for joules and bytes worth {rounded(max(more, 0.0))} s"
         )
-    return f"{lead}, cost {best.cost:.3g} against {rival.cost:.3g} of {rival.name}"
+    return f"{lead}, cost {rounded(best.cost, 3)} against {rounded(rival.cost, 3)} of {rival.name}"

@@ -132,6 +132,13 @@ def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(h
     assert stayed(alone, None, 0.1) == "stays on lte0, the only usable network: 2.00 s left"
 
 
+def test_many_joules_are_no_power_of_ten(host: Any) -> None:
+    model = host.oracle(wifi=300.0, cellular=270.0)
+    reason = why(host, model, 50_000_000, objective=MaxSPerE())
+    assert "e+" not in reason
+    assert "J instead of" in reason
+
+
 def test_what_is_typically_faster_and_seldom_much_slower(host: Any) -> None:
     gamble = [0.1] * 9 + [10.0]
     assert why(host, host.oracle(wifi=gamble, cellular=0.5)).startswith(

@@ -1,0 +1,14 @@
+"""Numbers as people read them: two or three figures that count, and never an exponent."""
+
+from math import floor, isfinite, log10
+
+_MOST_DECIMALS = 9
+
+
+def rounded(value: float, figures: int = 2) -> str:
+    """So many figures, all of those before the point; a value too small to show is 0."""
+    if value == 0.0 or not isfinite(value):
+        return f"{value:g}"
+    decimals = min(max(figures - 1 - floor(log10(abs(value))), 0), _MOST_DECIMALS)
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
