@@ -1,7 +1,9 @@
 """`cedos-emu`: one file in `emu/commands` is one command, imported only when it is used."""
 
 import ast
+import errno
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import click
 from cedos.errors import CedosError, HostError
 from emu.console import extras
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _COMMANDS = Path(__file__).parent
 
 
@@ -79,6 +82,12 @@ def main() -> None:
     except CedosError as error:
         click.echo(f"cedos-emu: {error}", err=True)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        click.echo(f"cedos-emu: {os.strerror(error.errno)}{where}", err=True)
+        raise SystemExit(CedosError.exit_code) from None
     except ModuleNotFoundError as error:
         if (what := extras.missing(error)) is None:
             raise

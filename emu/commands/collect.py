@@ -111,6 +111,7 @@ def command(
     OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
+    from emu.console import written  # noqa: PLC0415
     from emu.lab.data import collect, datasets  # noqa: PLC0415
     from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
@@ -124,6 +125,7 @@ def command(
                 f"{file} is there already, and may have taken hours: choose another --out, or replace"
                 " it with --force"
             )
+    written.make_room(out, "--out")
     directory = directory or places.default_directory()
     known = places.load(directory)
     chosen = {name: known[name] for name in names or known}

@@ -1,5 +1,6 @@
 """`cedos-emu evaluate`: decision quality against the oracle, prediction error, coverage."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     "--model",
     "model_name",
     metavar="FILE|shipped",
-    help="Judge this model; without it, models are trained leaving each group out.",
+    help="Judge this model on data that it was not trained on; without it, models are trained leaving "
+    "each group out.",
 )
 @click.option(
     "--group-by",
@@ -74,10 +76,13 @@ def command(
     (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
     from cedos.storage import predictor_file  # noqa: PLC0415
+    from emu.console import written  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab.data import datasets, evaluate  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
 
+    if out is not None:
+        written.make_room(out, "--json")
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
@@ -102,9 +107,17 @@ def command(
         "train_share": train_share,
         "kind": kind,
     }
-    if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n")
+    if model is not None:
+        found["trained_on"] = _trained_on(model.provenance, data)
     _show(found)
+    if out is not None:
+        written.write(out, json.dumps(found, indent=1) + "\n", "--json")
+
+
+def _trained_on(provenance: Mapping[str, Any], data: tuple[Path, ...]) -> list[str]:
+    """Which of the files a model was trained on, by their contents."""
+    known = provenance.get("data_sha256") or ()
+    return [each.name for each in data if hashlib.sha256(each.read_bytes()).hexdigest() in known]
 
 
 def _kinds(text: str | None) -> tuple[str, ...]:
@@ -130,6 +143,11 @@ def _show(found: Mapping[str, Any]) -> None:
         f"{found['data']}: {found['rows']} rows, {found['places']} places, {found['groups']} groups; "
         f"model: {judged}"
     )
+    if found.get("trained_on"):
+        console.print(
+            f"CAUTION: this model was trained on these rows: {', '.join(found['trained_on'])}; these"
+            " figures flatter it. Without --model, each row is judged by a model that never saw its place"
+        )
     steady = found["steady"]["policies"]
     for objective in next(iter(found["policies"].values())):
         table = Table(title=objective, title_justify="left", box=SIMPLE_HEAD, padding=0)

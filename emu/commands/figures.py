@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cedos.errors import DataSetError
 from emu.console.help import examples
 from emu.lab import figures
 
@@ -52,9 +51,12 @@ def command(
     import inspect  # noqa: PLC0415
     import json  # noqa: PLC0415
 
+    from emu.console import written  # noqa: PLC0415
     from emu.lab.runs import runs  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
+    if json_file is not None:
+        written.make_room(json_file, "--json")
     module = importlib.import_module(f"emu.lab.figures.{name}")
     recorded = [runs.read(folder) for folder in folders]
     asked = inspect.signature(module.figures).parameters
@@ -64,11 +66,7 @@ def command(
         click.echo(line)
     if json_file is not None:
         text = json.dumps({**found, "runs": [_described(run) for run in recorded]}, indent=1)
-        try:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(text + "\n")
-        except OSError as error:
-            raise DataSetError(f"{json_file}: {error.strerror}: choose another --json") from error
+        written.write(json_file, text + "\n", "--json")
 
 
 def _described(run: "Recorded") -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`cedos-emu run`: an experiment, from a scenario to a run folder with its page."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ _QUICK_S = 9.0
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
-    help="Write the figures of an analysis, or of several places, there too.",
+    help="Write the figures there, too; those of an analysis are then not printed.",
 )
 def command(
     scenario_file: Path | None,
@@ -70,8 +69,9 @@ def command(
 
     A scenario with `places` runs at each of them, a run folder each, and says what they say together.
 
-    A file that names an `analysis` instead draws a table or figure from a data set or, without a
-    clock, from places; of the options only --places, --out, --force and --json then have a meaning.
+    A file that names an `analysis` instead computes the numbers of a paper's table or figure from a data
+    set or, without a clock, from places, and prints them as JSON; the notebooks draw them. Of the options
+    only --places, --out, --force and --json then have a meaning.
 
     Without a scenario it is the demo: a laptop with two tethered phones walks away from its Wi-Fi,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
@@ -86,7 +86,11 @@ def command(
     """
     import msgspec  # noqa: PLC0415
 
+    from emu.console import written  # noqa: PLC0415
     from emu.lab.runs import analysis  # noqa: PLC0415
+
+    if json_file is not None:
+        written.make_room(json_file, "--json")
 
     if scenario_file is not None and analysis.is_analysis(scenario_file):
         _analyse(scenario_file, directory, out, force, json_file)
@@ -94,7 +98,7 @@ def command(
 
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab import report  # noqa: PLC0415
-    from emu.lab.runs import experiment, runs, scenario  # noqa: PLC0415
+    from emu.lab.runs import claim, experiment, runs, scenario  # noqa: PLC0415
     from emu.lab.runs.decisive_window import decisive_s  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
@@ -123,10 +127,9 @@ def command(
         chosen = known[wanted.place] if wanted.place else next(iter(known.values()))
         wanted = msgspec.structs.replace(wanted, start_s=decisive_s(chosen, wanted.duration_s))
     resolved = experiment.resolve(wanted, known)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    target = out or Path("runs") / f"{stamp}-{resolved.name}-{resolved.place}"
+    target = out or claim.fresh(f"{resolved.name}-{resolved.place}")
     if not force:
-        runs.refuse_finished(target)
+        runs.refuse_finished(target, paged=True)
     synthetic = known[resolved.place].synthetic
     click.echo(
         f"place {resolved.place} of {known.directory}"
@@ -137,8 +140,10 @@ def command(
     )
     with bar(resolved.name) as progress:
         experiment.run(resolved, known, target, progress)
-    page = report.write([target])
     report.print_table(target)
+    if json_file is not None:
+        written.write(json_file, (target / "summary.json").read_text(), "--json")
+    page = report.write([target])
     click.echo(f"run folder: {target}")
     click.echo(f"page:       {page}")
 
@@ -146,24 +151,23 @@ def command(
 def _series(
     wanted: "Scenario", known: "Places", out: Path | None, force: bool, json_file: Path | None
 ) -> None:
+    from emu.console import written  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab import report  # noqa: PLC0415
-    from emu.lab.runs import series  # noqa: PLC0415
+    from emu.lab.runs import claim, series  # noqa: PLC0415
 
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    target = out or Path("runs") / f"{stamp}-{wanted.name}"
+    target = out or claim.fresh(wanted.name)
     with bar(wanted.name) as progress:
         summary = series.run(
             wanted, known, target, progress, lambda line: click.echo(line, err=True), force=force
         )
     folders = [target / name for name in summary["places"]]
-    page = report.write(folders, target / "report.html")
     for folder in folders:
         report.print_table(folder)
     report.print_places(target / "summary.json")
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text((target / "summary.json").read_text())
+        written.write(json_file, (target / "summary.json").read_text(), "--json")
+    page = report.write(folders, target / "report.html")
     click.echo(f"run folders: {target}")
     click.echo(f"page:        {page}")
 
@@ -173,21 +177,19 @@ def _analyse(
 ) -> None:
     import json  # noqa: PLC0415
 
+    from emu.console import written  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
-    from emu.lab.runs import analysis, runs  # noqa: PLC0415
+    from emu.lab.runs import analysis, claim, runs  # noqa: PLC0415
 
     wanted = analysis.read(file)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    target = out or Path("runs") / f"{stamp}-{wanted.analysis}"
+    target = out or claim.fresh(wanted.analysis)
     if not force:
         runs.refuse_finished(target)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
     text = json.dumps(figures, indent=1) + "\n"
     if json_file is not None:
-        json_file.write_text(text)
+        written.write(json_file, text, "--json")
     else:
         click.echo(text, nl=False)
     click.echo(f"run folder: {target}", err=True)

@@ -65,12 +65,14 @@ def command(
     """
     from cedos.errors import ConfigError, DataSetError  # noqa: PLC0415
     from cedos.storage import predictor_file  # noqa: PLC0415
+    from emu.console import written  # noqa: PLC0415
     from emu.lab.data import datasets  # noqa: PLC0415
     from emu.lab.data.folds import examples_of  # noqa: PLC0415
     from predictors.inputs import STRATEGIES  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
     from predictors.training.train import fit  # noqa: PLC0415
 
+    written.make_room(out, "--out")
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}")

@@ -7,7 +7,7 @@ one who knows what will be read, and in which order, and has no budget.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -47,7 +47,7 @@ class PlaceParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: str
-    parts: list[str]
+    parts: Annotated[list[str], msgspec.Meta(min_length=1)]
     energy_j: float
     data_mb: float
     cellular: str = "3g"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
 
-from cedos.errors import DataSetError
+from cedos.errors import ConfigError, DataSetError
 from emu.lab.data.datasets import DataSet
 from predictors.completion import CompletionModel
 from predictors.training.examples import Examples, Settings
@@ -61,10 +61,13 @@ def models_at_random(
     judged once, by one of ten models.
 
     Raises:
+        ConfigError: the share is not from 0.1 to 0.9.
         DataSetError: too little to learn from.
     """
+    if not 1 / _RANDOM_FOLDS <= train_share <= 1 - 1 / _RANDOM_FOLDS:
+        raise ConfigError(f"train_share is {train_share:g}; a share from 0.1 to 0.9 is needed")
     part = np.random.default_rng(settings.seed).permutation(len(data)) % _RANDOM_FOLDS
-    used = min(max(round(train_share * _RANDOM_FOLDS), 1), _RANDOM_FOLDS - 1)
+    used = round(train_share * _RANDOM_FOLDS)
     parts = []
     for number in range(_RANDOM_FOLDS):
         ahead = (part - number) % _RANDOM_FOLDS

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from cedos.errors import DataSetError
+from emu.console import written
 from emu.lab.report import reliability, timeline
 from emu.lab.report.table import caption, columns, disturbed, is_best
 from emu.lab.runs import runs
@@ -32,9 +34,20 @@ def write(directories: Sequence[Path], out: Path | None = None) -> Path:
     Each run's picture goes into its own folder as `timeline.png` (and `.svg`).
 
     Raises:
-        DataSetError: a folder that is no finished run.
+        DataSetError: a folder that is no finished run, or there is no room for a picture or the page.
     """
     page = out or directories[0] / "report.html"
+    try:
+        return _write(directories, page)
+    except OSError as error:
+        names = " ".join(map(str, directories))
+        raise DataSetError(
+            f"{page} is not drawn: {error.strerror or error}; then: cedos-emu report {names}"
+            + (f" --out {out}" if out else "")
+        ) from error
+
+
+def _write(directories: Sequence[Path], page: Path) -> Path:
     sections = []
     for directory in directories:
         run = runs.read(directory)
@@ -51,12 +64,13 @@ def write(directories: Sequence[Path], out: Path | None = None) -> Path:
             plt.close(drawn)
         sections.append(_section(run, page.parent))
     titles = " · ".join(runs.read(directory).title for directory in directories)
-    page.write_text(
+    written.write(
+        page,
         "<!doctype html>\n<html lang=en><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(titles)}</title><style>{_STYLE}</style>\n"
         + "\n".join(sections)
-        + "\n</html>\n"
+        + "\n</html>\n",
     )
     return page
 

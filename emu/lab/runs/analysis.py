@@ -1,4 +1,4 @@
-"""Analyses: a paper's table or figure as an experiment that needs no network.
+"""Analyses: the numbers of a paper's table or figure, as an experiment that needs no network.
 
 A file says which analysis, of which data, with which parameters:
 
@@ -6,6 +6,8 @@ A file says which analysis, of which data, with which parameters:
     data = "traces/transfers.parquet"
     [parameters]
     direction = "down"
+
+`data` is looked for beside the file, then in the repository.
 
 An analysis is a module in one of `ROOMS` with a function `run`: of a data set, if its first parameter is
 called `data`, or of a collection of places, if it is called `places`.
@@ -30,7 +32,7 @@ import tomli_w
 from cedos.errors import ConfigError
 from emu.lab.data import datasets
 from emu.lab.data.folds import Progress
-from emu.lab.runs import environment, runs
+from emu.lab.runs import environment, parameters, runs
 from emu.lab.runs.claim import claimed
 from emu.places import places
 from emu.repository import ROOT
@@ -91,6 +93,9 @@ def read(file: Path) -> Analysis:
         raise ConfigError(
             f"{file}: there is no analysis {found.analysis!r}; there are {', '.join(names())}"
         )
+    beside = file.parent / found.data
+    if beside.is_file():
+        return msgspec.structs.replace(found, data=str(beside.resolve()))
     return found
 
 
@@ -102,16 +107,14 @@ def carry_out(
     `directory` is the collection of places, None the default one.
 
     Raises:
-        ConfigError: a parameter that the analysis does not know.
+        ConfigError: a parameter that the analysis does not know, lacks, or cannot use; said before
+            anything is computed.
         DataSetError: data that cannot be read or do not hold what it needs.
         PlaceError: a place that is not there.
     """
     module = importlib.import_module(_modules()[analysis.analysis])
     first, *known = inspect.signature(module.run).parameters
-    if foreign := sorted(set(analysis.parameters) - set(known)):
-        raise ConfigError(
-            f"{analysis.analysis} has no parameter {foreign[0]!r}; it has {', '.join(known) or 'none'}"
-        )
+    parameters.check(analysis.analysis, module.run, analysis.parameters)
     reporting = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
     source: Any = (
         places.load(places.default_directory(directory))

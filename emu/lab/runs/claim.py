@@ -4,6 +4,8 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 from cedos.errors import DataSetError
@@ -32,3 +34,23 @@ def claimed(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def fresh(name: str, within: Path = Path("runs")) -> Path:
+    """Makes a folder for a run that was given none, called by the second and by what is run.
+
+    Of two that begin in the same second the later one is numbered. DataSetError: it cannot be made.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    for number in count(1):
+        directory = within / f"{stamp}-{name}{f'-{number}' if number > 1 else ''}"
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError as error:
+            if not directory.is_dir():
+                raise DataSetError(f"{within}: Not a directory: choose an --out") from error
+        except OSError as error:
+            raise DataSetError(f"{directory}: {error.strerror}: choose an --out") from error
+        else:
+            return directory
+    raise AssertionError("numbers do not end")

@@ -187,10 +187,18 @@ def tables_of(scenario: Scenario) -> list[str]:
     return [*_ALWAYS, *pages, *videos]
 
 
-def refuse_finished(directory: Path) -> None:
-    """DataSetError where `directory` holds a finished run: its records may have taken hours."""
+def refuse_finished(directory: Path, *, paged: bool = False) -> None:
+    """DataSetError where `directory` holds a finished run: its records may have taken hours.
+
+    `paged`: such a run has a page; without that it is not finished, and told how it will be.
+    """
     # What is no run folder at all has no environment.json: `RunFolder.create` refuses it in any case.
     if all((directory / name).exists() for name in ("environment.json", "summary.json")):
+        if paged and not (directory / "report.html").exists():
+            raise DataSetError(
+                f"{directory} holds a run without its page: draw it with `cedos-emu report {directory}`,"
+                " choose another --out, or replace it with --force"
+            )
         raise DataSetError(
             f"{directory} holds a finished run: choose another --out, or replace it with --force"
         )

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from cedos.config import toml_file
-from cedos.config.toml_lines import key_lines
+from cedos.config.toml_lines import Key, key_lines
 from cedos.errors import ConfigError
 from cedos.model import Direction
 from emu import policies
@@ -141,7 +141,7 @@ def read(file: Path) -> Scenario:
     except OSError as error:
         raise ConfigError(f"there is no scenario {file} ({error.strerror})") from error
     found = toml_file.read(file, Scenario)
-    wrong = {
+    wrong: dict[Key, str] = {
         ("policy", name): policies.unknown(name)
         for name in found.policy
         if name not in policies.names()

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from cedos.errors import ConfigError
 from emu.commands.run import command
-from emu.lab.runs import analysis
+from emu.lab.runs import analysis, claim
 from emu.repository import ROOT
 
 EXPERIMENTS = ROOT / "emu" / "experiments"
@@ -63,3 +63,40 @@ def test_a_scenario_is_no_analysis(tmp_path: Path) -> None:
     assert not analysis.is_analysis(EXPERIMENTS / "walk_away.toml")
     assert not analysis.is_analysis(tmp_path / "missing.toml")
     assert not analysis.is_analysis(written(tmp_path, "= broken"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("prediction", 'kinds = ["trees", "horoscope"]', "no family 'horoscope'; there are trees"),
+        ("prediction", 'kinds = "trees"', "kinds: Expected `array`, got `str`"),
+        ("prediction", "kinds = []", "kinds is empty"),
+        ("exchanges", 'walking = ["static-s5"]', "needs the parameter driving"),
+        ("exchanges", 'walking = []\ndriving = ["static-s5"]', "walking is empty"),
+        ("exchanges", 'walking = ["a"]\ndriving = ["b"]\nduration_s = nan', "duration_s holds nan"),
+        ("exchanges", 'walking = ["a"]\ndriving = ["b"]\ntrials = -1', "trials holds -1"),
+        ("choices", "train_share = 1.5", "a share from 0.1 to 0.9"),
+    ],
+)
+def test_what_an_analysis_cannot_use_is_refused_before_it_begins(
+    tmp_path: Path, name: str, parameters: str, message: str
+) -> None:
+    file = written(tmp_path, f'analysis = "{name}"\n[parameters]\n{parameters}\n')
+    with pytest.raises(ConfigError, match=message):
+        analysis.carry_out(analysis.read(file), directory=ROOT / "traces")
+
+
+def test_data_beside_the_file_come_first(tmp_path: Path) -> None:
+    text = 'analysis = "correlations"\ndata = "traces/transfers.parquet"'
+    file = written(tmp_path, text)
+    assert analysis.read(file).data == "traces/transfers.parquet"
+    mine = tmp_path / "traces" / "transfers.parquet"
+    mine.parent.mkdir()
+    mine.touch()
+    assert analysis.read(file).data == str(mine)
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    found = [claim.fresh("walk", tmp_path / "runs") for _ in range(5)]
+    assert len({*found}) == 5
+    assert all(folder.is_dir() for folder in found)

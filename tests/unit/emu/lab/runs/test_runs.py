@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,40 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert any(title.startswith("cedos:") for title in titles)
     assert figure.axes[2].lines  # what cedos carried is drawn
+
+
+def test_a_run_without_transfers_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run")
+    for name in ("flows", "predictions", "switches"):
+        folder.write_table(name, [])
+    nothing = PolicyRun(np.array([]), np.array([]), np.array([], dtype=bool), [3.0], [1e6])
+    folder.write_json("summary.json", summarise(dict.fromkeys(SCENARIO.policies, nothing)))
+    said = "No transfer was due within these 4 s"
+    assert said in report.write([tmp_path / "run"]).read_text()
+    report.print_table(tmp_path / "run")
+    assert said in capsys.readouterr().out
+
+
+def test_without_room_for_its_page_a_run_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "run")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", full)
+        with pytest.raises(DataSetError, match=r"not drawn: No space left .*cedos-emu report"):
+            report.write([tmp_path / "run"])
+    assert not (tmp_path / "run" / "report.html").exists()
+    with pytest.raises(DataSetError, match="holds a run without its page"):
+        runs.refuse_finished(tmp_path / "run", paged=True)
+    report.write([tmp_path / "run"])
+    with pytest.raises(DataSetError, match="holds a finished run"):
+        runs.refuse_finished(tmp_path / "run", paged=True)
 
 
 def test_several_runs_make_one_page(tmp_path: Path) -> None:

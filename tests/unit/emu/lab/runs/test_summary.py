@@ -38,3 +38,13 @@ def test_intervals_hold_the_figure_and_need_repeats_for_energy() -> None:
         assert low < figures["a"][key] < high
     assert "energy_j_ci95" not in figures["a"]
     assert figures["b"]["energy_j_ci95"] == [4.0, 6.0]
+
+
+def test_a_run_without_transfers_has_joules_and_bytes_alone() -> None:
+    summary = summarise({"a": run([]), "b": run([])})
+    assert summary["policies"]["a"] == {
+        "n": 0,
+        "censored": 0,
+        "energy_j": 5.0,
+        "cellular_mb": 2.0,
+    }
