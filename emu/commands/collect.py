@@ -63,7 +63,8 @@ class _Size(click.ParamType[tuple[int, Direction]]):
     type=_Size(),
     multiple=True,
     metavar="BYTES:DIRECTION",
-    help="3000:down, 300000:up, say; may be repeated.",
+    help="Of a transfer; may be repeated.  "
+    "[default: 3000:down, 30000:down, 300000:down, 3000000:down, 300000:up]",
 )
 @click.option(
     "--like",

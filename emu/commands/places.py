@@ -67,10 +67,10 @@ def list_command(directory: Path | None, as_json: bool) -> None:
 @command.command("check", epilog=examples("cedos-emu places check my-walks"))
 @click.argument("directory", type=click.Path(path_type=Path))
 def check_command(directory: Path) -> None:
-    """Prints everything wrong with a collection.
+    """Prints what is wrong with a collection.
 
-    Reads every file and names each problem with file and line; ends with an error where there is any,
-    with a summary where there is none.
+    Reads every file and names the first problem of each, with its line; ends with an error where there
+    is any, with a summary where there is none.
     """
     with bar("checking") as report:
         figures, problems = check_collection(directory, report)
@@ -79,6 +79,7 @@ def check_command(directory: Path) -> None:
     if problems:
         raise PlaceError(f"{directory}: {len(problems)} problem{'s' * (len(problems) > 1)}")
     collection = load(directory)
+    unsaid = sum(not place.origin_said for place in collection.values())
     better = Counter(stats.better for stats in figures.values())
     rtts = Counter(net.rtt_source for net in _networks(collection.values()))
     seconds = sum(stats.common_s for stats in figures.values())
@@ -86,7 +87,8 @@ def check_command(directory: Path) -> None:
         f"{directory} is fine: {len(collection)} places in "
         f"{len({place.group for place in collection.values()})} groups, {seconds / 60:.0f} minutes\n"
         f"  {sum(place.simultaneous for place in collection.values())} measured simultaneously, "
-        f"{sum(place.synthetic for place in collection.values())} synthetic\n"
+        f"{sum(place.synthetic for place in collection.values())} synthetic"
+        f"{f', {unsaid} not said whether measured' if unsaid else ''}\n"
         f"  {', '.join(f'{count} {name}' for name, count in sorted(better.items()))}\n"
         f"  base RTTs: {', '.join(f'{count} {name}' for name, count in sorted(rtts.items()))}"
     )
@@ -173,6 +175,7 @@ def _facts(place: Place, stats: PlaceStats) -> dict[str, Any]:
         "common_s": stats.common_s,
         "simultaneous": place.simultaneous,
         "synthetic": place.synthetic,
+        "origin": place.origin,
         "wifi": network(place.wifi, stats.wifi),
         "cellular": network(place.cellular, stats.cellular),
         "better": stats.better,
@@ -200,7 +203,7 @@ _WORDS = ("place", "scenario", "class", "measured")
 
 
 def _row(place: Place, stats: PlaceStats) -> tuple[str, ...]:
-    measured = "together" if place.simultaneous else "apart"
+    measured = "together" if place.simultaneous else "apart" if place.origin_said else "not said"
     return (
         place.name,
         place.scenario,

@@ -130,10 +130,9 @@ def command(
     target = out or claim.fresh(f"{resolved.name}-{resolved.place}")
     if not force:
         runs.refuse_finished(target, paged=True)
-    synthetic = known[resolved.place].synthetic
     click.echo(
         f"place {resolved.place} of {known.directory}"
-        f" ({'synthetic' if synthetic else 'measured on real networks'}),"
+        f" ({known[resolved.place].origin}),"
         f" {resolved.duration_s:g} s from second {resolved.start_s:g},"
         f" {len(resolved.policies)} polic{'y' if len(resolved.policies) == 1 else 'ies'}",
         err=True,

@@ -1,9 +1,11 @@
-"""Everything wrong with a collection of places, each problem with its file and line."""
+"""What is wrong with a collection of places: the first problem of each file, with its line."""
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
 from cedos.errors import PlaceError, TraceError
+from cedos.monitor.providers import series_file
 from emu.places.places import Place, scan
 from emu.places.stats import PlaceStats, place_stats
 
@@ -28,8 +30,9 @@ def check(
         place = usable.pop(name)
         broken = _unreadable(place)
         problems += broken
+        problems += _misspelt(place)
+        problems += _useless(place)
         if not broken:
-            problems += _useless(place)
             problems += _disagreements(place, directory)
             figures[name] = place_stats(place)
     progress(1.0, "done")
@@ -47,11 +50,32 @@ def _unreadable(place: Place) -> list[str]:
     return problems
 
 
+def _misspelt(place: Place) -> list[str]:
+    """Columns that nobody reads, called almost like one that is read; any others are one's own."""
+    problems = []
+    for net in place.networks.values():
+        try:
+            columns = (*net.series.columns, *net.series.texts)
+        except PlaceError:
+            continue
+        missing = [name for name in series_file.NUMERIC if name not in columns]
+        problems += [
+            f"{net.series_path}:1: nothing reads column {name!r}; did you mean {near[0]!r}?"
+            for name in sorted(set(columns) - set(series_file.NUMERIC))
+            if (near := difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8))
+        ]
+    return problems
+
+
 def _useless(place: Place) -> list[str]:
     """Traces that can be read, but not be what anybody measured."""
     problems = []
     for net in place.networks.values():
-        for path, trace in {net.down_path: net.down, net.up_path: net.up}.items():
+        try:
+            traces = {net.down_path: net.down, net.up_path: net.up}
+        except TraceError:
+            continue
+        for path, trace in traces.items():
             if trace.period_s > _LONGEST_S:
                 problems.append(
                     f"{path}:{len(trace)}: lasts {trace.period_s / 86400:.0f} days, if its times are"

@@ -62,7 +62,9 @@ def draw(place: Place, path: Path) -> None:
     axes[-1].set_xlabel("seconds")
     axes[-1].set_xlim(0, seconds)
     origin = "SYNTHETIC" if place.synthetic else "measured"
-    if not place.synthetic:
+    if not place.origin_said:
+        origin = place.origin
+    elif not place.synthetic:
         origin += " simultaneously" if place.simultaneous else ", networks paired afterwards"
     figure.suptitle(f"{place.name} ({place.scenario or 'no scenario'}; {origin})\n{place.note}")
     figure.savefig(path, dpi=110)

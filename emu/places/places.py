@@ -11,10 +11,11 @@ import hashlib
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from cedos.errors import PlaceError
 from cedos.model import NetworkKind
@@ -23,6 +24,8 @@ from cedos.monitor.providers.series_file import SeriesFile
 from emu.places.traces import Trace
 from emu.repository import ROOT
 
+T = TypeVar("T")
+_UNNAMEABLE = frozenset("/\0\n")
 _REQUIRED = ("place", "wifi", "cellular")
 # Base RTTs of places that measured none: median, the logarithm's standard deviation, and bounds.
 _RTT_DRAWS_S = {
@@ -107,7 +110,7 @@ class Place:
 
     Trials of one path share a `group`, by which training and testing are split; `simultaneous`:
     both networks were measured at the same time; `given_common_s`: what places.csv says that
-    `common_s` is.
+    `common_s` is; `origin_said`: whether it says if the place is synthetic, or measured and how.
     """
 
     name: str
@@ -119,6 +122,14 @@ class Place:
     cellular: AccessTrace
     note: str
     given_common_s: int | None = None
+    origin_said: bool = True
+
+    @property
+    def origin(self) -> str:
+        """Where its traces come from, in words."""
+        if self.synthetic:
+            return "synthetic"
+        return "measured on real networks" if self.origin_said else "not said whether measured"
 
     @property
     def networks(self) -> dict[str, AccessTrace]:
@@ -240,7 +251,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
             places[place.name] = place
             first_seen[place.name] = line
         except PlaceError as error:
-            problems.append(f"{path}:{line}: {error}")
+            problems += [f"{path}:{line}: {each}" for each in str(error).split("\n")]
         except ValueError:
             problems.append(
                 f"{path}:{line}: {len(fields)} fields, but the header has {len(header)} (quote "
@@ -255,27 +266,49 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
 def _place(
     row: Mapping[str, str], directory: Path, listing: Mapping[NetworkKind, frozenset[str]]
 ) -> Place:
+    """The place of a row; PlaceError with a line for each thing that is wrong."""
+    wrong: list[str] = []
+
+    def read(part: Callable[[], T], otherwise: T) -> T:
+        try:
+            return part()
+        except PlaceError as error:
+            wrong.append(str(error))
+            return otherwise
+
     name = row["place"].strip()
     if not name:
-        raise PlaceError("the place has no name")
+        wrong.append("the place has no name")
+    elif name.startswith(".") or not _UNNAMEABLE.isdisjoint(name):
+        wrong.append(
+            f"place {name!r} would be no file's name; without a dot before or a slash in it"
+        )
 
     def access(kind: NetworkKind) -> AccessTrace:
         trace = row[kind].strip()
-        down, up, series_path = _paths(trace, directory / kind, listing[kind])
-        given_rtt_s = _rtt(row, f"{kind}_rtt_ms")
+        nothing: tuple[Path, Path, Path | None] = directory / kind, directory / kind, None
+        down, up, series_path = read(
+            lambda: _paths(trace, directory / kind, listing[kind]), nothing
+        )
+        given_rtt_s = read(lambda: _rtt(row, f"{kind}_rtt_ms"), None)
         return AccessTrace(trace, kind, down, up, series_path, given_rtt_s, place=name)
 
-    return Place(
+    origin = ("synthetic", "simultaneous")
+    found = Place(
         name=name,
         scenario=row.get("scenario", "").strip(),
         group=row.get("group", "").strip() or _group(name),
-        simultaneous=_flag(row, "simultaneous"),
-        synthetic=_flag(row, "synthetic"),
+        simultaneous=read(lambda: _flag(row, "simultaneous"), False),
+        synthetic=read(lambda: _flag(row, "synthetic"), False),
         wifi=access(NetworkKind.WIFI),
         cellular=access(NetworkKind.CELLULAR),
         note=row.get("note", "").strip(),
-        given_common_s=_seconds(row, "common_s"),
+        given_common_s=read(lambda: _seconds(row, "common_s"), None),
+        origin_said=any(row.get(column, "").strip() for column in origin),
     )
+    if wrong:
+        raise PlaceError("\n".join(wrong))
+    return found
 
 
 def _group(name: str) -> str:

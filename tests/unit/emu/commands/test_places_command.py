@@ -68,9 +68,11 @@ def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
         file.write("ghost,x,maybe,yes,,nowhere,nothing,,,,\n")
     result = run("check", str(folder))
     assert isinstance(result.exception, PlaceError)
-    assert "4 problems" in str(result.exception)
+    assert "6 problems" in str(result.exception)
     for problem in (
         "places.csv:4: simultaneous is 'maybe'",
+        "places.csv:4: no trace 'nowhere'",
+        "places.csv:4: no trace 'nothing'",
         "walk-away-s7-wifi.trace.gz: ",
         "walk-away-s7-cellular.up:3: 4 after 9",
         "static-s7-cellular.csv:3: cqi is 'high'",
@@ -172,3 +174,54 @@ def test_list_shows_the_places_that_can_be_read(folder: Path) -> None:
     assert "1 places in" in result.stdout
     assert "left out: " in result.stderr
     assert "must not decrease" in result.stderr
+
+
+def described(folder: Path, **cells: str) -> Path:
+    """A collection whose one place has these cells in places.csv."""
+    row = {"place": "here", "wifi": "static-s7-wifi", "cellular": "static-s7-cellular"} | cells
+    (folder / "places.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    return folder
+
+
+def test_a_place_that_does_not_say_where_it_is_from_is_not_called_measured(folder: Path) -> None:
+    assert load(described(folder))["here"].origin == "not said whether measured"
+    assert "1 not said whether measured" in run("check", str(folder)).stdout
+    assert run("list", "--places", str(folder)).stdout.splitlines()[1].endswith("not said")
+    for cells in ({"synthetic": "no"}, {"simultaneous": "yes"}):
+        assert load(described(folder, **cells))["here"].origin == "measured on real networks"
+    assert load(described(folder, synthetic="yes"))["here"].origin == "synthetic"
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden"])
+def test_a_place_whose_name_leads_elsewhere_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(PlaceError, match="would be no file's name"):
+        load(described(folder, place=name))
+
+
+def test_both_networks_of_a_row_are_named_at_once(folder: Path) -> None:
+    result = run("check", str(described(folder, wifi="no", cellular="nothing", common_s="x")))
+    assert "no trace 'no'" in result.stdout
+    assert "no trace 'nothing'" in result.stdout
+    assert "common_s is 'x'" in result.stdout
+    assert "3 problems" in str(result.exception)
+
+
+def test_a_broken_series_hides_no_useless_trace(folder: Path) -> None:
+    described(folder)
+    (folder / "wifi" / "static-s7-wifi.csv").write_text("t_s,rtt_ms\n0,slow\n")
+    for file in (folder / "cellular").glob("static-s7-cellular.down*"):
+        file.unlink()
+    (folder / "cellular" / "static-s7-cellular.down").write_text("7\n7\n")
+    said = run("check", str(folder)).stdout
+    assert "rtt_ms is 'slow'" in said
+    assert "all opportunities are at 7 ms" in said
+
+
+def test_a_misspelt_column_is_named_and_ones_own_are_not(folder: Path) -> None:
+    described(folder)
+    (folder / "wifi" / "static-s7-wifi.csv").write_text(
+        "t_s,rsi_dbm,heart_rate\n" + "".join(f"{t},-60,71\n" for t in range(15))
+    )
+    said = run("check", str(folder)).stdout
+    assert "static-s7-wifi.csv:1: nothing reads column 'rsi_dbm'; did you mean 'rssi_dbm'?" in said
+    assert "heart_rate" not in said

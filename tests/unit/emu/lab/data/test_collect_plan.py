@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
+from emu.commands.collect import command
 from emu.lab.data import collect, probe_bench
 from emu.lab.data.measure import Row, history
 from emu.places import synth
@@ -119,3 +121,9 @@ def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() ->
     assert [row.get("wifi_udp_bps") for row in added] == [1.0, None, None]
     assert [row.get("wifi_udp_loss") for row in added] == [None, 1.0, None]
     assert [row["wifi_rtt_s"] for row in added] == [0.02] * 3
+
+
+def test_help_names_the_sizes_that_are_measured_without_any() -> None:
+    said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    sizes = ", ".join(f"{size}:{direction}" for size, direction in collect.DEFAULT_SIZES)
+    assert f"[default: {sizes}]" in said
