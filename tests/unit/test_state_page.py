@@ -13,6 +13,7 @@ from emu.repository import ROOT
 
 PAGE = (ROOT / "docs" / "state.md").read_text()
 CEDOS = "cedos-blind"
+CEDOS_TOLD = "cedos"
 MOBILITY = ("sbu7-1", "sbu7-2", "sbu7-3", "sbu7-5", "sbu13-1", "p02")
 STEADY = ("p01", "p03", "p06")
 
@@ -128,3 +129,41 @@ def test_waiting_asleep() -> None:
 @pytest.mark.parametrize("link", re.findall(r"\]\((\S+?/results/\S+?)\)", PAGE))
 def test_results_that_it_leads_to_are_there(link: str) -> None:
     assert (ROOT / "docs" / link).exists()
+
+
+def test_old_rates() -> None:
+    ages, said = result("delphi_ages")["ages"], row("choice between the two networks alone")
+    shown = [
+        f"{cedos['mean_s_over_oracle']:.2f} / {cedos['regret_mean']:.2f}"
+        for cedos in (
+            ages[name]["policies"]["cedos"] for name in ("fresh", "wifi old", "cellular old")
+        )
+    ]
+    assert "; ".join(shown) in said
+
+
+def test_pages_and_videos_beside_their_rivals() -> None:
+    said = row("web pages / video in Chromium")
+    found = [result(f"delphi_{name}")["policies"] for name in ("web", "video")]
+    web, video = ([100 * each[CEDOS_TOLD]["reduction_ci95"][k] for k in (0, 1)] for each in found)
+    own = [f"{100 * each[CEDOS_TOLD]['reduction']:.0f} %" for each in found]
+    assert f"{own[0]} [{web[0]:.0f}, {web[1]:.0f}]" in said
+    assert f"{own[1]} [{video[0]:.0f}, {video[1]:.0f}]" in said
+    for words, name in (
+        ("cellular only", "cellular-only"),
+        ("kernel MPTCP, cellular first,", "mptcp-cellular"),
+    ):
+        shares = " / ".join(f"{100 * each[name]['reduction']:.0f}" for each in found)
+        assert f"{words} {shares} %" in said
+
+
+def test_wifi_by_allowed_delay() -> None:
+    found, said = result("cedos_delays"), row("share over Wi-Fi by allowed delay")
+    assert f"{found['days']} simulated days" in said
+    ours = [found[key]["chance"]["wifi_share"] for key in ("600", "3600", "10800", "21600")]
+    none = found["21600"]["no-delay"]["wifi_share"]
+    assert " / ".join(f"{100 * each:.0f}" for each in [none, *ours[:-1]]) in said
+    same = found["600"]["no-delay"]
+    late, less = (100 * (1 - each["met_share"]) for each in (same, found["600"]["chance"]))
+    assert f"{100 * same['wifi_share']:.0f} % without any delay, {late:.1f} % of them late" in said
+    assert f"(ours {less:.1f} %)" in said
