@@ -40,6 +40,8 @@ PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
 
 DELAYS_S: Final = (600, 1800, 3600, 3 * 3600, 6 * 3600)
 _DAYS_OF_USER: Final = 10
+_OF_FEWER_DAYS: Final = ("delays", "study", "idle_power", "frontier")
+"""Parts of a fifth of the days; others but `days` are of rides, cases or places."""
 
 
 def users(count: int, delay_s: float | None = None, seed: int = 1) -> Iterator[Iterator[World]]:
@@ -77,6 +79,8 @@ def at_places(directory: Path, runs: int, delay_s: float | None = None) -> dict[
 def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[str, ...]) -> None:
     """Simulates; writes `cedos_PART.json` to a folder. PARTS: all without."""
     out.mkdir(parents=True, exist_ok=True)
+    fewer = count // 5
+    drawn_days = {"days": count} | dict.fromkeys(_OF_FEWER_DAYS, fewer)
     for part in parts or PARTS:
         match part:
             case "figure6":
@@ -84,15 +88,15 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
             case "days":
                 found = many_days(count, seed)
             case "delays":
-                found = {str(each): many_days(count // 5, seed, each) for each in DELAYS_S}
+                found = {str(each): many_days(fewer, seed, each) for each in DELAYS_S}
             case "subway":
                 found = subway.figures()
             case "study":
-                found = study.figures(count // 5, seed)
+                found = study.figures(fewer, seed)
             case "idle_power":
-                found = idle_power.figures(count // 5, seed)
+                found = idle_power.figures(fewer, seed)
             case "frontier":
-                found = frontier.on_days(count // 5, seed)
+                found = frontier.on_days(fewer, seed)
             case _ if directory is None:
                 raise click.UsageError("--places DIR is needed for the real places")
             case "places":
@@ -104,8 +108,11 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 found = frontier.at_places(directory, 4)
             case _:
                 found = {str(each): at_places(directory, 5, each)["all"] for each in PLACE_DELAYS_S}
-        known = {"host": environment.describe(seed), "simulated": True, "days": count, **found}
-        (out / f"cedos_{part}.json").write_text(json.dumps(known, indent=1) + "\n")
+        known: dict[str, Any] = {"host": environment.describe(seed), "simulated": True}
+        if part in drawn_days:
+            known["days"] = _DAYS_OF_USER * -(-drawn_days[part] // _DAYS_OF_USER)
+        text = json.dumps(known | found, indent=1, allow_nan=False)
+        (out / f"cedos_{part}.json").write_text(text + "\n")
         click.echo(f"{part}: {out / f'cedos_{part}.json'}")
 
 

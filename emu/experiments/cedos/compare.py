@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from random import Random
 from typing import Any
 
@@ -73,7 +74,10 @@ def tally(
 
 
 def figures(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """Sums over all groups, the 95 % intervals by drawing groups."""
+    """Sums over all groups, the 95 % intervals by drawing groups.
+
+    `missed_by_most_s` is None where a transfer was never done.
+    """
     total = sum(each.total_bytes for each in tallies)
     most = sum(each.most_wifi_bytes for each in tallies)
     flows = sum(each.flows for each in tallies)
@@ -85,11 +89,12 @@ def figures(tallies: Sequence[Tally]) -> dict[str, Any]:
     }
     for name in tallies[0].met:
         late = [late_s for each in tallies for late_s in each.late_s[name]]
+        most_s = max(late, default=0.0)
         wifi = sum(each.wifi_bytes[name] for each in tallies)
         found[name] = {
             "met_share": sum(each.met[name] for each in tallies) / flows if flows else 1.0,
             "missed": len(late),
-            "missed_by_most_s": max(late, default=0.0),
+            "missed_by_most_s": most_s if isfinite(most_s) else None,
             "wifi_share": wifi / total if total else 0.0,
             "wifi_share_gap": (most - wifi) / total if total else 0.0,
             "wifi_share_gap_ci95": _interval(tallies, name),

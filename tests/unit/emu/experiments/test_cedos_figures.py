@@ -1,7 +1,43 @@
 """What is drawn for Cedos' Figure 8 and Table VI, and how it is counted."""
 
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from emu.experiments.cedos import __main__ as program
 from emu.experiments.cedos import idle_power, study, subway
+from emu.experiments.cedos.compare import Tally, figures
 from emu.experiments.cedos.simulate import Carried
+from emu.repository import ROOT
+
+RESULTS = ROOT / "notebooks" / "results"
+
+
+def test_files_say_how_many_days_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(program, "many_days", lambda count, *_: asked.append(count) or {})
+    monkeypatch.setattr(study, "figures", lambda count, seed: asked.append(count) or {})
+    monkeypatch.setattr(subway, "figures", dict)
+    parts = ("days", "delays", "study", "subway")
+    asked_for = ["--days", "60", "--out", str(tmp_path), *parts]
+    assert CliRunner().invoke(program.main, asked_for).exit_code == 0
+    found = {part: json.loads((tmp_path / f"cedos_{part}.json").read_text()) for part in parts}
+    assert asked == [60, *[12] * len(program.DELAYS_S), 12]
+    # (Whole users of ten days.)
+    assert [found[part].get("days") for part in parts] == [60, 20, 20, None]
+
+
+def test_what_is_never_done_is_no_number_and_results_are_json() -> None:
+    never = Tally(flows=1, total_bytes=1.0, most_wifi_bytes=1.0)
+    never.met["chance"], never.wifi_bytes["chance"], never.late_s["chance"] = 0, 0.0, [inf]
+    assert figures([never])["chance"]["missed_by_most_s"] is None
+    for file in RESULTS.glob("*.json"):
+        json.loads(file.read_text(), parse_constant=pytest.fail)
 
 
 def test_a_ride_has_the_published_stations() -> None:
