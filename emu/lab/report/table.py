@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from emu.console.output import console
+from emu.console.output import console, show
 from emu.lab.runs import runs
 
 COLUMNS = (
@@ -60,7 +60,7 @@ def print_table(directory: Path) -> None:
             for key, _, form in columns(run)
         ]
         table.add_row(name, *cells)
-    console().print(table)
+    show(table)
     for line in disturbed(run):
         console().print(line, markup=False)
 
@@ -77,7 +77,7 @@ def print_places(file: Path) -> None:
             name,
             *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
         )
-    console().print(table)
+    show(table)
 
 
 def disturbed(run: runs.Recorded) -> list[str]:

@@ -1,7 +1,7 @@
 """The picture of a run: what each network could carry, what it carried, and who used it when."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 
@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 
     from emu.lab.runs.runs import Recorded
 
-COLOURS = {"wifi": "#1f77b4", "cellular": "#ff7f0e", "both": "#7b3fa0", "none": "#999999"}
+COLOURS = {
+    "wifi": "#1f77b4",
+    "cellular": "#ff7f0e",
+    "both": "#7b3fa0",
+    "none": "#999999",
+    "page or video": "#2ca02c",
+}
 _INTERFACES = {"wlan0": "wifi", "lte0": "cellular"}
+_BROWSED = "page or video"
 _BIN_S = 0.5
 
 
@@ -46,14 +53,25 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
         switches = [s for s in run.switches if s["policy"] == name and s["repeat"] == repeat]
         above, below = axes[2 * number][0], axes[2 * number + 1][0]
         _rates(above, run.capacity, rates, duration_s)
-        _transfers(below, flows)
+        browsed = [
+            each
+            for each in (*run.pages, *run.videos)
+            if each["policy"] == name and each["repeat"] == repeat
+        ]
+        _transfers(below, [*map(_of_flow, flows), *map(_of_browsing, browsed)])
         for switch in switches:
             for axis in (above, below):
                 axis.axvline(switch["at_s"], color=COLOURS[switch["to"]], lw=0.8, ls=":", zorder=1)
         above.set_title(_headline(name, run.summary["policies"][name]), fontsize=9, loc="left")
     axes[-1][0].set_xlabel("seconds into the run")
     axes[-1][0].set_xlim(0, duration_s)
-    figure.legend(handles=_key(), loc="outside lower center", ncols=7, fontsize=8, frameon=False)
+    figure.legend(
+        handles=_key(bool(run.pages or run.videos)),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=8,
+        frameon=False,
+    )
     figure.suptitle(run.title, fontsize=11)
     return figure
 
@@ -97,19 +115,38 @@ def _rates(
     axis.tick_params(labelsize=7)
 
 
-def _transfers(axis: "Axes", flows: Sequence[Mapping[str, Any]]) -> None:
+class _Bar(NamedTuple):
+    """What a row of transfers shows of one."""
+
+    begin_s: float
+    end_s: float
+    network: str
+    censored: bool
+
+
+def _of_flow(flow: Mapping[str, Any]) -> _Bar:
+    begin_s = flow["started_s"]
+    return _Bar(begin_s, begin_s + flow["time_s"], flow["network"], flow["censored"])
+
+
+def _of_browsing(each: Mapping[str, Any]) -> _Bar:
+    """A page until its load event, a video while it is watched: over which network, nobody counts."""
+    lasts_s = each["load_s"] if "load_s" in each else each["watched_s"] + each["stall_s"]
+    return _Bar(each["started_s"], each["started_s"] + lasts_s, _BROWSED, each["censored"])
+
+
+def _transfers(axis: "Axes", bars: Sequence[_Bar]) -> None:
     lanes: list[float] = []
     segments, colours = [], []
-    for flow in sorted(flows, key=lambda f: f["started_s"]):
-        begin_s, end_s = flow["started_s"], flow["started_s"] + flow["time_s"]
-        lane = next((n for n, free_s in enumerate(lanes) if free_s <= begin_s), len(lanes))
+    for bar in sorted(bars):
+        lane = next((n for n, free_s in enumerate(lanes) if free_s <= bar.begin_s), len(lanes))
         if lane == len(lanes):
-            lanes.append(end_s)
-        lanes[lane] = end_s
-        segments.append([(begin_s, lane), (max(end_s, begin_s + 0.12), lane)])
-        colours.append(COLOURS[flow["network"]])
-        if flow["censored"]:
-            axis.plot(end_s, lane, marker="x", color="#d62728", ms=4, zorder=3)
+            lanes.append(bar.end_s)
+        lanes[lane] = bar.end_s
+        segments.append([(bar.begin_s, lane), (max(bar.end_s, bar.begin_s + 0.12), lane)])
+        colours.append(COLOURS[bar.network])
+        if bar.censored:
+            axis.plot(bar.end_s, lane, marker="x", color="#d62728", ms=4, zorder=3)
     axis.add_collection(LineCollection(segments, colors=colours, linewidths=2.2))
     axis.set_ylim(max(len(lanes), 4) + 0.5, -1)
     axis.set_yticks([])
@@ -117,8 +154,8 @@ def _transfers(axis: "Axes", flows: Sequence[Mapping[str, Any]]) -> None:
     axis.tick_params(labelsize=7)
 
 
-def _key() -> list[Any]:
-    return [
+def _key(browsed: bool) -> list[Any]:
+    found: list[Any] = [
         Patch(color=COLOURS["wifi"], alpha=0.2, label="Wi-Fi could carry"),
         Patch(color=COLOURS["cellular"], alpha=0.2, label="cellular could carry"),
         Line2D([], [], color=COLOURS["wifi"], lw=2, label="over Wi-Fi"),
@@ -127,3 +164,8 @@ def _key() -> list[Any]:
         Line2D([], [], color="#d62728", marker="x", ls="", label="not finished in time"),
         Line2D([], [], color="#555555", lw=0.8, ls=":", label="new connections go elsewhere"),
     ]
+    if browsed:
+        found.append(
+            Line2D([], [], color=COLOURS[_BROWSED], lw=2, label="page (to its load) or video")
+        )
+    return found

@@ -1,14 +1,19 @@
+import dataclasses
 import errno
+import itertools
+import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import msgspec
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction
 from emu.lab import report
-from emu.lab.report import table, timeline
+from emu.lab.report import reliability, table, timeline
 from emu.lab.runs import runs, scenario
 from emu.lab.runs.summary import PolicyRun, summarise
 
@@ -188,3 +193,89 @@ def test_what_disturbed_a_run_stands_under_its_table(tmp_path: Path) -> None:
         "DISTURBED, cedos: the machine was too busy & slow"
     ]
     assert "too busy &amp; slow" in report.write([tmp_path / "run"]).read_text()
+
+
+def test_pages_and_videos_are_drawn_where_transfers_are(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    run = runs.read(tmp_path / "run")
+    of = {"repeat": 0, "number": 0, "started_s": 1.0, "censored": False}
+    browsed = dataclasses.replace(
+        run,
+        flows=[],
+        pages=[
+            {**of, "policy": "cedos", "load_s": 0.7},
+            {**of, "policy": "wifi-first", "load_s": 2.5},
+        ],
+        videos=[{**of, "policy": "cedos", "watched_s": 2.0, "stall_s": 0.5}],
+    )
+    figure = timeline.draw(browsed)
+    wifi_first, cedos = (
+        [
+            tuple(round(x, 3) for x, _ in line)
+            for bars in axis.collections
+            if isinstance(bars, LineCollection)
+            for line in bars.get_segments()
+        ]
+        for axis in (figure.axes[1], figure.axes[3])
+    )
+    assert wifi_first == [(1.0, 3.5)]
+    assert sorted(cedos) == [(1.0, 1.7), (1.0, 3.5)]
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "page (to its load) or video" in words
+    plt.close(figure)
+
+
+def test_classes_of_sizes_look_the_same_in_all_panels(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    run = runs.read(tmp_path / "run")
+    (one,) = run.predictions
+    sizes = {"wifi": (5_000, 500_000, 50_000_000), "cellular": (50_000_000,)}
+    many = dataclasses.replace(
+        run,
+        predictions=[
+            {**one, "network": network, "size_bytes": size, "took_s": took_s}
+            for network, found in sizes.items()
+            for size in found
+            for took_s in (0.004, 0.3, 40.0)
+        ],
+    )
+    figure = reliability.draw(many)
+    assert figure is not None
+    looks = [
+        {
+            container.get_label().partition(":")[0]: (
+                container.lines[0].get_color(),
+                container.lines[0].get_marker(),
+            )
+            for container in axis.containers
+        }
+        for axis in figure.axes
+    ]
+    by_network = {
+        axis.get_title().split(", ")[1]: look for axis, look in zip(figure.axes, looks, strict=True)
+    }
+    assert len(by_network["wifi"]) == 3
+    assert by_network["cellular"]["large"] == by_network["wifi"]["large"]
+    for axis in figure.axes:
+        figure.draw_without_rendering()
+        shown = [text for text in axis.get_xticklabels() if text.get_text()]
+        boxes = [text.get_window_extent() for text in shown]
+        assert len(boxes) >= 2
+        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+    plt.close(figure)
+
+
+def test_headings_are_whole_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run")
+    file = folder.directory / "summary.json"
+    summary = json.loads(file.read_text())
+    for figures in summary["policies"].values():
+        figures.update({key: 1.0 for key, _, _ in table.BROWSING})
+    file.write_text(json.dumps(summary))
+    report.print_table(tmp_path / "run")
+    lines = capsys.readouterr().out.splitlines()
+    head = next(line for line in lines if "policy" in line)
+    for _, heading, _ in (*table.COLUMNS, *table.BROWSING):
+        assert heading in head
