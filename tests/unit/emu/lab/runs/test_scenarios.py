@@ -1,13 +1,15 @@
 """Scenarios that cannot be meant are refused when they are read, with file and line."""
 
 import math
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cedos.errors import ConfigError
-from emu.lab.runs import scenario
+from emu.lab.runs import runs, scenario
+from emu.repository import ROOT
 
 LOAD = """
 [[load]]
@@ -84,3 +86,29 @@ def test_what_the_command_line_changes_is_held_to_the_same(tmp_path: Path) -> No
     assert scenario.checked(fine) == fine
     with pytest.raises(ConfigError, match="duration_s"):
         scenario.checked(msgspec.structs.replace(fine, duration_s=math.nan))
+
+
+def test_the_page_that_teaches_scenarios_is_right(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "replay.md").read_text()
+    (taught,) = (
+        each for each in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[[load]]" in each
+    )
+    found = read(tmp_path, taught)
+    for struct in (scenario.Scenario, scenario.Load):
+        missing = {field.name for field in msgspec.structs.fields(struct)}
+        missing -= {"page", "video", "browser", "load"}
+        assert {name for name in missing if not re.search(rf"\b{name}\b", taught)} == set()
+    assert found.repeats == 3
+    for struct in (scenario.PageLoad, scenario.VideoLoad, scenario.BrowserSettings):
+        for field in msgspec.structs.fields(struct):
+            assert f"`{field.name}`" in page
+    for schema in (
+        runs.FLOWS,
+        runs.DECISIONS,
+        runs.PREDICTIONS,
+        runs.RATES,
+        runs.CAPACITY,
+        runs.SWITCHES,
+    ):
+        for column in schema.names:
+            assert f"`{column}`" in page, column
