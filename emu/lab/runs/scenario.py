@@ -163,4 +163,5 @@ def checked(scenario: Scenario) -> Scenario:
     try:
         return msgspec.convert(msgspec.to_builtins(scenario), Scenario)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"this scenario cannot be used: {error}") from error
+        what, _, where = str(error).partition(" - at `$.")
+        raise ConfigError(f"{where.rstrip('`') or 'this scenario'}: {what}") from error
