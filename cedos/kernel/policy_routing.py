@@ -25,6 +25,7 @@ Prefix = IPv4Network | IPv6Network
 # What marks our rules and routes as ours (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
 PROTOCOL: Final = 206
 MAIN_TABLE: Final = 254
+LOOPBACK_INDEX: Final = 1
 EVERYWHERE: Final[dict[int, Prefix]] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 PROTOCOLS: Final = {
     "tcp": socket.IPPROTO_TCP,
@@ -104,7 +105,7 @@ _RTA_PREFSRC, _RTA_EXPIRES = 7, 23
 _RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA = 8, 9, 15, 18
 RTN_UNICAST, RTN_LOCAL = 1, 2
 _RTNH_F_ONLINK: Final = 4
-_LOCAL_TABLE, _STATIC, _LOOPBACK_INDEX = 255, 4, 1
+_LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
 
@@ -114,6 +115,7 @@ class Route:
     """A route of ours. No `gateway`: the destination is on the link itself.
 
     `metrics` are the kernel's own bytes (RTA_METRICS), as the host's route has them: MTU and such.
+    `source`: the address of this host that an unbound socket gets there; None: the kernel's choice.
     """
 
     table: int
@@ -121,12 +123,14 @@ class Route:
     index: int
     gateway: Address | None = None
     metrics: bytes = b""
+    source: Address | None = None
 
     def __str__(self) -> str:
         via = f"via {self.gateway} " if self.gateway else ""
         out = f"dev {_interface(self.index)} table {self.table}"
+        source = f" src {self.source}" if self.source else ""
         name = "default" if self.destination.prefixlen == 0 else str(self.destination)
-        return f"-{self.destination.version} route {name} {via}{out}"
+        return f"-{self.destination.version} route {name} {via}{out}{source}"
 
 
 def _interface(index: int) -> str:
@@ -149,6 +153,7 @@ class SeenRoute:
     protocol: int
     gateway: Address | None
     metrics: bytes
+    source: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,7 @@ def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
             socket.AF_INET6, within.prefixlen, 0, 0, _LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
         ),
         attribute(_RTA_DST, within.network_address.packed),
-        attribute(_RTA_OIF, _U32.pack(_LOOPBACK_INDEX)),
+        attribute(_RTA_OIF, _U32.pack(LOOPBACK_INDEX)),
     ]
     if seconds:
         parts.append(attribute(_RTA_PREFSRC, IPv6Address("::1").packed))
@@ -224,6 +229,7 @@ def parse_route(
         protocol,
         gateway,
         found.get(_RTA_METRICS, b""),
+        address(source) if len(source := found.get(_RTA_PREFSRC, b"")) in {4, 16} else None,
     )
 
 

@@ -70,7 +70,7 @@ def _rules(kernel: SteeringKernel) -> list[Rule]:
 
 def _routes(kernel: SteeringKernel) -> list[Route]:
     return [
-        Route(seen.table, seen.destination, seen.index, seen.gateway, seen.metrics)
+        Route(seen.table, seen.destination, seen.index, seen.gateway, seen.metrics, seen.source)
         for seen in kernel.routes(PROTOCOL)
         if TABLE_BASE <= seen.table < TABLE_BASE + TABLE_COUNT
     ]

@@ -161,6 +161,7 @@ class MemoryKernel:
                     PROTOCOL,
                     route.gateway,
                     route.metrics,
+                    route.source,
                 )
             )
 

@@ -46,7 +46,13 @@ from cedos.steer.journal.records import (
 from cedos.steer.journal.sysctls import CHANGED
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, is_ours
+from cedos.steer.routing.plan import (
+    REFUSING_ROUTE,
+    REFUSING_TABLE,
+    TABLE_BASE,
+    TABLE_COUNT,
+    is_ours,
+)
 
 _DNS_PORT: Final = 53
 _MOST_AT_ONCE: Final = 256
@@ -291,6 +297,9 @@ def _checked_rules(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 def _checked_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
     for route in routes:
         _must_be_our_table(route.table)
+        special = route.source is not None or route.table == REFUSING_TABLE
+        if special and route != REFUSING_ROUTE:
+            raise PermissionError(errno.EPERM, "no route of ours has such a source")
         if len(route.metrics) > _METRICS_BYTES:
             raise PermissionError(errno.EPERM, "no metrics of a route")
     return routes

@@ -167,7 +167,8 @@ class EgressReader:
                 # (It is told with the interface that has the address.)
                 return replace(route, index=_LOOPBACK_INDEX)
             if (route := parse_route(answer)) is not None:
-                return route
+                # Over loopback to what is not this host's: steering refuses it.
+                return None if route.index == _LOOPBACK_INDEX else route
         return None
 
     def close(self) -> None:

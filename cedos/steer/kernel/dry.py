@@ -53,6 +53,7 @@ class DryKernel:
                 PROTOCOL,
                 r.gateway,
                 r.metrics,
+                r.source,
             )
             for r in self._routes
         ]

@@ -1,8 +1,10 @@
 """Our packet filter, through the real `iptables` and `ip6tables`: chains put in and taken out.
 
 One that always stands is `CEDOS_OUT`, first in OUTPUT of the table `filter`: in a namespace the kernel
-tracks connections only where some rule asks for their state. All of an IP version is put in by one
-`iptables-restore`, or nothing of it. A call takes milliseconds, and none is on the way of a decision.
+tracks connections only where some rule asks for their state. It also answers the IPv6 sockets that
+routing refuses (`cedos.steer.routing.plan`) at once; without, TCP hears of it when it repeats its first
+packet, after 1 s. All of an IP version is put in by one `iptables-restore`, or nothing of it. A call
+takes milliseconds, and none is on the way of a decision.
 
 An iptables that runs on nf_tables makes the table with its first rule. Another, empty chain,
 `CEDOS_TABLE`, remembers that there was none, so that the table can be taken out with the chains.
@@ -41,16 +43,38 @@ class Chain:
     rules: tuple[str, ...]
 
 
-TRACKING: Final = Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))
+# From ::1 to no address of this host; loopback's own traffic, to a group or another address of the
+# host, is none of that.
+_REFUSED: Final = (
+    "-6 -o lo -s ::1/128 {protocol}-m addrtype --dst-type UNICAST -m addrtype ! --dst-type LOCAL"
+    " -j REJECT --reject-with {answer}"
+)
+TRACKING: Final = Chain(
+    "filter",
+    "CEDOS_OUT",
+    "OUTPUT",
+    (
+        _TRACK,
+        # An error of ICMP would come while connect() still holds the socket, and not be heard.
+        _REFUSED.format(protocol="-p tcp ", answer="tcp-reset"),
+        _REFUSED.format(protocol="", answer="icmp6-no-route"),
+    ),
+)
+_TRACKING_ALONE: Final = Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))
 
 
-def track() -> None:
-    """Makes the kernel track connections.
+def track() -> Chain:
+    """Makes the kernel track connections, and answers refused ones where it can; by which chain.
 
     Raises:
         OSError: iptables is not installed, or refuses; the text is its own.
     """
-    put_in([TRACKING])
+    try:
+        put_in([TRACKING])
+        return TRACKING
+    except OSError:  # this kernel may lack what only the answers need
+        put_in([_TRACKING_ALONE])
+        return _TRACKING_ALONE
 
 
 def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:

@@ -67,6 +67,7 @@ class LinuxKernel:
         self.port: int = port if port is not None else self._routing.port
         self.rescue = LinuxRescue()
         self._wall = EgressWall()
+        self._tracking = iptables.TRACKING
         self._listeners: list[NetlinkListener] = []
         self._pm: tuple[Requester, generic_netlink.Family] | None = None
         self._diag: Requester | None = None
@@ -217,7 +218,7 @@ class LinuxKernel:
 
     def track_flows(self) -> None:
         self._must_be_here()
-        iptables.track()
+        self._tracking = iptables.track()
 
     def bar(self, interfaces: Sequence[str]) -> None:
         self._must_be_here()
@@ -238,7 +239,7 @@ class LinuxKernel:
         self._must_be_here()
         # The wall first: it is the one that is in a hurry.
         chains = barring_filter.chains(plan.barred) if plan.barred is not None else []
-        chains += [iptables.TRACKING] if plan.track else []
+        chains += [self._tracking] if plan.track else []
         repaired = iptables.put_back(chains)
         if plan.rescue and not self.rescue.stands():
             self.rescue.prepare()

@@ -126,6 +126,7 @@ def route_request(route: Route) -> bytes:
         "RTA_TABLE": route.table,
         "RTA_OIF": route.index,
         "RTA_DST": str(destination.network_address) if destination.prefixlen else None,
+        "RTA_PREFSRC": str(route.source) if route.source is not None else None,
     }
     if gateway is not None and gateway.version == destination.version:
         attributes["RTA_GATEWAY"] = str(gateway)

@@ -10,20 +10,33 @@ A table per network holds its default route. The rules, in the order in which th
     32031  ... and nowhere else, while that network has no route
     32040  each network's own resolvers
     32045  programs whose connections carry a mark (`cedos exec`)
+    32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
     32050  destinations known to be different, the more specific ones first
     32090  the default: the network chosen for new connections
     32091  ... and no other network, where the chosen one lacks the IP version
 
 They stand behind what other programs put at lower numbers, and just before the host's own.
+
+What is refused (32050, 32091) is unreachable in IPv4. Of IPv6 the kernel would then choose an address
+for a socket that has none and look again, and 32030 would lead it to the network of that address. So
+the first look must find something: a route that gives it ::1, which leads nowhere. Whoever has an
+address already asks 32030 first and goes on.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from ipaddress import IPv4Address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final
 
-from cedos.kernel.policy_routing import EVERYWHERE, MAIN_TABLE, Prefix, Route, Rule
+from cedos.kernel.policy_routing import (
+    EVERYWHERE,
+    LOOPBACK_INDEX,
+    MAIN_TABLE,
+    Prefix,
+    Route,
+    Rule,
+)
 from cedos.model import Address, FlowKey, Network
 
 TABLE_BASE: Final = 7_300_000
@@ -32,6 +45,10 @@ FIRST_PREFERENCE: Final = 32000
 LAST_PREFERENCE: Final = 32099
 NOWHERE: Final = ""
 """In place of a network's name: connections to a destination are refused."""
+REFUSING_TABLE: Final = TABLE_BASE + LOOPBACK_INDEX
+_LOOPBACK: Final = IPv6Address("::1")
+REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
+"""Gives an IPv6 socket that is bound to nothing an address with which it gets nowhere."""
 
 
 class Preference(IntEnum):
@@ -45,6 +62,7 @@ class Preference(IntEnum):
     SOURCE_ONLY = 32031
     RESOLVER = 32040
     MARK = 32045
+    REFUSED = 32046
     DESTINATION = 32050
     DEFAULT = 32090
     DEFAULT_ONLY = 32091
@@ -87,7 +105,7 @@ def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule
             rules.add(Rule(version, Preference.DEFAULT, table_of(network), local=True))
         elif network.up and any(_leads_out(other, version) for other in others):
             # Or what was to spare the cellular network would take it by its IPv6.
-            rules.add(Rule(version, Preference.DEFAULT_ONLY, None, local=True))
+            rules.add(Rule(version, Preference.DEFAULT_ONLY, _refusing(version), local=True))
     return frozenset(rules)
 
 
@@ -154,10 +172,14 @@ def plan(
                 rules |= _source_rules(network, version, networks, routes)
         if version in tunnelled:
             continue
+        if version == 6:
+            routes.add(REFUSING_ROUTE)
+            refused = ip_network(_LOOPBACK)
+            rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
         rules |= _resolver_rules(networks, version)
         for destination, name in (destinations or {}).items():
             if destination.prefix.version == version and (name in by_name or name == NOWHERE):
-                to = table_of(by_name[name]) if name != NOWHERE else None
+                to = table_of(by_name[name]) if name != NOWHERE else _refusing(version)
                 rules.add(_destination_rule(destination, to))
         for mark, name in (marks or {}).items():
             if name in by_name and _leads_out(by_name[name], version):
@@ -170,6 +192,17 @@ def plan(
         if name in by_name and (rule := rescue_rule(key, by_name[name])) is not None:
             rules.add(rule)
     return RoutingPlan(frozenset(rules), frozenset(routes))
+
+
+def without_loopback(rules: Iterable[Rule]) -> frozenset[Rule]:
+    """The same where `REFUSING_ROUTE` cannot be had (loopback has no IPv6): unreachable, at least."""
+    return frozenset(
+        replace(rule, table=None) if rule.table == REFUSING_TABLE else rule for rule in rules
+    )
+
+
+def _refusing(version: int) -> int | None:
+    return REFUSING_TABLE if version == 6 else None
 
 
 def _leads_out(network: Network, version: int) -> bool:

@@ -3,11 +3,13 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.model import FlowKey, Network
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.routing.plan import (
+    REFUSING_TABLE,
     Destination,
     Preference,
     RoutingPlan,
@@ -16,8 +18,11 @@ from cedos.steer.routing.plan import (
     leads_out,
     plan,
     rescue_rule,
+    without_loopback,
 )
 from cedos.steer.routing.tunnels import Foreign, examine
+
+_DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 
 
 class Routing:
@@ -46,12 +51,12 @@ class Routing:
 
     def set_default(self, name: str | None) -> None:
         """Leads new connections to a network: the new rules are there before the old ones go."""
-        before, self.default = self.default, name
+        self.default = name
         if self.foreign.tunnelled:
             self._apply(self._planned())
             return
         by_name = {network.name: network for network in self._networks}
-        old = default_rules(by_name[before], self._networks) if before in by_name else frozenset()
+        old = {rule for rule in self._installed.rules if rule.preference in _DEFAULTS}
         new = default_rules(by_name[name], self._networks) if name in by_name else frozenset()
         rules = (self._installed.rules - old) | new
         self._apply(RoutingPlan(rules, self._installed.routes))
@@ -120,7 +125,9 @@ class Routing:
         installed = set()
         for seen in routes:
             if seen.protocol == PROTOCOL:
-                bare = Route(seen.table, seen.destination, seen.index, seen.gateway)
+                bare = Route(
+                    seen.table, seen.destination, seen.index, seen.gateway, source=seen.source
+                )
                 installed.add(replace(bare, metrics=self._given_metrics.get(bare, seen.metrics)))
         ours = (seen.rule for seen in rules if seen.rule and is_ours(seen.preference))
         return RoutingPlan(frozenset(ours), frozenset(installed))
@@ -128,11 +135,14 @@ class Routing:
     def _apply(self, wanted: RoutingPlan) -> None:
         """New routes, new rules, then old rules, old routes: at no time is there neither."""
         before, self._installed = self._installed, wanted
-        new_rules, old_rules = wanted.rules - before.rules, before.rules - wanted.rules
         new_routes, old_routes = wanted.routes - before.routes, before.routes - wanted.routes
         try:
             added = {route for route in sorted(new_routes, key=str) if self._add(route)}
-            self._installed = replace(wanted, routes=wanted.routes - new_routes | added)
+            routes = wanted.routes - new_routes | added
+            refusing = any(route.table == REFUSING_TABLE for route in routes)
+            rules = wanted.rules if refusing else without_loopback(wanted.rules)
+            self._installed = RoutingPlan(rules, routes)
+            new_rules, old_rules = rules - before.rules, before.rules - rules
             self._kernel.add_rules(sorted(new_rules, key=_rule_order))
             # What holds something back comes last and goes first.
             self._kernel.delete_rules(sorted(old_rules, key=_rule_order, reverse=True))
@@ -163,5 +173,5 @@ class Routing:
 
 def _rule_order(rule: Rule) -> tuple[bool, bool, int, str]:
     # The default is what is waited for.
-    late = rule.table is None
+    late = rule.table in (None, REFUSING_TABLE)
     return late, rule.preference != Preference.DEFAULT, rule.preference, str(rule)

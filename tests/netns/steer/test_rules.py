@@ -193,11 +193,13 @@ def test_without_ipv6_the_chosen_network_is_not_bypassed(host):
     async def body() -> None:
         wlan0, lte0 = host.networks()
         only4 = replace(wlan0, addresses=wlan0.addresses[:1], gateways=wlan0.gateways[:1])
+        # Or the kernel might choose its address for what is bound to nothing, and hide a way round.
+        host.client.ip("-6", "address", "flush", "dev", "wlan0", "scope", "global")
         async with Steering(host.directory) as steering:
             await steering.networks_changed([only4, lte0])
             await steering.set_default("wlan0")
             assert host.seen_tcp(4) == host.address("wlan0", 4)
-            with pytest.raises(OSError, match="unreachable"):
+            with pytest.raises(ConnectionRefusedError):
                 host.seen_tcp(6)
             await steering.set_default("lte0")
             assert host.seen_tcp(6) == host.address("lte0", 6)

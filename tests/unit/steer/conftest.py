@@ -7,6 +7,7 @@ import pytest
 from doubles.steer_kernel import MemoryKernel
 
 from cedos.kernel.mptcp_netlink import MptcpEvent, MptcpEventKind
+from cedos.kernel.policy_routing import LOOPBACK_INDEX
 from cedos.model import FlowKey, Network, NetworkKind
 
 REMOTE = {4: "198.51.100.1", 6: "2001:db8:100::1"}
@@ -54,8 +55,13 @@ class World:
         remote = ip_address(packet.pop("remote", REMOTE[version]))
         local = packet.pop("local", None)
         way = self.kernel.way(remote, ip_address(local) if local else None, **packet)
+        if way is None and version == 6 and not (local or packet.get("forwarded")):
+            # As Linux does: it looks again, from some address of its own.
+            own = [one.ip for network in (WLAN0, LTE0) for one in network.addresses[1:2]]
+            found = (self.kernel.way(remote, ip, **packet) for ip in own)
+            way = next(filter(None, found), None)
         names = {link.index: link.name for link in self.kernel.all_links}
-        return names[way.index] if way else None
+        return names[way.index] if way and way.index != LOOPBACK_INDEX else None
 
     def picture(self) -> tuple[object, ...]:
         """All that steering may touch."""

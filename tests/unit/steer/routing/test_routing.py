@@ -9,7 +9,7 @@ from doubles.steer_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.kernel.policy_routing import SeenRule
+from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
 from cedos.steer.routing.plan import (
     FIRST_PREFERENCE,
     LAST_PREFERENCE,
@@ -158,7 +158,7 @@ def test_a_hosts_own_metrics_are_taken_along(world, routing):
     ]
     routing.reconcile()
     ours = [r for r in world.kernel.all_routes if r.protocol == 206]
-    assert {r.index: r.metrics for r in ours} == {3: b"", 4: mtu}
+    assert {r.index: r.metrics for r in ours} == {LOOPBACK_INDEX: b"", 3: b"", 4: mtu}
 
 
 def test_a_full_tunnel_is_left_everything_but_what_is_bound_to_an_interface(world, routing):
