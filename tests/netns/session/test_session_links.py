@@ -56,6 +56,10 @@ def test_ipv6(make_namespace: MakeNamespace) -> None:
     near.ip("-6", "route", "add", "default", "via", "fd00:1::1")
     (addresses,) = ways(near, "2001:db8::1").values()
     assert "fd00:1::2" in addresses
+    # Steering refuses what is bound to nothing; what is bound to the interface goes on.
+    near.ip("-6", "route", "add", "default", "dev", "lo", "src", "::1", "table", "88")
+    near.ip("-6", "rule", "add", "pref", "32091", "iif", "lo", "lookup", "88")
+    assert set(ways(near, "2001:db8::1")) == {"wlan0"}
 
 
 def test_the_host_itself_and_a_tunnel(make_namespace: MakeNamespace) -> None:

@@ -26,7 +26,7 @@ from cedos.steer.journal.reading import journal_line
 from cedos.steer.journal.records import FILTER, RESCUE, ROUTING, HostRecord, Record, SysctlRecord
 from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
 from cedos.steer.kernel.filter_plan import FilterPlan
-from cedos.steer.routing.plan import TABLE_BASE, Preference
+from cedos.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
 from tests.doubles.steer_kernel import MemoryKernel
 
 RULE = Rule(4, Preference.DEFAULT, TABLE_BASE + 3)
@@ -111,6 +111,25 @@ def test_routes_of_others_stay(asked: Asked) -> None:
     for route in (replace(ROUTE, table=MAIN_TABLE), replace(ROUTE, metrics=bytes(600))):
         assert asked.refuses("add_routes", (route,))
         assert asked.refuses("delete_routes", (route,))
+
+
+def test_the_one_route_with_a_source_is_the_one_that_refuses(asked: Asked) -> None:
+    asked.knows(ROUTING)
+    right = REFUSING_ROUTE
+    for route in (
+        replace(ROUTE, source=ip_address("192.0.2.9")),
+        replace(right, source=None),
+        replace(right, source=ip_address("2001:db8::1")),
+        replace(right, table=ROUTE.table),
+        replace(right, index=3),
+        replace(right, gateway=ip_address("fe80::1")),
+        replace(right, destination=ip_network("2001:db8::/32")),
+        replace(right, metrics=bytes(8)),
+    ):
+        assert asked.refuses("add_routes", (route,))
+        assert asked.refuses("delete_routes", (route,))
+    assert asked.ask("add_routes", (right,)) == ["done", None]
+    assert asked.ask("delete_routes", (right,)) == ["done", None]
 
 
 def test_other_sysctls_stay(asked: Asked) -> None:

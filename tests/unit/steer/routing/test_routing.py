@@ -14,6 +14,7 @@ from cedos.steer.routing.plan import (
     FIRST_PREFERENCE,
     LAST_PREFERENCE,
     NOWHERE,
+    REFUSING_TABLE,
     Destination,
     plan,
 )
@@ -117,6 +118,62 @@ def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing
     assert not [rule for rule in world.kernel.own if rule.version == 6]
 
 
+def _without_ipv6(network):
+    return replace(network, addresses=network.addresses[:1], gateways=network.gateways[:1])
+
+
+def test_what_ipv6_refuses_is_found_with_loopbacks_address_and_only_that(world, routing):
+    routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
+    routing.set_default("wlan0")
+    for text in ("2001:db8:7::/48", "198.51.100.0/24"):
+        routing.set_destination(Destination(ip_network(text)), NOWHERE)
+    for remote in ("2001:db8:7::1", "2001:db8:8::1"):
+        way = world.kernel.way(ip_address(remote))
+        assert way == world.kernel.way(ip_address(remote), ip_address("::1"))
+        assert (way.index, str(way.source)) == (LOOPBACK_INDEX, "::1")
+        assert world.carrier(6, remote=remote, local=OWN["lte0", 6]) == "lte0"
+        assert world.carrier(6, remote=remote, interface="lte0") == "lte0"
+    assert world.kernel.way(ip_address("198.51.100.1")) is None
+    (route,) = [r for r in world.kernel.all_routes if r.source]
+    assert (route.table, str(route.destination)) == (REFUSING_TABLE, "::/0")
+    refusing = {rule for rule in world.kernel.own if rule.table == REFUSING_TABLE}
+    assert {(rule.version, rule.local) for rule in refusing} == {(6, True)}
+    unreachable = [rule for rule in world.kernel.own if rule.table is None]
+    assert all(rule.version == 4 or rule.source for rule in unreachable)
+
+
+def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world):
+    kernel = Watched()
+    kernel.all_routes, kernel.all_links = world.kernel.all_routes, world.kernel.all_links
+    routing = Routing(kernel)
+
+    def without() -> None:
+        if " src ::1" in kernel.what:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    kernel.look = without
+    routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
+    for name in ("wlan0", "lte0", "wlan0"):
+        routing.set_default(name)
+    routing.set_destination(Destination(ip_network("2001:db8:7::/48")), NOWHERE)
+
+    def tables() -> list[int | None]:
+        return [r.table for r in kernel.own if r.version == 6 and r.preference in (32075, 32091)]
+
+    assert tables() == [None, None]
+    assert not any(rule.table == REFUSING_TABLE for rule in kernel.own)
+    kernel.look = lambda: None
+    routing.reconcile()
+    assert tables() == [REFUSING_TABLE, REFUSING_TABLE]
+    assert kernel.way(ip_address("2001:db8:8::1")).index == LOOPBACK_INDEX
+
+
+def test_a_tunnel_has_nothing_refused(world, routing):
+    planned = plan([_without_ipv6(world.wlan0), world.lte0], "wlan0", tunnelled=frozenset({6}))
+    assert not any(rule.table == REFUSING_TABLE for rule in planned.rules)
+    assert not any(route.source for route in planned.routes)
+
+
 def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing):
     shared, own = ip_address("9.9.9.9"), ip_address("198.51.100.53")
     local = ip_address("127.0.0.53")
@@ -216,8 +273,10 @@ class Watched(MemoryKernel):
     """Looks before every single change."""
 
     look = staticmethod(lambda: None)
+    what = ""
 
     def _changed(self, what: str) -> None:
+        self.what = what
         self.look()
         super()._changed(what)
 
