@@ -156,14 +156,19 @@ class Routing:
             raise
 
     def _add(self, route: Route) -> bool:
-        """Adds a route; False where its interface has gone meanwhile, as the monitor will tell."""
+        """Adds a route; False where its interface has gone meanwhile, as the monitor will tell.
+
+        False, too, for the one that refuses where loopback has no IPv6.
+        """
         bare = replace(route, metrics=b"")
         # Metrics that some other kernel understood may be refused; the route counts for more.
         for attempt in dict.fromkeys((route, bare)):
             try:
                 self._kernel.add_routes([attempt])
             except OSError as error:
-                if error.errno in (errno.EPERM, errno.EACCES):
+                # Loopback's IPv6 may be disabled: EACCES, whatever one may do.
+                disabled = error.errno == errno.EACCES and route.table == REFUSING_TABLE
+                if error.errno in (errno.EPERM, errno.EACCES) and not disabled:
                     raise
                 continue
             self._given_metrics[bare] = route.metrics

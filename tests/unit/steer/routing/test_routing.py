@@ -142,14 +142,15 @@ def test_what_ipv6_refuses_is_found_with_loopbacks_address_and_only_that(world, 
     assert all(rule.version == 4 or rule.source for rule in unreachable)
 
 
-def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world):
+@pytest.mark.parametrize("refusal", [errno.EACCES, errno.EINVAL])
+def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, refusal):
     kernel = Watched()
     kernel.all_routes, kernel.all_links = world.kernel.all_routes, world.kernel.all_links
     routing = Routing(kernel)
 
     def without() -> None:
         if " src ::1" in kernel.what:
-            raise OSError(errno.EINVAL, "Invalid argument")
+            raise OSError(refusal, "IPv6 is disabled on nexthop device")
 
     kernel.look = without
     routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
