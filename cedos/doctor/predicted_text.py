@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from cedos.selector.rounded import rounded
 from predictors.calibration import Calibration
 
 _LEAST: Final = 5
@@ -14,8 +15,7 @@ def sentence(name: str, held: Calibration | None) -> str:
         return ""
     times = 1.0 / held.expected_over_actual_median
     inside = round(held.coverage90 * held.n)
-    factor = f"{times:.0f}" if times >= 99.5 else f"{times:.2g}"
-    how = "" if 0.95 <= times < 1.05 else f"{factor} times "
+    how = "" if 0.95 <= times < 1.05 else f"{rounded(times)} times "
     return (
         f"{name}: transfers took {how}as long as expected (median of {held.n});"
         f" {inside} of {held.n} were within the 90 % interval"

@@ -6,6 +6,7 @@ from cedos.model import Resource
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.rounded import rounded
 
 _MB = 1e6
 
@@ -52,10 +53,10 @@ def worth_s(seconds: float) -> str:
     if seconds < 0.001:
         return "less than 1 ms"
     if seconds < 0.1:
-        return f"{seconds * 1000:.2g} ms"
+        return f"{rounded(seconds * 1000)} ms"
     for limit, divisor, unit in ((99.5, 1, "s"), (5970, 60, "minutes"), (172_000, 3600, "hours")):
         if seconds < limit:
-            return f"{seconds / divisor:.2g} {unit}"
+            return f"{rounded(seconds / divisor)} {unit}"
     return f"{seconds / 86_400:.0f} days"
 
 

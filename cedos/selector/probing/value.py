@@ -20,6 +20,7 @@ from math import erf, exp, expm1, hypot, pi, sqrt
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
+from cedos.selector.rounded import rounded
 
 _NEVER_S = 1e9
 # A change of so many ranges is as new as news gets.
@@ -214,4 +215,4 @@ def expected_saving(gap: float, sigma: float) -> float:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1000:.2g} ms"
+    return f"{rounded(seconds, 3)} s" if seconds >= 0.1 else f"{rounded(seconds * 1000)} ms"
