@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_where_there_was_no_table_none_is_left(host):
         assert tables(host).count("-A OUTPUT -j CEDOS_OUT") == 2  # one in each IP version
         assert iptables.remove()
         assert not iptables.present()
+    assert tables(host) == []
+
+
+def test_a_kernel_that_cannot_answer_what_is_refused_tracks_flows_all_the_same(host, monkeypatch):
+    strange = (*iptables.TRACKING.rules, "-6 -m cedosknowsnot -j REJECT")
+    monkeypatch.setattr(iptables, "TRACKING", replace(iptables.TRACKING, rules=strange))
+    with host.client.entered():
+        stands = iptables.track()
+        assert tables(host).count("-A CEDOS_OUT -m conntrack --ctstate NEW") == 2
+        assert not any("REJECT" in line for line in tables(host))
+        assert iptables.stand([stands])
+        assert not iptables.put_back([stands])
+        assert iptables.remove()
     assert tables(host) == []
 
 
