@@ -200,6 +200,24 @@ def test_episodes_come_though_both_programs_are_killed_and_suspended(walk: Liste
     assert walk.daemon.client.transfers() == []
 
 
+def test_a_server_that_is_down_keeps_nobody(walk: Listener) -> None:
+    """The most urgent one's port is closed: the daemon's table gives its turn to the others."""
+    walk.up()
+    feed = walk.folder / "www" / "feed.xml"
+    feed.write_text(feed.read_text().replace(f"http://{SERVER}/", f"http://{SERVER}:9/", 1))
+    walk.pod("--add", "http://127.0.0.1:8080/feed.xml", "--name", "news", "--by", _by(3600)).wait(
+        30
+    )
+    said, _ = walk.pod().communicate(timeout=90)
+    assert "news: One: the server refused the connection; it is tried again in 5 s" in said
+    for title in ("Two", "Three"):
+        assert said.index(f"news: {title} is here") < said.index("tried again in 20 s"), said
+    assert said.rstrip().endswith("tried 4 times in vain, left to the next run")
+    assert walk.programs[-1].returncode == 1
+    (left,) = walk.daemon.client.transfers()  # for the next run
+    assert left.name == "news: One"
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(("place", "megabytes"), [("sbu7-1", 40), ("p14", 5)])
