@@ -22,7 +22,9 @@ def lateness(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
         return f"wanted by {when}, which has passed"
     beyond = end is not None and end - deadline_unix_s >= _LATE_S
     if turn.late:
-        return f"{'may not' if end is not None and not beyond else 'cannot'} be done by {when}"
+        # Nobody knows when a network comes where there is none.
+        hope = not (turn.networks or turn.spare or turn.free_up) or (end is not None and not beyond)
+        return f"{'may not' if hope else 'cannot'} be done by {when}"
     if end is None or not beyond:
         return ""
     expect = instant(end, now)
