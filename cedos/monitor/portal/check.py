@@ -72,10 +72,9 @@ async def _addresses(
     if address := same_private_address({n: found for n, found in asked.items() if found}):
         why = f"every name is answered with {address}"
         return PortalFinding(PortalVerdict.CAPTIVE, why, origin(address), likeness=f"dns {address}")
-    if names[0] is None and not network.resolvers:
-        return PortalFinding(PortalVerdict.UNCLEAR, "its router answers no names")
     if names[0] is None:
-        return PortalFinding(PortalVerdict.SILENT, "names are not answered")
+        guessed = not network.resolvers
+        return PortalFinding(PortalVerdict.SILENT, "names are not answered", guessed=guessed)
     # Where names that do not exist are given to an advertiser, the page's own may still be right.
     return names[0] or PortalFinding(PortalVerdict.UNCLEAR, f"{host} has no address")
 

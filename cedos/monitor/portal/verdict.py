@@ -35,7 +35,7 @@ class PortalFinding:
 
     `likeness` is equal for equal answers: two networks with the same wrong answer have not both the
     same portal, the test page changed. `by_silence`: nobody behind the router answers, so that one
-    answer from behind it refutes the verdict.
+    answer from behind it refutes the verdict. `guessed`: who did not answer need not be a resolver.
     """
 
     verdict: PortalVerdict
@@ -43,6 +43,7 @@ class PortalFinding:
     page: str = ""
     likeness: str = ""
     by_silence: bool = False
+    guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

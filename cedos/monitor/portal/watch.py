@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedos.model import FlowKey, Indicator, Network
+from cedos.model import Address, FlowKey, Indicator, Network
 from cedos.monitor.events import FlowSample
 from cedos.monitor.portal.unanswered import RESCUED_AFTER_S, Unanswered
 from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
@@ -37,6 +37,8 @@ _LONGEST_S = 10.0
 _BELIEVED_S = 60.0
 # What pings and our own check bring in is less; a log-in page is more.
 _CARRIES_BYTES = 4000
+# Routers that have answered names: of one that has not, silence says nothing.
+_MOST_ROUTERS = 64
 
 Check = Callable[[Network, float], Awaitable[PortalFinding]]
 """Looks at a network within so many seconds (`check.check`)."""
@@ -90,6 +92,7 @@ class PortalWatch:
         self._pings_wait = pings_wait
         self._rtt_s = rtt_s
         self._watched: dict[str, _NetworkPortal] = {}
+        self._resolving: dict[tuple[str, tuple[Address, ...]], None] = {}
         self._unanswered = Unanswered()
         self._wake = asyncio.Event()
 
@@ -259,6 +262,13 @@ class PortalWatch:
         )
         # One that answers no ping either is known to be dead without our help.
         answers_pings = self._rtt_s(one.network.name) is not None
+        router = (one.network.interface, one.network.gateways)
+        if finding.verdict in (PortalVerdict.FREE, PortalVerdict.CAPTIVE):
+            self._resolving[router] = None
+            if len(self._resolving) > _MOST_ROUTERS:
+                del self._resolving[next(iter(self._resolving))]
+        elif finding.guessed and router not in self._resolving:
+            return PortalFinding(PortalVerdict.UNCLEAR, "its router may be no resolver")
         if finding.verdict is PortalVerdict.SILENT and vouched and answers_pings:
             why = f"{finding.why}, which it does on another network"
             return PortalFinding(PortalVerdict.CAPTIVE, why, by_silence=True)

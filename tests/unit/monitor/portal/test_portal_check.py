@@ -77,11 +77,13 @@ async def test_a_page_that_a_network_could_not_lead_to_tells_nothing() -> None:
     assert found.verdict is PortalVerdict.UNCLEAR
 
 
-async def test_a_router_that_answers_no_names_is_no_portal_where_nobody_said_it_would() -> None:
+async def test_a_router_that_answers_no_names_need_not_be_a_resolver() -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as silent:
         silent.bind(("::1", 0))
         port = silent.getsockname()[1]
         page = TestPage.of("http://page.test/", "")
         guessed = replace(LO6, resolvers=(), gateways=(SIX,))
-        assert (await check(guessed, page, 0.4, port)).verdict is PortalVerdict.UNCLEAR
-        assert (await check(LO6, page, 0.4, port)).verdict is PortalVerdict.SILENT
+        for network in (guessed, LO6):
+            found = await check(network, page, 0.4, port)
+            assert found.verdict is PortalVerdict.SILENT
+            assert found.guessed == (network is guessed)

@@ -33,6 +33,25 @@ async def test_silence_counts_where_the_page_answers_another_network(desk: Any) 
     assert told.values == []
 
 
+@pytest.mark.parametrize("answered_before", [True, False])
+async def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(
+    desk: Any, answered_before: bool
+) -> None:
+    """Where nobody said which resolver belongs to a network its router is asked, and may be none."""
+    guess = PortalFinding(PortalVerdict.SILENT, "names are not answered", guessed=True)
+    told = desk.listen({"home": FREE if answered_before else guess, "phone": FREE})
+    watch = PortalWatch(told, check=told.check, rtt_s=lambda _name: 0.03)
+    desk.run(watch)
+    watch.networks_changed([desk.lte, desk.wifi])
+    await desk.until(lambda: len(told.checks) == 2)
+    watch.networks_changed([desk.lte])
+    told.answers["home"] = guess
+    watch.networks_changed([desk.lte, desk.wifi])
+    await desk.until(lambda: len(told.checks) == 3)
+    await asyncio.sleep(0.02)
+    assert (("home", 1.0) in told.values) == answered_before
+
+
 async def test_unanswered_connections_are_checked(desk: Any) -> None:
     told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway)
