@@ -134,7 +134,7 @@ def test_what_programs_keep_for_a_user_stays_in_the_laptop(
         done
         kill $gateway; wait $gateway
         {python} 'from cedos.commands.sessions.pod import main; main()' \\
-            --add http://198.51.100.1/feed.xml --name news
+            --add http://198.51.100.1:9/feed.xml --name news
         ls -R $CEDOS_USER_DIR; cat $HOME/.local/state/cedos/podcasts.json
     """
     before = sorted(tmp_path.rglob("*"))
@@ -156,7 +156,7 @@ def test_who_drops_the_environment_keeps_nothing_in_the_host_either(
     script = "set -e\n" + "\n".join(
         f"""
         env -i {kept} {sys.executable} -m cedos budget set data 4GB --until 2036-12-01
-        env -i {kept} {program} --add http://198.51.100.1/feed.xml --name {name}
+        env -i {kept} {program} --add http://198.51.100.1:9/feed.xml --name {name}
         """
         for name, kept in (("one", f"HOME={home}"), ("other", ""))
     )
