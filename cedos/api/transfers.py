@@ -3,13 +3,17 @@
 Transfers wait for their deadlines, and players behind the local proxy for what they have in store.
 """
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage
 from cedos.model import Direction
+
+if TYPE_CHECKING:
+    from cedos.selector.deadlines.transfer_table import TableTransfer
 
 MOST_NETWORKS: Final = 64
 LONGEST_WAIT_S: Final = 30.0
@@ -104,6 +108,32 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     running: bool
     turn: TurnMessage
     wakes_unix_s: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        transfer: "TableTransfer",
+        by_network: Mapping[str, int],
+        *,
+        running: bool,
+        turn: TurnMessage,
+        wakes_unix_s: float | None = None,
+    ) -> "TransferInTable":
+        return cls(
+            key=transfer.key,
+            uid=transfer.uid,
+            name=transfer.name,
+            server=transfer.server,
+            direction=transfer.direction,
+            size_bytes=transfer.size_bytes,
+            done_bytes=transfer.done_bytes,
+            bytes_by_network=dict(by_network),
+            earlier_bytes=max(transfer.done_bytes - sum(by_network.values()), 0),
+            deadline_unix_s=transfer.deadline_unix_s,
+            running=running,
+            turn=turn,
+            wakes_unix_s=wakes_unix_s,
+        )
 
 
 class PlayingMessage(ControlMessage, frozen=True, kw_only=True):

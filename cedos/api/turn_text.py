@@ -11,8 +11,8 @@ _LATE_S: Final = 1.0  # what ends in the same second is in time
 def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
     """Without a stop, and first what matters most: that it will be late."""
     late = lateness(turn, deadline_unix_s, now)
-    parts = [late, _doing(turn, deadline_unix_s, now), "" if "(" in late else expected(turn, now)]
-    return "; ".join(filter(None, parts))
+    end = "" if _expected_late(turn, deadline_unix_s, now) else expected(turn, now)
+    return "; ".join(filter(None, (late, _doing(turn, deadline_unix_s, now), end)))
 
 
 def lateness(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
@@ -20,17 +20,26 @@ def lateness(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
     when, end = instant(deadline_unix_s, now), turn.end_unix_s
     if now.timestamp() > deadline_unix_s:
         return f"wanted by {when}, which has passed"
-    beyond = end is not None and end - deadline_unix_s >= _LATE_S
     if turn.late:
         # Nobody knows when a network comes where there is none.
-        hope = not (turn.networks or turn.spare or turn.free_up) or (end is not None and not beyond)
+        hope = not (turn.networks or turn.spare or turn.free_up) or _in_time(turn, deadline_unix_s)
         return f"{'may not' if hope else 'cannot'} be done by {when}"
-    if end is None or not beyond:
+    if end is None or _in_time(turn, deadline_unix_s):
         return ""
     expect = instant(end, now)
     if expect == when:  # the same minute
         when, expect = (f"{datetime.fromtimestamp(at):%H:%M:%S}" for at in (deadline_unix_s, end))
     return f"may not be done by {when} (expected {expect})"
+
+
+def _in_time(turn: TurnMessage, deadline_unix_s: float) -> bool:
+    return turn.end_unix_s is not None and turn.end_unix_s - deadline_unix_s < _LATE_S
+
+
+def _expected_late(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> bool:
+    """Whether its lateness says already when it is expected."""
+    told = now.timestamp() <= deadline_unix_s and not turn.late and turn.end_unix_s is not None
+    return told and not _in_time(turn, deadline_unix_s)
 
 
 def expected(turn: TurnMessage, now: datetime) -> str:

@@ -17,7 +17,7 @@ from cedos.kernel.process import open_files
 from cedos.kernel.service_manager import Notifier
 
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
-"""Runs with a configuration, which was read from that file; the flag: wait for a second network."""
+"""Runs with a configuration, which was read from that file; the flag: also without two networks."""
 
 _TERMINAL: Final = "/dev/tty"
 """The controlling terminal, which services have not."""

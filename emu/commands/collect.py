@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cedos.model import Direction
+from emu.console import written
 from emu.console.help import examples
 
 if TYPE_CHECKING:
@@ -112,7 +113,6 @@ def command(
     OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
-    from emu.console import written  # noqa: PLC0415
     from emu.lab.data import collect, datasets  # noqa: PLC0415
     from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415

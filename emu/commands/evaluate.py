@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emu.commands.train import KINDS
+from emu.console import written
 from emu.console.help import examples
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def command(
     (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
     from cedos.storage import predictor_file  # noqa: PLC0415
-    from emu.console import written  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab.data import datasets, evaluate  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415

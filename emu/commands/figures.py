@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emu.console import written
 from emu.console.help import examples
 from emu.lab import figures
 
@@ -51,7 +52,6 @@ def command(
     import inspect  # noqa: PLC0415
     import json  # noqa: PLC0415
 
-    from emu.console import written  # noqa: PLC0415
     from emu.lab.runs import runs  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 

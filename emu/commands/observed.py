@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from emu.console import written
 from emu.console.help import examples
 
 
@@ -42,7 +43,6 @@ def command(
     A row has the time of the one strategy that carried its transfer. Give the file to `train` beside
     data of all strategies (`collect`): predictors then know contexts as a daemon has them.
     """
-    from emu.console import written  # noqa: PLC0415
     from emu.lab.data import datasets  # noqa: PLC0415
     from emu.lab.data.observed import observed  # noqa: PLC0415
     from emu.lab.runs import runs  # noqa: PLC0415

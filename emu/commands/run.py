@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from emu.console import written
 from emu.console.help import examples
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ def command(
     """
     import msgspec  # noqa: PLC0415
 
-    from emu.console import written  # noqa: PLC0415
     from emu.lab.runs import analysis  # noqa: PLC0415
 
     if json_file is not None:
@@ -150,7 +150,6 @@ def command(
 def _series(
     wanted: "Scenario", known: "Places", out: Path | None, force: bool, json_file: Path | None
 ) -> None:
-    from emu.console import written  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab import report  # noqa: PLC0415
     from emu.lab.runs import claim, series  # noqa: PLC0415
@@ -176,7 +175,6 @@ def _analyse(
 ) -> None:
     import json  # noqa: PLC0415
 
-    from emu.console import written  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab.runs import analysis, claim, runs  # noqa: PLC0415
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from emu.console import written
 from emu.console.help import examples
 
 # Named here too, so that help does not have to import scikit-learn; a test compares.
@@ -65,7 +66,6 @@ def command(
     """
     from cedos.errors import ConfigError, DataSetError  # noqa: PLC0415
     from cedos.storage import predictor_file  # noqa: PLC0415
-    from emu.console import written  # noqa: PLC0415
     from emu.lab.data import datasets  # noqa: PLC0415
     from emu.lab.data.folds import examples_of  # noqa: PLC0415
     from predictors.inputs import STRATEGIES  # noqa: PLC0415

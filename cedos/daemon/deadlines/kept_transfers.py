@@ -37,20 +37,7 @@ class KeptTransfers:
         path = state / FILE
         kept = msgspec.json.decode(own_file.read(path))
         transfers = [
-            TransferInTable(
-                key=each.key,
-                uid=each.uid,
-                name=each.name,
-                server=each.server,
-                direction=each.direction,
-                size_bytes=each.size_bytes,
-                done_bytes=each.done_bytes,
-                bytes_by_network=by,
-                earlier_bytes=max(each.done_bytes - sum(by.values()), 0),
-                deadline_unix_s=each.deadline_unix_s,
-                running=False,
-                turn=TurnMessage(),
-            )
+            TransferInTable.of(each, by, running=False, turn=TurnMessage())
             for each, by in rows(kept)
         ]
         transfers.sort(key=lambda each: each.deadline_unix_s)

@@ -134,17 +134,9 @@ class Transfers:
         flows = {way: self._table.flows(way, now) for way in Direction}
         wake = self._d_lock.set_for
         return [
-            TransferInTable(
-                key=each.key,
-                uid=each.uid,
-                name=each.name,
-                server=each.server,
-                direction=each.direction,
-                size_bytes=each.size_bytes,
-                done_bytes=each.done_bytes,
-                bytes_by_network=dict(by),
-                earlier_bytes=max(each.done_bytes - sum(by.values()), 0),
-                deadline_unix_s=each.deadline_unix_s,
+            TransferInTable.of(
+                each,
+                by,
                 running=runs,
                 turn=self._turn(each.key, flows[each.direction]),
                 wakes_unix_s=wake.at_unix_s if wake is not None and wake.key == each.key else None,
