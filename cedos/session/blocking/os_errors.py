@@ -1,12 +1,13 @@
 """What a session says, as the errors of a socket: for programs that expect OSError and its numbers."""
 
 import errno
+import os
 import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from cedos.errors import CedosError, ConfigError, HostError, SessionRefusedError
-from cedos.session.sockets import background
+from cedos.session.blocking import background
 
 T = TypeVar("T")
 
@@ -28,6 +29,11 @@ def as_os_error(error: CedosError) -> OSError:
     if isinstance(cause, OSError) and cause.errno:
         return OSError(cause.errno, text)
     return OSError(errno.EIO if isinstance(error, HostError) else errno.ECONNRESET, text)
+
+
+def not_supported(why: str) -> OSError:
+    """EOPNOTSUPP, with the reason."""
+    return OSError(errno.EOPNOTSUPP, f"{why} ({os.strerror(errno.EOPNOTSUPP)})")
 
 
 def run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:

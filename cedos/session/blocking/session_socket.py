@@ -1,17 +1,5 @@
-"""BSD-like sockets over sessions: what a program that uses `socket` needs to change is one import.
+"""A session as a socket of the standard library: its names, its errors, its ways to wait."""
 
-    import cedos.session.blocking as socket
-    s = socket.create_connection(("server.example", 9000))
-
-The server's key is the one in the user's file (`cedos.session.known_hosts`), or that of SO_SERVER_KEY. A
-socket works from any thread, blocks or does not as `settimeout` says, has files (`makefile`), and its
-`fileno` can be given to `select`. What wants to read and write that number itself (TLS, a child) calls
-`detach`, as `ssl.SSLContext.wrap_socket` does. All other names are those of `socket`. IROBs are messages
-with labels: `begin_irob`, `irob_send`, `end_irob`, `ms_send`, `ms_recv` (dissertation, Table 2.2).
-"""
-
-import asyncio
-import atexit
 import builtins
 import contextlib
 import errno
@@ -36,52 +24,32 @@ from socket import (
     SHUT_RD,
     SHUT_RDWR,
     SHUT_WR,
-    SO_KEEPALIVE,
-    SO_REUSEADDR,
     SOCK_STREAM,
     SOL_SOCKET,
-    TCP_NODELAY,
 )
 from typing import IO, Any, Final, Self, TypeVar, cast
 
 from cedos.errors import CedosError, HostError, SessionError
 from cedos.model import Label
-from cedos.session.protocol.buffer_manager import BufferManager
-from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import background, sockets
-from cedos.session.sockets.connection import STREAM_LABEL, Connection, Message
-from cedos.session.sockets.detached_stream import DetachedStream
-from cedos.session.sockets.listener import Listener, open_bound
-from cedos.session.sockets.options import (
-    SO_CHOOSER,
-    SO_DEADLINE,
-    SO_ESIZE,
-    SO_KEY,
-    SO_LABEL,
-    SO_NETWORKS,
-    SO_RCVBUFTH,
-    SO_SCHEDULER,
-    SO_SERVER_KEY,
-    SOL_SESSION,
+from cedos.session.blocking import at_exit, background
+from cedos.session.blocking.detached_stream import DetachedStream
+from cedos.session.blocking.options import (
     SocketOption,
     known,
-    plain,
 )
-from cedos.session.sockets.os_errors import as_os_error, run
-from cedos.session.sockets.read_ahead import ReadAhead
-from cedos.session.sockets.readiness import Readiness
+from cedos.session.blocking.os_errors import as_os_error, not_supported, run
+from cedos.session.blocking.read_ahead import ReadAhead
+from cedos.session.blocking.readiness import Readiness
+from cedos.session.blocking.set_options import SetOptions
+from cedos.session.sockets import sockets
+from cedos.session.sockets.connection import STREAM_LABEL, Connection, Message
+from cedos.session.sockets.listener import Listener, open_bound
 
 _SENT_WITH: Final = bsd.MSG_NOSIGNAL | bsd.MSG_DONTWAIT | bsd.MSG_MORE
 _READ_WITH: Final = MSG_PEEK | MSG_DONTWAIT | MSG_WAITALL
 _READ_AHEAD: Final = 1 << 20
 _FIRST_PATH_S: Final = 30.0
-_AT_EXIT_S: Final = 3.0
-"""So long a program that ends waits, at most, until what it sent has arrived."""
-_DEFAULT_TIMEOUT: Final = object()
-_NEVER_NAMED: Final = {"SocketType", "close", "dup", "fromfd", "recv_fds", "send_fds", "socketpair"}
-"""Names of the standard library's module that make or take sockets of the kernel's."""
-
-_EVERY_NETWORK: Final = "a session uses every network; SO_NETWORKS says which it may"
+EVERY_NETWORK: Final = "a session uses every network; SO_NETWORKS says which it may"
 
 T = TypeVar("T")
 
@@ -90,7 +58,7 @@ class socket:  # noqa: N801 - as the standard library's
     """A session, or what accepts sessions.
 
     Errors are OSError with a socket's numbers and a session's words
-    (`cedos.session.sockets.os_errors`); what the session raised is their cause. A blocking call waits by
+    (`cedos.session.blocking.os_errors`); what the session raised is their cause. A blocking call waits by
     running the loop itself, or for whoever runs it.
 
     Args:
@@ -120,8 +88,7 @@ class socket:  # noqa: N801 - as the standard library's
         self.family = AF_INET if family == -1 else family
         nonblocking = type != -1 and type & bsd.SOCK_NONBLOCK
         self._timeout_s: float | None = 0.0 if nonblocking else bsd.getdefaulttimeout()
-        self._options: dict[SocketOption, Any] = {}
-        self._plain: dict[tuple[int, int], Any] = {}
+        self._options = SetOptions()
         self._peer: tuple[str, int] | None = None
         self._io_refs = 0  # files of `makefile`; the name is the standard library's
         self._to_close = self._no_more = self._finished = False
@@ -149,11 +116,7 @@ class socket:  # noqa: N801 - as the standard library's
 
         What programs set on every TCP socket (TCP_NODELAY, SO_KEEPALIVE) is taken and changes nothing.
         """
-        if plain(level, option) is not None:
-            self._plain[level, option] = value
-            return
-        self._options[known(level, option)] = value
-        if self._connection is not None:
+        if self._options.set(level, option, value) and self._connection is not None:
             run(self._apply())
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
@@ -174,27 +137,11 @@ class socket:  # noqa: N801 - as the standard library's
             return int(self._listener is not None)
         if level == SOL_SOCKET and option == bsd.SO_DOMAIN:
             return int(self.family)
-        default = plain(level, option)
-        return None if default is None else self._plain.get((level, option), default)
+        return self._options.get_plain(level, option)
 
     async def _apply(self) -> None:
-        connection, options = self._connection, self._options
-        if connection is None:  # closed meanwhile
-            return
-        if SocketOption.LABEL in options:
-            connection.label = options[SocketOption.LABEL]
-        buffer = None
-        if SocketOption.BUFFER_THRESHOLDS in options:
-            low, high = options[SocketOption.BUFFER_THRESHOLDS]
-            buffer = BufferManager(low_bytes=low, high_bytes=high)
-        deadline_s = options.get(SocketOption.DEADLINE)
-        if connection.dials and (deadline_s is not None or buffer is not None):
-            connection.wait_for(
-                deadline_s=deadline_s,
-                expected_bytes=options.get(SocketOption.EXPECTED_SIZE, 0),
-                buffer=buffer,
-                buffered=self._ahead.__len__,
-            )
+        if self._connection is not None:  # else it was closed meanwhile
+            self._options.apply(self._connection, self._ahead.__len__)
 
     def settimeout(self, seconds: float | None) -> None:
         """None: operations block; 0: they do not; else they raise TimeoutError after so long."""
@@ -232,11 +179,13 @@ class socket:  # noqa: N801 - as the standard library's
 
     def set_inheritable(self, inheritable: bool) -> None:
         if inheritable:
-            raise _never("a session lives in its process; `detach` gives a stream to another one")
+            raise not_supported(
+                "a session lives in its process; `detach` gives a stream to another one"
+            )
 
     def dup(self) -> Self:
         """OSError: EOPNOTSUPP: files (`makefile`) and threads share one socket."""
-        raise _never("a session has one socket; `makefile` makes files that share it")
+        raise not_supported("a session has one socket; `makefile` makes files that share it")
 
     def detach(self) -> int:
         """Closes the socket, and gives its stream to a descriptor that anybody may read and write.
@@ -246,7 +195,7 @@ class socket:  # noqa: N801 - as the standard library's
         """
         with self._changed:
             if self._listener is not None:
-                raise _never("what accepts sessions has no descriptor of its own")
+                raise not_supported("what accepts sessions has no descriptor of its own")
             connection = self._of()
             connection.on_change(None)
             self._connection = None
@@ -281,19 +230,16 @@ class socket:  # noqa: N801 - as the standard library's
             self._listener = run(self._listen(backlog))
 
     async def _listen(self, backlog: int) -> Listener:
-        options = self._options
-        chosen = (
-            {"scheduler": options[SocketOption.SCHEDULER]}
-            if SocketOption.SCHEDULER in options
-            else {}
-        )
         bound = self._bound or open_bound(self._address)
         try:
             bound.listen(max(backlog, 1))
         except OSError as error:
             raise HostError(f"cannot listen at port {bound.getsockname()[1]}: {error}") from error
         listener = await sockets.listen(
-            self._address, key=options.get(SocketOption.KEY), listening=bound, **chosen
+            self._address,
+            key=self._options.get(SocketOption.KEY),
+            listening=bound,
+            **self._options.scheduler(),
         )
         self._bound = None  # it is the listener's
         seen = weakref.WeakMethod(self._new)
@@ -341,7 +287,7 @@ class socket:  # noqa: N801 - as the standard library's
         if self._connection is not None or self._listener is not None:
             raise OSError(errno.EISCONN, "the socket is connected, or listens, already")
         if self._bound is not None and not ip_address(self._bound.getsockname()[0]).is_unspecified:
-            raise OSError(errno.EINVAL, _EVERY_NETWORK)
+            raise OSError(errno.EINVAL, EVERY_NETWORK)
         with self._changed:
             if self._connecting:
                 raise OSError(errno.EALREADY, "the socket is connecting already")
@@ -385,32 +331,26 @@ class socket:  # noqa: N801 - as the standard library's
 
     async def _connect(self, address: str | tuple[str, int]) -> None:
         options = self._options
-        key: KeyPair | None = options.get(SocketOption.KEY)
-        more = (
-            {"scheduler": options[SocketOption.SCHEDULER]}
-            if SocketOption.SCHEDULER in options
-            else {}
-        )
         connection = await sockets.connect(
             address,
             server_key=options.get(SocketOption.SERVER_KEY),
-            key=key,
+            key=options.get(SocketOption.KEY),
             label=options.get(SocketOption.LABEL, STREAM_LABEL),
             deadline=options.get(SocketOption.DEADLINE),
             timeout_s=self._timeout_s or _FIRST_PATH_S,
             networks=options.get(SocketOption.NETWORKS),
             chooser=options.get(SocketOption.CHOOSER),
-            **more,
+            **options.scheduler(),
         )
         await self._take(connection)
 
     async def _take(self, connection: Connection) -> None:
         with self._changed:
             if self._closed:  # while it was made
-                background.spawn(_close(connection))
+                background.spawn(at_exit.close(connection))
                 return
             self._connection = connection
-            _connections.add(connection)
+            at_exit.end_at_exit(connection)
         paths = list(connection.flow.paths.values())
         if paths:
             self._peer = paths[0].peer_address()
@@ -597,12 +537,12 @@ class socket:  # noqa: N801 - as the standard library's
     ) -> int:
         """As `send`, of several buffers; there is no ancillary data, and `address` is of no meaning."""
         if list(ancdata):
-            raise _never("a session carries no ancillary data")
+            raise not_supported("a session carries no ancillary data")
         return self.send(b"".join(memoryview(each).cast("B") for each in buffers), flags)
 
     def sendmsg_afalg(self, *_arguments: Any, **_more: Any) -> int:
         """OSError: EOPNOTSUPP: for the kernel's cryptography alone."""
-        raise _never("a session is no socket of the kernel's cryptography")
+        raise not_supported("a session is no socket of the kernel's cryptography")
 
     def sendfile(self, file: IO[bytes], offset: int = 0, count: int | None = None) -> int:
         """Sends an open file from `offset` on, `count` bytes of it or all; how many they were."""
@@ -687,7 +627,6 @@ class socket:  # noqa: N801 - as the standard library's
         run(irob.send(bytes(data)), self._timeout_s)
 
     def end_irob(self, irob: Any) -> None:
-
         async def end() -> None:
             irob.end()
 
@@ -744,7 +683,7 @@ class socket:  # noqa: N801 - as the standard library's
             bound.close()
         if connection is not None:
             connection.on_change(None)
-            background.loop().call_soon_threadsafe(background.spawn, _close(connection))
+            background.loop().call_soon_threadsafe(background.spawn, at_exit.close(connection))
         if listener is not None:
             run(listener.close())
         background.loop_lock().nudge()
@@ -781,7 +720,7 @@ class socket:  # noqa: N801 - as the standard library's
 
     def __repr__(self) -> str:
         where = f", laddr={self._address}" + (f", raddr={self._peer}" if self._peer else "")
-        return f"<{__name__}.socket{' [closed]' if self._closed else ''}{where}>"
+        return f"<cedos.session.blocking.socket{' [closed]' if self._closed else ''}{where}>"
 
     def __del__(self) -> None:
         """Ends a session that its program has forgotten, as the standard library does.
@@ -798,7 +737,7 @@ class socket:  # noqa: N801 - as the standard library's
         loop = background.loop()
         with contextlib.suppress(RuntimeError):  # the loop has ended, as the program has
             if connection is not None:
-                loop.call_soon_threadsafe(lambda: background.spawn(_close(connection)))
+                loop.call_soon_threadsafe(lambda: background.spawn(at_exit.close(connection)))
             if listener is not None:
                 loop.call_soon_threadsafe(lambda: background.spawn(listener.close()))
 
@@ -860,146 +799,3 @@ class socket:  # noqa: N801 - as the standard library's
         finally:
             connection.flow.turn_over()
             here.give(prompt=self._ready.shown)
-
-
-def create_connection(
-    address: str | tuple[str, int],
-    timeout: Any = _DEFAULT_TIMEOUT,
-    source_address: tuple[str, int] | None = None,
-    *,
-    server_key: bytes | None = None,
-    key: KeyPair | None = None,
-    all_errors: bool = False,
-) -> socket:
-    """A socket that is connected, as the standard library's function of this name.
-
-    Args:
-        address: host and port, or the name of a server in the user's file.
-        timeout: seconds, for this and every later call; None: they block; the default one without.
-        source_address: a session has none of its own: it must be None.
-        server_key: the server's public key; the one in the user's file without.
-        key: who we are; this user's own key without.
-        all_errors: of no meaning: the error names the last attempt.
-
-    Raises:
-        OSError: as `socket.connect`.
-    """
-    if source_address is not None:
-        raise OSError(errno.EINVAL, _EVERY_NETWORK)
-    made = socket()
-    if timeout is None or isinstance(
-        timeout, int | float
-    ):  # else the standard library's own "default"
-        made.settimeout(timeout)
-    for option, value in ((SocketOption.SERVER_KEY, server_key), (SocketOption.KEY, key)):
-        if value is not None:
-            made.setsockopt(SOL_SESSION, option, value)
-    try:
-        made.connect(address)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def create_server(
-    address: tuple[str, int],
-    *,
-    family: int = AF_INET,
-    backlog: int | None = None,
-    reuse_port: bool = False,
-    dualstack_ipv6: bool = False,
-    key: KeyPair | None = None,
-) -> socket:
-    """A socket that listens, as the standard library's function of this name.
-
-    Args:
-        address: "" for all addresses, of both families.
-        family, dualstack_ipv6: of no meaning.
-        backlog: how many may wait in the kernel.
-        reuse_port: a session has one process; it must be False.
-        key: who the server is; this user's own key without.
-
-    Raises:
-        OSError: the address cannot be listened at.
-    """
-    if reuse_port:
-        raise _never("all connections of a session come to one process")
-    made = socket()
-    if key is not None:
-        made.setsockopt(SOL_SESSION, SocketOption.KEY, key)
-    made.bind(address)
-    try:
-        made.listen(128 if backlog is None else backlog)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _never(why: str) -> OSError:
-    return OSError(errno.EOPNOTSUPP, f"{why} ({os.strerror(errno.EOPNOTSUPP)})")
-
-
-async def _close(connection: Connection) -> None:
-    try:
-        await connection.close()
-    except SessionError:
-        return  # nobody is left to be told
-
-
-_connections: "weakref.WeakSet[Connection]" = weakref.WeakSet()
-
-
-def _end_all() -> None:
-    """For a program that ends without `close`, what the kernel does for its TCP connections."""
-    if open_ones := list(_connections):
-        with contextlib.suppress(OSError):
-            run(_close_all(open_ones), _AT_EXIT_S)
-
-
-async def _close_all(connections: Iterable[Connection]) -> None:
-    await asyncio.gather(*(each.leave() for each in connections), return_exceptions=True)
-
-
-atexit.register(_end_all)
-os.register_at_fork(after_in_child=_connections.clear)  # they are the parent's
-
-
-def __getattr__(name: str) -> Any:
-    """Constants, errors and look-ups are the standard library's: `import blocking as socket` will do."""
-    if name.startswith("_") or name in _NEVER_NAMED:
-        raise AttributeError(f"sessions have no {name!r}")
-    return getattr(bsd, name)
-
-
-__all__ = [
-    "AF_INET",
-    "AF_INET6",
-    "IPPROTO_TCP",
-    "MSG_DONTWAIT",
-    "MSG_PEEK",
-    "MSG_WAITALL",
-    "SHUT_RD",
-    "SHUT_RDWR",
-    "SHUT_WR",
-    "SOCK_STREAM",
-    "SOL_SESSION",
-    "SOL_SOCKET",
-    "SO_CHOOSER",
-    "SO_DEADLINE",
-    "SO_ESIZE",
-    "SO_KEEPALIVE",
-    "SO_KEY",
-    "SO_LABEL",
-    "SO_NETWORKS",
-    "SO_RCVBUFTH",
-    "SO_REUSEADDR",
-    "SO_SCHEDULER",
-    "SO_SERVER_KEY",
-    "TCP_NODELAY",
-    "SocketOption",
-    "create_connection",
-    "create_server",
-    "socket",
-]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cedos.session.sockets.loop_lock import LoopLock
+from cedos.session.blocking.loop_lock import LoopLock
 
 LONG_S = 20.0
 

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from cedos.session import blocking
+from cedos.session.blocking import background
 from cedos.session.known_hosts import KnownHosts, KnownServer
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import background
 
 Ends = tuple[blocking.socket, blocking.socket]
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from cedos.session.sockets.loop_lock import LoopLock
+from cedos.session.blocking.loop_lock import LoopLock
 
 T = TypeVar("T")
 
