@@ -175,7 +175,7 @@ def test_a_file_that_changed_comes_anew_and_a_missing_one_is_told(publisher: Pub
     one = fetching.EpisodeFetching(book, publisher.folder, said.append)
     asyncio.run(one.run())
     assert target.read_bytes() == AUDIO
-    assert publisher.requests()[0][0] == "200"
+    assert {status for status, *_ in publisher.requests()} == {"200", "404"}  # in any order
     assert wanted[1].state is EpisodeState.REFUSED
     assert "404" in wanted[1].why
     assert one.missing == 1
