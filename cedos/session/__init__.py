@@ -8,8 +8,9 @@ docs/session-security.md.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cedos.session.sockets.connection import Connection, Message
+    from cedos.session.sockets.connection import Connection
     from cedos.session.sockets.listener import Listener
+    from cedos.session.sockets.message import Message
     from cedos.session.sockets.sockets import connect, listen
 
 __all__ = ["Connection", "Listener", "Message", "connect", "listen"]
@@ -25,8 +26,12 @@ def __getattr__(name: str) -> Any:
         from cedos.session.sockets.listener import Listener  # noqa: PLC0415
 
         return Listener
-    if name in ("Connection", "Message"):
-        from cedos.session.sockets import connection  # noqa: PLC0415
+    if name == "Connection":
+        from cedos.session.sockets.connection import Connection  # noqa: PLC0415
 
-        return getattr(connection, name)
+        return Connection
+    if name == "Message":
+        from cedos.session.sockets.message import Message  # noqa: PLC0415
+
+        return Message
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

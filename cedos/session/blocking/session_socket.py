@@ -42,8 +42,9 @@ from cedos.session.blocking.read_ahead import ReadAhead
 from cedos.session.blocking.readiness import Readiness
 from cedos.session.blocking.set_options import SetOptions
 from cedos.session.sockets import sockets
-from cedos.session.sockets.connection import STREAM_LABEL, Connection, Message
+from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener, open_bound
+from cedos.session.sockets.message import Message
 
 _SENT_WITH: Final = bsd.MSG_NOSIGNAL | bsd.MSG_DONTWAIT | bsd.MSG_MORE
 _READ_WITH: Final = MSG_PEEK | MSG_DONTWAIT | MSG_WAITALL

@@ -3,14 +3,13 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from cedos.errors import ConfigError, SessionError, SessionRefusedError
 from cedos.model import Direction, Label
-from cedos.session.io.advice import Advice, Chooser, TransferProgress
+from cedos.session.io.advice import Advice, TransferProgress
 from cedos.session.io.dialler import DialledServer
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
@@ -30,53 +29,20 @@ from cedos.session.protocol.frames.packing import MAX_KEEP_ALIVE_S
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure, FailureKind
 from cedos.session.protocol.living import pack_living
-from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS, RANK, rank_of
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
 from cedos.session.protocol.session import ALL, Session
-from cedos.session.sockets.buffer_gate import BufferGate
-from cedos.session.sockets.deadline_gate import DeadlineGate
+from cedos.session.sockets.adviser import Adviser
+from cedos.session.sockets.datagram_counts import DatagramCounts
 from cedos.session.sockets.handed_flow import HandedFlow
+from cedos.session.sockets.irob import Irob
+from cedos.session.sockets.message import Message
+from cedos.session.sockets.metered_gate import MeteredGate
+from cedos.session.sockets.path_report import PathReport
 
 STREAM_LABEL: Final = Label()
 _DATAGRAM_RANK: Final = 0
-
-
-class Message(NamedTuple):
-    """A whole message (IROB) from the peer; answers usually have its label."""
-
-    irob: int
-    label: Label
-    data: bytes
-
-
-class DatagramCounts(NamedTuple):
-    """Handed in, gone over a further path, and never sent for want of a path in time."""
-
-    sent: int
-    copies: int
-    expired: int
-
-
-@dataclass(frozen=True, slots=True)
-class PathReport:
-    """One path as it is now; rates and times None where they are not measured yet."""
-
-    network: str
-    peer: str
-    rtt_s: float | None
-    rate_bps: float | None
-    unsent_bytes: int
-    stalled: bool
-
-
-class Adviser(NamedTuple):
-    """Who chooses networks for each label, and the scheduler that follows."""
-
-    scheduler: DecidedScheduler
-    chooser: Chooser
-    thrifty: bool = False
 
 
 class Connection:
@@ -119,19 +85,13 @@ class Connection:
         self._over = False
         self._ended: SessionError | None = None
         self._asked_s = 0  # the keep-alive that was asked for last
-        self._gate: BufferGate | DeadlineGate | None = None
-        self._expected_bytes = 0
-        self._wanted_at_s: float | None = None
-        self._gate_timer: asyncio.TimerHandle | None = None
-        self._buffered: Callable[[], int] = lambda: 0
-        self._awaited: Callable[[], AwaitedPiece] = AwaitedPiece
         self._lasting: Callable[[], Mapping[int, float]] = dict
         dialling = None
         if server is not None:
             dialling = Dialling(
                 server,
                 self._refused,
-                lambda: self._gate is None or self._gate.open,
+                lambda: self._metered.open,
                 adviser
                 and (
                     lambda changed: Advice(
@@ -152,6 +112,7 @@ class Connection:
             dialling=dialling,
             observer=observer,
         )
+        self._metered = MeteredGate(driver, core, self.flow, lambda: self._over)
 
     # Life
 
@@ -207,8 +168,8 @@ class Connection:
     def transfer_progress(self) -> TransferProgress:
         return TransferProgress(
             self.received_bytes,
-            self._expected_bytes,
-            self._wanted_at_s,
+            self._metered.expected_bytes,
+            self._metered.wanted_at_s,
             RANK[self._label],
             self._lasting(),
         )
@@ -324,30 +285,23 @@ class Connection:
             raise SessionError("only the end that dialled chooses networks")
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
-        self._wanted_at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        self._expected_bytes, self._buffered, self._awaited = expected_bytes, buffered, awaited
-        if isinstance(self._gate, DeadlineGate):
-            self._gate.close()
-        self._gate = None
-        if buffer is not None:
-            self._gate = BufferGate(buffer)
-        elif deadline_s is not None and expected_bytes > 0:
-            self._gate = DeadlineGate(self.peer_address[0], deadline_s, expected_bytes)
+        self._metered.wait_for(
+            self.peer_address[0], deadline_s, expected_bytes, buffer, buffered, awaited
+        )
         if deadline_s is not None:
             self._outlive(deadline_s)
         if deadline_s is not None or expected_bytes:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
-        self._check_metered()
+        self._metered.check()
 
     def buffer_changed(self) -> None:
         """What `wait_for` was given has other answers now: it is decided again at once."""
-        if self._gate is not None and not self._over:
-            self._check_metered()
+        self._metered.changed()
 
     @property
     def waits(self) -> bool:
         """Whether metered networks are kept away now by what `wait_for` was told."""
-        return self._gate is not None and not self._gate.open
+        return not self._metered.open
 
     def networks_changed(self) -> None:
         """Other networks may be used than before (`connect(networks=...)`): it is asked again."""
@@ -393,31 +347,6 @@ class Connection:
         self._core.wish(expected_bytes, now + deadline_s, now=now)
         self.flow.pump_soon()
 
-    def _check_metered(self) -> None:
-        if self._gate_timer is not None:
-            self._gate_timer.cancel()
-            self._gate_timer = None
-        gate, dialler = self._gate, self.flow.dialler
-        if self._over or dialler is None:
-            if isinstance(gate, DeadlineGate):
-                gate.close()
-            return
-        if gate is None:
-            dialler.check()
-            return
-        if isinstance(gate, DeadlineGate):
-            by_network = self.received_by_network()
-            changed = gate.update(self.received_bytes, by_network, self.networks())
-        else:
-            paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
-            changed = gate.update(
-                paths, self.received_bytes, buffered, self._driver.now(), self._awaited()
-            )
-            self._core.receiver.resize(gate.buffer.window_bytes)
-        if changed:
-            dialler.check()
-        self._gate_timer = self._driver.loop.call_later(gate.CHECK_S, self._check_metered)
-
     def _outlive(self, deadline_s: float) -> None:
         """Asks the peer for a keep-alive of this, once, where less is agreed."""
         agreed_s = self._core.control.terms.seconds
@@ -440,20 +369,7 @@ class Connection:
         return b"" if credentials is None else credentials.peer_key
 
     def paths(self) -> list[PathReport]:
-        found = []
-        for path in self.flow.paths.values():
-            facts = path.facts
-            found.append(
-                PathReport(
-                    facts.network,
-                    path.peer,
-                    facts.rtt_s,
-                    facts.rate_bps,
-                    facts.unsent_bytes,
-                    path.facts.stalled_at_s is not None,
-                )
-            )
-        return found
+        return [PathReport.of(path) for path in self.flow.paths.values()]
 
     async def __aenter__(self) -> Self:
         return self
@@ -656,7 +572,7 @@ class Connection:
         *,
         after: tuple[int, ...] | None = ALL,
         thunk: Callable[[], None] | None = None,
-    ) -> "Irob | None":
+    ) -> Irob | None:
         """Begins a message whose bytes follow; None where the thunk was kept instead."""
         rank = rank_of(label)
         token = self._keep_thunk(thunk)
@@ -667,7 +583,9 @@ class Connection:
                 return None
             if irob != NO_ROOM:
                 self._thunks.pop(token or 0, None)
-                return Irob(self, irob, rank)
+                return Irob(
+                    irob, self._core, lambda: self._sent(rank), self._check, self._something
+                )
             await self._something()
 
     def cancel(self, thunk: Callable[[], None]) -> bool:
@@ -867,30 +785,3 @@ class Connection:
         token = next(self._tokens)
         self._thunks[token] = thunk
         return token
-
-
-class Irob:
-    def __init__(self, connection: "Connection", irob: int, rank: int) -> None:
-        self._connection = connection
-        self.irob = irob
-        self._rank = rank
-
-    async def send(self, data: bytes) -> None:
-        """Its next bytes; they may be under way before it ends."""
-        while data:
-            self._connection._check()
-            taken = self._connection._core.append(self.irob, data)
-            self._connection._sent(self._rank)
-            data = data[taken:]
-            if data:
-                await self._connection._something()
-
-    def end(self) -> None:
-        """Nothing more follows: the peer may have it delivered."""
-        self._connection._core.end(self.irob)
-        self._connection._sent(self._rank)
-
-    def abandon(self) -> None:
-        """It will never be delivered, and nothing waits for it."""
-        self._connection._core.abandon(self.irob)
-        self._connection.flow.pump_soon()

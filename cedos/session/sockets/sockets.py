@@ -28,7 +28,8 @@ from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
-from cedos.session.sockets.connection import STREAM_LABEL, Adviser, Connection
+from cedos.session.sockets.adviser import Adviser
+from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.shared_flows import SharedFlows
 from cedos.session.sockets.sibling_processes import SiblingProcesses

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from cedos.api.carried import MOST_TOLD, CarriedNews
 from cedos.model import Label
 from cedos.proxy.local.carried.carried_connection import CarriedConnection, CarriedStream
-from cedos.session.sockets.connection import PathReport
+from cedos.session.sockets.path_report import PathReport
 
 _MOST: Final = 8_192
 """Twice what a proxy carries at once: those that have ended wait to be told of."""

@@ -12,7 +12,7 @@ from cedos.api.carried import MOST_TOLD
 from cedos.model import Bulk, Label
 from cedos.proxy.local.carried import carried_connections
 from cedos.proxy.local.carried.carried_connections import CarriedConnections
-from cedos.session.sockets.connection import PathReport
+from cedos.session.sockets.path_report import PathReport
 
 
 @dataclass
