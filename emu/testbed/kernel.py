@@ -29,9 +29,10 @@ _LOCK = Path("/run/cedos-emu.lock")
 
 # Hosts as they are, but for what would leak from one experiment into the next: cached metrics, and
 # the hour for which one lost MPTCP SYN turns MPTCP off. Buffers never limit a transfer here.
+_NO_BLACK_HOLES = {"net.mptcp.blackhole_timeout": "0"}  # from Linux 6.12 on
 HOST_SYSCTLS = {
     "net.ipv4.tcp_no_metrics_save": "1",
-    "net.mptcp.blackhole_timeout": "0",
+    **_NO_BLACK_HOLES,
     "net.ipv4.tcp_rmem": "4096 131072 33554432",
     "net.ipv4.tcp_wmem": "4096 131072 33554432",
     "net.ipv4.conf.all.rp_filter": "2",
@@ -60,6 +61,12 @@ def write_sysctls(values: dict[str, str]) -> None:
         file = Path("/proc/sys") / key.replace(".", "/")
         with suppress(FileNotFoundError):
             file.write_text(f"{value}\n")
+
+
+def forget_black_holes(namespace: Namespace) -> None:
+    """Lets MPTCP go on after a lost SYN, where the kernel would pause it for an hour."""
+    with namespace.entered():
+        write_sysctls(_NO_BLACK_HOLES)
 
 
 def use_cubic(namespaces: Iterable[Namespace]) -> None:

@@ -98,6 +98,10 @@ def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
     assert examine(laptop, tmp_path)["MPTCP"]["remedy"] == "sysctl net.mptcp.enabled=1"
 
 
+@pytest.mark.skipif(
+    not Path("/proc/sys/net/mptcp/blackhole_timeout").exists(),
+    reason="before Linux 6.12 the kernel remembers none",
+)
 def test_a_black_hole_that_the_kernel_remembers(laptop: Namespace, tmp_path: Path) -> None:
     # A network that drops SYNs with the option of MPTCP, until the kernel gives it up.
     drop = ("-p", "tcp", "--tcp-option", "30", "-j", "DROP")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from emu.testbed.kernel import forget_black_holes
 from emu.testbed.netns import Namespace
 
 MPTCP = 262
@@ -35,7 +36,7 @@ class World:
             each.sysctl("net.ipv4.conf.default.rp_filter", 0)
         self.relay.sysctl("net.ipv4.ip_forward", 1)
         self.relay.sysctl("net.ipv6.conf.all.forwarding", 1)
-        self.client.sysctl("net.mptcp.blackhole_timeout", 0)
+        forget_black_holes(self.client)
         for n in (1, 2):
             self._wire(self.client, self.relay, f"net{n}", (f"10.0.{n}", f"fd00:{n}"), (2, 1))
             self.client.ip("rule", "add", "from", f"10.0.{n}.2", "table", str(n))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Network, NetworkKind
+from emu.testbed.kernel import forget_black_holes
 from emu.testbed.netns import Namespace
 
 SERVER4 = "198.51.100.1"
@@ -199,7 +200,7 @@ def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator
     for namespace in (client, server):
         namespace.sysctl("net.ipv6.conf.default.accept_dad", 0)
         namespace.sysctl("net.ipv6.conf.default.router_solicitations", 0)
-        namespace.sysctl("net.mptcp.blackhole_timeout", 0)
+        forget_black_holes(namespace)
     made = Host(client, server, tmp_path)
     made.plug("wlan0", 43, 100)
     made.plug("lte0", 44, 200)
