@@ -26,6 +26,7 @@ from cedos.commands.console.servers import (
     remember,
     save_option,
 )
+from cedos.commands.sessions.shared.closed_daemon import say_if_closed
 from cedos.commands.sessions.shared.reporter import Reporter
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
@@ -175,6 +176,8 @@ def main(
     if allow:
         raise click.UsageError("--allow goes with --listen")
     interfaces(networks)
+    if not quiet:
+        say_if_closed("cedos-cat")
     server = known(host, port, given_key)
     check_save(alias, given_key, server)
     reporter = Reporter(verbose, quiet)

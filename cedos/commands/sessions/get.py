@@ -20,6 +20,7 @@ from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
+from cedos.commands.sessions.shared.closed_daemon import say_if_closed
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
@@ -206,6 +207,8 @@ def command(
     if by is not None and (output == _STDOUT or limit_rate is not None):
         raise click.UsageError("--by goes without -o - and without --limit-rate")
     servers.interfaces(networks)
+    if not quiet:
+        say_if_closed("cedos-get")
     run = _Run(
         into_folder, recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by
     )

@@ -17,6 +17,7 @@ from cedos.commands.console.program import Program, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
+from cedos.commands.sessions.shared.closed_daemon import say_if_closed
 from cedos.commands.sessions.shared.transfers import interruptible, networks_option
 from cedos.config.directories import directories, user_folder
 from cedos.errors import CedosError, ConfigError, TransferError, WebError
@@ -170,6 +171,8 @@ def command(
     told: Callable[[str], None] = (
         (lambda _text: None) if quiet else lambda text: click.echo(plain(text), err=as_json)
     )
+    if not quiet:
+        say_if_closed("cedos-pod")
     fetching = EpisodeFetching(
         book,
         folder.expanduser(),

@@ -16,6 +16,7 @@ from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
+from cedos.commands.sessions.shared.closed_daemon import say_if_closed
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
@@ -179,6 +180,8 @@ def command(
     if folders and not recursive:
         raise click.UsageError(f"{folders[0]} is a folder; -r sends it with all that is in it")
     servers.interfaces(networks)
+    if not quiet:
+        say_if_closed("cedos-put")
     if target is not None:
         me, server = gateway()
     else:

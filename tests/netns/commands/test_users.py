@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cedos.api.hints import HintRequest
+from cedos.commands.sessions.shared.closed_daemon import say_if_closed
 from cedos.daemon.decisions.hints import MOST_OF_A_USER
 from tests.netns.conftest import Installed
 
@@ -153,3 +154,18 @@ def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(
             laptop.ip("link", "set", "wlan0", "down")
             time.sleep(0.5)
             assert all_ways() == {"192.168.56.2"}
+
+
+def test_programs_of_who_may_not_ask_the_daemon_say_so(
+    cedos: Installed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = "cedos-get: if a daemon runs, its rules and choices are not followed: you may not open "
+    with cedos.up():
+        cedos.socket.parent.chmod(0o711)
+        say_if_closed("cedos-get", cedos.socket)
+        as_user(ALICE, GROUP, lambda: say_if_closed("cedos-get", cedos.socket))
+        assert said not in capfd.readouterr().err
+        as_user(MALLORY, NOBODYS_GROUP, lambda: say_if_closed("cedos-get", cedos.socket))
+        assert said in capfd.readouterr().err
+    say_if_closed("cedos-get", cedos.socket)
+    assert said not in capfd.readouterr().err
