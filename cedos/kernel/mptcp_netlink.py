@@ -169,11 +169,6 @@ def _port(port: int) -> bytes:
     return attribute(_PORT, _U16.pack(port))
 
 
-def addresses_request(token: int) -> bytes:
-    """Asks for one connection's addresses, which only its own path manager may."""
-    return generic_netlink.request(GET_ADDRESS, attribute(_TOKEN, _U32.pack(token)))
-
-
 def parse_endpoint(answer: bytes) -> MptcpEndpoint | None:
     """One endpoint of such a dump, from a message's attributes."""
     found = attributes(attributes(answer).get(_ADDR, b""))

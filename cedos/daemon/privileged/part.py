@@ -162,6 +162,9 @@ class PrivilegedPart:
         results = self._kernel.steer(commands)
         return tuple(None if each is None else refusal(each) for each in results)
 
+    def ours_to_steer(self, token: int) -> bool:
+        return self._kernel.ours_to_steer(token)
+
     # -- the packet filter --------------------------------------------------------------------
 
     def track_flows(self) -> None:

@@ -65,7 +65,7 @@ class SeparateKernel:
         ]
 
     def ours_to_steer(self, token: int) -> bool:
-        return self._here.ours_to_steer(token)
+        return bool(self._call("ours_to_steer", token))
 
     def sockets(self) -> list[TcpSocket]:
         return self._here.sockets()

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from cedos.kernel import (
     sock_diag,
     sysctl,
 )
-from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp_netlink import DestroySubflow, MptcpEvent, PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
     NETLINK_NETFILTER,
@@ -35,7 +36,7 @@ from cedos.kernel.netlink import (
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
-from cedos.model import Address
+from cedos.model import Address, FlowKey
 from cedos.steer.journal.sysctls import valid
 from cedos.steer.kernel import barring_filter, iptables, nftables, routing_requests, traffic_control
 from cedos.steer.kernel.egress_wall import EgressWall
@@ -52,6 +53,8 @@ _ROUTING_GROUPS: Final = (
 # What deleting says of something that is not there.
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 # Each new connection tells of three things within some milliseconds.
+_LOOPBACK: Final = IPv4Address("127.0.0.1")
+_NO_SUBFLOW: Final = FlowKey(_LOOPBACK, 1, _LOOPBACK, 1)
 _EVENTS_TOGETHER_S: Final = 0.02
 
 
@@ -193,14 +196,12 @@ class LinuxKernel:
         return results
 
     def ours_to_steer(self, token: int) -> bool:
-        requester, family = self._path_manager()
-        try:
-            requester.dump(family.number, mptcp_netlink.addresses_request(token))
-        except TimeoutError:
-            raise
-        except OSError:
-            return False
-        return True
+        # All kernels look for a subflow only where a connection has this path manager. (Its addresses
+        # would tell, too, but before Linux 6.9 they are those of the kernel's own.)
+        (error,) = self.steer([DestroySubflow(token, _NO_SUBFLOW)])
+        if isinstance(error, TimeoutError):
+            raise error
+        return error is not None and error.errno == errno.ESRCH
 
     def sockets(self) -> list[TcpSocket]:
         if self._diag is None:

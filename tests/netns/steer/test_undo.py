@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -170,7 +171,9 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
             assert host.state() == before
             assert host.seen_tcp(4) == host.address("wlan0", 4)
             plan = "\n".join(steering.planned)
-            assert "set sysctl net.mptcp.path_manager = userspace" in plan
+            named = Path("/proc/sys/net/mptcp/path_manager").exists()  # Linux 6.15
+            takes = "path_manager = userspace" if named else "pm_type = 1"
+            assert f"set sysctl net.mptcp.{takes}" in plan
             assert "add -4 rule pref 32050 from all to 198.51.100.7/32" not in plan
             assert "to 198.51.100.7/32 iif lo lookup" in plan
             # Each thing is said once.

@@ -16,6 +16,9 @@ def say_if_closed(program: str, socket: Path | None = None) -> None:
     try:
         ControlClient(socket or directories().socket, _TIMEOUT_S).networks()
     except PrivilegeError as error:
-        say(program, CedosError(f"if a daemon runs, its rules and choices are not followed: {error}"))
+        say(
+            program,
+            CedosError(f"if a daemon runs, its rules and choices are not followed: {error}"),
+        )
     except CedosError:
         return  # none runs: nothing is missed
