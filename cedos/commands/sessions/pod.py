@@ -21,11 +21,10 @@ from cedos.commands.sessions.shared.transfers import interruptible, networks_opt
 from cedos.config.directories import directories, user_folder
 from cedos.errors import CedosError, ConfigError, TransferError, WebError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
-from cedos.files.podcasts.episode_transfer import forget, here_bytes
+from cedos.files.podcasts.episode_transfer import carried, forget, here_bytes
 from cedos.files.podcasts.feed_reading import read_feed
 from cedos.files.podcasts.fetching import EpisodeFetching
 from cedos.files.podcasts.leading_networks import LeadingNetworks
-from cedos.files.podcasts.split_file import SplitFile
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions, check
 
 _AGAIN_S: Final = 1800.0
@@ -277,7 +276,7 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 "in_time": each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s,
                 "file": each.file, "why": each.why,
                 "size_bytes": each.size_bytes or None, "here_bytes": here_bytes(each),
-                **_carried(each),
+                "bytes_by_network": carried(each).by_network, **_carried(each),
             }
             for each in book.episodes
         ]  # fmt: skip
@@ -299,18 +298,18 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
         for each in book.episodes:
             if each.podcast == name:
                 count = _carried(each)
-                carried = (
+                came = (
                     f"{size(count['unmetered_bytes'])} free, {size(count['metered_bytes'])} metered"
                 )
                 if count["earlier_bytes"]:
-                    carried += f", {size(count['earlier_bytes'])} earlier"
+                    came += f", {size(count['earlier_bytes'])} earlier"
                 by = datetime.fromtimestamp(each.by_unix_s)
                 what = {
                     EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}{_last_try(each)}",
                     EpisodeState.HERE: "here",
                     EpisodeState.REFUSED: each.why,
                 }[each.state]
-                click.echo(plain(f"  {each.title}: {what}; {carried}"))
+                click.echo(plain(f"  {each.title}: {what}; {came}"))
 
 
 def _here(each: EpisodeRecord) -> str:
@@ -321,9 +320,13 @@ def _here(each: EpisodeRecord) -> str:
 
 def _carried(each: EpisodeRecord) -> dict[str, int]:
     """By kind of network; of what came `earlier` nobody knows that any more."""
-    unmetered, metered = SplitFile(each).counts()
-    earlier = max(here_bytes(each) - unmetered - metered, 0)
-    return {"unmetered_bytes": unmetered, "metered_bytes": metered, "earlier_bytes": earlier}
+    noted = carried(each)
+    total = sum(noted.by_network.values())
+    return {
+        "unmetered_bytes": max(total - noted.metered_bytes, 0),
+        "metered_bytes": noted.metered_bytes,
+        "earlier_bytes": max(here_bytes(each) - total, 0),
+    }
 
 
 def _last_try(each: EpisodeRecord) -> str:

@@ -210,7 +210,9 @@ class EpisodeFetching:
                 leading = partial(lambda name: self._leading.get(name, []), host)
                 self._transfers.append(
                     EpisodeTransfer(
-                        record, host, self._retries_of(record), leading, self._changed.set
+                        *(record, host, self._retries_of(record), leading),
+                        changed=self._changed.set,
+                        keep=self._book.save,
                     )
                 )
         self._transfers.sort(key=lambda each: each.record.by_unix_s)
