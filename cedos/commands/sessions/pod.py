@@ -112,9 +112,10 @@ def command(
     --add reads the feed once: what is none, or is not there, is refused; where its server or the network
     is away, that is said, and it is kept.
 
-    An episode that does not come is tried again, after pauses that grow to five minutes; the others come
-    meanwhile. Without --stay it is left to the next run once all that are left were tried four times in
-    vain. While no network leads there, nothing is tried, and all wait.
+    An episode that does not come is tried again until its deadline, after pauses that grow to an hour;
+    the others come meanwhile, and `cedos transfers` says when it is tried again and why. Without --stay
+    it is left to the next run once its deadline has passed and it was tried four times in vain. While
+    no network leads there, nothing is tried, and all wait.
     """
     subscriptions = Subscriptions()
     if sum((add is not None, remove is not None, listed)) > 1:

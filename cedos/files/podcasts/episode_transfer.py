@@ -23,7 +23,7 @@ from cedos.session.io.links import Egress
 class EpisodeTransfer:
     """Told of to the daemon (without one: to a table of this process's own) while it is wanted.
 
-    While it is in its pause it is not in that table, where it would have the turn of others.
+    In its pause it stays in that table, but has no turn there, which is the others'.
 
     Args:
         retries: when it may be tried again; told of each attempt.
@@ -59,23 +59,25 @@ class EpisodeTransfer:
         self._attempt: asyncio.Task[None] | None = None
         self._following: FollowedTransfer | None = None
         self._follow: asyncio.Task[None] | None = None
-        self._leaves = False
+        self._paused = False
 
     @property
     def turn(self) -> TurnMessage | None:
         """What it may do now; None: that is being asked, or it is in its pause."""
-        if self._following is None or self._leaves:
+        if self._following is None or self.retries.again_unix_s is not None:
             return None
         return self._following.turn
 
     def follow(self) -> None:
-        """Has it in the table, unless it is in its pause."""
-        if self._following is None and not self.retries.waits:
-            self._leaves = False
+        """Has it in the table, and its pause ended there once that is over."""
+        if self._following is None:
             self._following = FollowedTransfer(
                 directories().socket, self._report, self._metered, self._on_change
             )
             self._follow = asyncio.get_running_loop().create_task(self._following.run())
+        elif self._paused and self.retries.again_unix_s is None:
+            self._paused = False
+            self._following.tell_soon()
 
     def begin(
         self, egress: Egress, proxy: str | None, done: Callable[[TransferError | None, float], None]
@@ -96,21 +98,11 @@ class EpisodeTransfer:
         Whether the daemon knows.
         """
         await self.stop()
-        if self._following is not None and not self._leaves:
-            return await self._leave(wanted=wanted)
-        if self._follow is not None:
-            await _cancelled(self._follow)
-        if not wanted:
-            return await asyncio.to_thread(forget, self.record)
-        await asyncio.to_thread(followed_transfer.tell, directories().socket, self._report())
-        return True
-
-    async def _leave(self, *, wanted: bool = False) -> bool:
-        """Out of the table, but of the daemon's where it is `wanted`; whether the daemon knows."""
         following, follow = self._following, self._follow
         if following is None or follow is None:
-            return False
-        self._leaves = True  # until it is followed again
+            return wanted
+        if wanted:
+            following.leave()
         knows = wanted or await following.end(patient=False)
         await _cancelled(follow)
         self._following = self._follow = None
@@ -153,8 +145,9 @@ class EpisodeTransfer:
         self.failed_over = egress.interface if failed is not None else ""
         took_s = max(time.monotonic() - began_s, 1e-3)
         done(failed, 8.0 * total / took_s)
-        if self.retries.waits:
-            await self._leave()
+        if self.retries.again_unix_s is not None and self._following is not None:
+            self._paused = True
+            self._following.tell_soon()
         self._attempt = None
         self._on_change()
 
@@ -177,6 +170,8 @@ class EpisodeTransfer:
             deadline_unix_s=self.record.by_unix_s,
             used_bytes=self._used,
             all_bytes=self.record.by_network,
+            why=self.record.why[:300],
+            again_unix_s=self.retries.again_unix_s,
         )
 
 
