@@ -16,7 +16,7 @@ from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
-from cedos.commands.sessions.shared.sources import Source, SourceType
+from cedos.commands.sessions.shared.sources import SOURCE, Source
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
@@ -28,7 +28,7 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.web_target import FORM_VALUE, HeaderType, Method, WebTarget
+from cedos.commands.sessions.shared.web_target import FORM_VALUE, HEADERS, Method, WebTarget
 from cedos.errors import CedosError
 from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting
@@ -80,7 +80,7 @@ _BEYOND_S: Final = 86_400.0
     "files", nargs=-1, required=True, metavar="FILE...",
     type=click.Path(path_type=Path, exists=True),
 )  # fmt: skip
-@click.argument("to", type=SourceType(), metavar="HOST[:PORT]/PATH|URL")
+@click.argument("to", type=SOURCE, metavar="HOST[:PORT]/PATH|URL")
 @click.option("-r", "--recursive", is_flag=True, help="Send folders, with all that is in them.")
 @click.option(
     "--via", type=click.Choice(["gateway"]),
@@ -92,7 +92,7 @@ _BEYOND_S: Final = 86_400.0
     help="With --via: the request.  [default: PUT; POST with --form]",
 )  # fmt: skip
 @click.option(
-    "-H", "--header", "headers", type=HeaderType(), multiple=True, metavar="NAME: VALUE|@FILE",
+    "-H", "--header", "headers", type=HEADERS, multiple=True, metavar="NAME: VALUE|@FILE",
     help="With --via: one more header, or all lines of a file; may be repeated.",
 )  # fmt: skip
 @click.option(
