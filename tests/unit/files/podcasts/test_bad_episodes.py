@@ -134,10 +134,11 @@ async def test_a_server_that_is_back_before_the_deadline_is_in_time(
     monkeypatch.setattr(retries, "_LONGEST_S", 0.1)
     listener = Listener(tmp_path, server.url("status/503"))
     running = asyncio.create_task(listener.run())
-    while server.requests["status/503"] < 6:  # it was given up after four
-        await asyncio.sleep(0.02)
-    server.files["status/503"] = AUDIO
-    await running
+    async with asyncio.timeout(20.0):
+        while server.requests["status/503"] < 6:  # it was given up after four
+            await asyncio.sleep(0.02)
+        server.files["status/503"] = AUDIO
+        await running
     assert listener.states == [EpisodeState.HERE]
     assert (listener.fetching.missing, listener.wrong) == (0, [])
 
