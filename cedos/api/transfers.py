@@ -35,6 +35,8 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         all_bytes: by interface, in all, as far as the program knows: more than was told where it, or the
             daemon, was killed.
         ended: it is done, or given up for good.
+        why: what went wrong when it was tried last; `again_unix_s`: in its pause until then, it takes no
+            turn; None: it is in none.
         said_s: when, by the host's monotonic clock: what was said before its end counts no more.
         seen: the serial of the answer that it has; it waits up to `wait_s` for another one.
     """
@@ -50,6 +52,8 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     all_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
     lasted_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     ended: bool = False
+    why: _Text = ""
+    again_unix_s: Annotated[float, Meta(ge=0, le=1e11)] | None = None
     said_s: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
     wait_s: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
     seen: _Text = ""
@@ -93,6 +97,8 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
 
     `earlier_bytes` of what is done came nobody knows over which networks.
     `wakes_unix_s`: this host, should it sleep, is woken then, for this transfer first.
+    `why`: what went wrong when it was tried last; `again_unix_s`: when it is tried again, None: now, or
+    when it is its turn.
     """
 
     key: str
@@ -108,6 +114,8 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     running: bool
     turn: TurnMessage
     wakes_unix_s: float | None = None
+    why: str = ""
+    again_unix_s: float | None = None
 
     @classmethod
     def of(
@@ -133,6 +141,8 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
             running=running,
             turn=turn,
             wakes_unix_s=wakes_unix_s,
+            why=transfer.why,
+            again_unix_s=transfer.again_unix_s,
         )
 
 

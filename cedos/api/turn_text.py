@@ -70,6 +70,12 @@ def instant(unix_s: float, now: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
 
 
+def at_instant(unix_s: float, now: datetime) -> str:
+    """As `instant`, to stand behind a verb: `at 17:42`, `tomorrow 8:00`."""
+    text = instant(unix_s, now)
+    return f"at {text}" if text[0].isdigit() else text
+
+
 def _before(turn: TurnMessage, deadline_unix_s: float) -> str:
     """How long before its deadline a metered network begins: the minute alone may be the same."""
     assert turn.begin_unix_s is not None
@@ -99,8 +105,7 @@ def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
         why = "Wi-Fi alone may be too late" if turn.free_up else "waiting longer may be too late"
         return f"over {over}: {why}"
     if spare and turn.begin_unix_s is not None:
-        at = instant(turn.begin_unix_s, now)
-        at = f"at {at}" if at[0].isdigit() else at
+        at = at_instant(turn.begin_unix_s, now)
         joins = f"would join{' again' * turn.begun} {at}"
         return f"over {over}, {spare} {joins}{_before(turn, deadline_unix_s)}"
     return f"over {over}"

@@ -1,15 +1,31 @@
-"""A turn of the table as a message."""
+"""What the table of transfers takes and gives, as messages."""
 
 from collections.abc import Sequence
 from math import isfinite
 from typing import Final
 
-from cedos.api.transfers import TurnMessage
+from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.transfer_table import TransferTable
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 
 _ASKED_BYTES: Final = 10_000
 """Its size was asked for over each network: that is less."""
+
+
+def told_transfer(report: TransferReport, uid: int) -> TableTransfer:
+    """The transfer of a user's program, as that tells of it."""
+    return TableTransfer(
+        report.key,
+        uid,
+        report.name,
+        report.server,
+        report.direction,
+        report.size_bytes,
+        report.done_bytes,
+        report.deadline_unix_s,
+        report.why,
+        report.again_unix_s,
+    )
 
 
 def seen_turn(

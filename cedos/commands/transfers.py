@@ -13,7 +13,7 @@ import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.transfers import PlayingMessage, TransferInTable
-from cedos.api.turn_text import instant, sentence
+from cedos.api.turn_text import at_instant, instant, lateness, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
@@ -45,6 +45,7 @@ def command(as_json: bool) -> None:
     more over which, as it was killed, or brought without --by). Below each stands what it waits for or
     does, when a metered network must begin if Wi-Fi brings no more, and when it is expected to be done:
     in nine of ten cases between the two times in brackets. What may be late says so first.
+    An episode that did not come says why, and when it is tried again.
 
     Metered networks wait for as long as that risks no deadline by more than 1 % (0.1 % in its last two
     minutes). A transfer whose program does not run waits for it to be started again: the same command
@@ -145,9 +146,16 @@ def _waiting(each: PlayingMessage) -> str:
 
 def _why(each: TransferInTable, now: datetime) -> str:
     if not each.running:
+        last = f"; last tried in vain: {each.why}" if each.why else ""
         if now.timestamp() > each.deadline_unix_s:
-            return "late, and its program does not run: the same command, given again, goes on"
-        return "its program does not run: it waits until the same command is given again"
+            return (
+                f"late, and its program does not run: the same command, given again, goes on{last}"
+            )
+        return f"its program does not run: it waits until the same command is given again{last}"
+    if each.again_unix_s is not None:
+        late = lateness(each.turn, each.deadline_unix_s, now)
+        again = f"tried again {at_instant(each.again_unix_s, now)}"
+        return "; ".join(filter(None, (late, each.why, again)))
     text = sentence(each.turn, each.deadline_unix_s, now)
     if each.wakes_unix_s is not None:
         text += f"; this host, if it sleeps, wakes for it at {instant(each.wakes_unix_s, now)}"

@@ -14,13 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from cedos.errors import TransferBusyError, TransferError
+from cedos.files.part_note import NotedBytes, PartNote, PartOf
 from cedos.kernel import own_file
 
 _READ_AT_ONCE: Final = 1 << 20
-_LONGEST_NOTE: Final = 1 << 20
 _BUSY_S: Final = 5.0
 _LOOK_S: Final = 0.05
 
@@ -43,15 +41,6 @@ def _why(error: OSError) -> str | None:
     return error.strerror
 
 
-class _Note(msgspec.Struct):
-    """What the part is a part of; `by_network`: bytes that came, by interface, as far as is known."""
-
-    source: str
-    version: str
-    size: int
-    by_network: dict[str, int] = {}
-
-
 class Partial:
     """The part on this disk, locked against other programs.
 
@@ -68,13 +57,14 @@ class Partial:
             raise TransferError(f"{target} is there already; it is not overwritten")
         self.target = target
         self.path = target.with_name(target.name + ".part")
-        self._note_path = target.with_name(target.name + ".part.json")
+        self._note = PartNote(target)
         self._source = source
         self.have = 0
         self.version = ""
         self.by_network: Mapping[str, int] = {}
         self.replaces = False
-        self._note: _Note | None = None
+        self._before = NotedBytes()
+        self._noted: NotedBytes | None = None
         try:
             # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
             with suppress(FileNotFoundError):
@@ -105,14 +95,15 @@ class Partial:
             return False
 
     def _read_note(self) -> None:
-        try:
-            note = msgspec.json.decode(own_file.read(self._note_path, _LONGEST_NOTE), type=_Note)
-        except (OSError, msgspec.MsgspecError):
+        found = self._note.read()
+        if found is None:
             return
+        part_of, noted = found
         have = os.fstat(self._number).st_size
-        self.replaces = have > 0 and note.source != self._source
-        if note.source == self._source and 0 < have <= note.size:
-            self.have, self.version, self.by_network = have, note.version, note.by_network
+        self.replaces = have > 0 and part_of.source != self._source
+        if part_of.source == self._source and 0 < have <= part_of.size:
+            self.have, self.version = have, part_of.version
+            self._before, self.by_network = noted, noted.by_network
             at = 0
             while piece := os.pread(self._number, min(_READ_AT_ONCE, have - at), at):
                 self._digest.update(piece)
@@ -125,27 +116,23 @@ class Partial:
         try:
             if start == 0:
                 os.ftruncate(self._number, 0)
-                self.have, self._digest, self.by_network = 0, hashlib.sha256(), {}
+                self.have, self._digest = 0, hashlib.sha256()
+                self._before, self._noted, self.by_network = NotedBytes(), None, {}
             self.version = version
-            noted = self._note.by_network if start and self._note is not None else self.by_network
-            self._write_note(_Note(self._source, version, size, dict(noted)))
+            noted = self._noted or self._before
+            self._note.write(PartOf(self._source, version, size), noted)
+            self._noted = noted
         except OSError as error:
             raise TransferError(f"{self.path}: {error.strerror}") from error
 
-    def note_networks(self, by_network: Mapping[str, int]) -> None:
+    def note_networks(self, by_network: Mapping[str, int], metered_bytes: int = 0) -> None:
         """What has come over each in all, for who goes on after a crash; nothing depends on it."""
-        note = self._note  # None: nothing has come yet, or the file is whole
-        if note is not None and note.by_network != by_network:
+        noted = NotedBytes(dict(by_network), metered_bytes)
+        # (None: nothing has come yet, or the file is whole.)
+        if self._noted is not None and self._noted != noted:
             with suppress(OSError):
-                self._write_note(_Note(note.source, note.version, note.size, dict(by_network)))
-
-    def _write_note(self, note: _Note) -> None:
-        draft = self._note_path.with_name(self._note_path.name + ".new")
-        draft.unlink(missing_ok=True)
-        with os.fdopen(own_file.create(draft), "wb") as written:
-            written.write(msgspec.json.encode(note))
-        draft.replace(self._note_path)
-        self._note = note
+                self._note.write_bytes(noted)
+                self._noted = noted
 
     def write(self, data: Any) -> None:
         """The next bytes.
@@ -182,8 +169,8 @@ class Partial:
                 if self.target.exists():
                     raise
                 self.path.rename(self.target)
-            self._note_path.unlink(missing_ok=True)
-            self._note = None
+            self._note.remove()
+            self._noted = None
         except OSError as error:
             raise TransferError(f"{self.target}: {error.strerror}; {self.path} is kept") from error
 
@@ -193,10 +180,10 @@ class Partial:
 
     def close(self) -> None:
         """Lets go; an empty part is removed."""
-        self._note = None
+        self._noted = None
         if not self.have:
             self.path.unlink(missing_ok=True)
-            self._note_path.unlink(missing_ok=True)
+            self._note.remove()
         os.close(self._number)
 
 

@@ -33,6 +33,8 @@ async def fetch(
 ) -> None:
     """Until it is whole and has its name; `came` hears of bytes here and of the size.
 
+    Where no size was told, that is known when all is here; `came` hears of it before it has its name.
+
     `interface` None: as the host routes, or through the `proxy`, which then chooses.
 
     Raises:
@@ -57,6 +59,8 @@ async def fetch(
         raise failure(error) from error
     if size is not None and partial.have != size:
         raise WebError(f"the server broke off: {partial.have} of {size} bytes came")
+    if size is None:
+        came(partial.have, partial.have)
     await asyncio.to_thread(partial.finish, time.time())
 
 

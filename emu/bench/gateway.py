@@ -44,6 +44,7 @@ from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.testbed.programs.service import Service
+from emu.testbed.silence import Silence
 from emu.workloads.unmodified.clone import CloneServer
 from emu.workloads.unmodified.download import download
 from emu.workloads.unmodified.fetched_in_page import fetch_in_page
@@ -158,20 +159,8 @@ def _redirected(laptop: Laptop, *, unmetered: bool = False) -> Iterator[Cutter]:
 @contextmanager
 def _silent(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
     """What it gives lets a network die beyond its first hop; it lives again in the end."""
-    rule = ("PREROUTING", "-j", "DROP")
-    isp = Namespace(laptop.instance.namespace_name(f"{kind}-isp"))
-    told = False
-
-    def cut() -> None:
-        nonlocal told
-        isp.run("iptables", "-w", "-t", "raw", "-A", *rule)
-        told = True
-
-    try:
+    with Silence(laptop, INTERFACES[kind]).when_told() as cut:
         yield cut
-    finally:
-        if told:
-            isp.run("iptables", "-w", "-t", "raw", "-D", *rule)
 
 
 def _plain(laptop: Laptop, kind: NetworkKind) -> Contender:

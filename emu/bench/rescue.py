@@ -16,17 +16,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
-from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
+from emu.testbed.silence import Silence
 
 NAME = "rescue"
 
@@ -222,26 +222,11 @@ class Bench:
             cut()
             yield
 
-    @contextmanager
     def cut_when_told(
         self, interface: str, *, back_only: bool = False
-    ) -> Iterator[Callable[[], None]]:
+    ) -> AbstractContextManager[Callable[[], None]]:
         """The same from the moment on in which what it gives is called."""
-        kind = next(kind for kind, name in INTERFACES.items() if name == interface)
-        isp = Namespace(self.laptop.instance.namespace_name(f"{kind}-isp"))
-        rule = ("PREROUTING", *(("-i", "up0") if back_only else ()), "-j", "DROP")
-        told = False
-
-        def cut() -> None:
-            nonlocal told
-            isp.run("iptables", "-w", "-t", "raw", "-A", *rule)
-            told = True
-
-        try:
-            yield cut
-        finally:
-            if told:
-                isp.run("iptables", "-w", "-t", "raw", "-D", *rule)
+        return Silence(self.laptop, interface, back_only=back_only).when_told()
 
     def trial(
         self, measured: Measured, progress: Callable[[str], None], dead_s: float = 0.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cedos.commands.console.option_types import Parsed
 from cedos.model import Direction
 from emu.console import written
 from emu.console.help import examples
@@ -18,22 +19,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Size(click.ParamType[tuple[int, Direction]]):
-    name = "bytes:direction"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, Direction]:
-        if isinstance(value, tuple):
-            return value
-        size, _, direction = str(value).partition(":")
-        try:
-            parsed = (int(float(size)), Direction(direction or "down"))
-        except ValueError:
-            self.fail(f"{value!r} is no size: write it as 3000:down or 300000:up", param, ctx)
-        if parsed[0] < 1:
-            self.fail(f"{value!r}: a transfer has at least one byte", param, ctx)
-        return parsed
+def _sized(text: str) -> tuple[int, Direction]:
+    size, _, direction = text.partition(":")
+    try:
+        n_bytes, way = int(float(size)), Direction(direction or "down")
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no size: write it as 3000:down or 300000:up") from None
+    if n_bytes < 1:
+        raise ValueError(f"{text!r}: a transfer has at least one byte")
+    return n_bytes, way
 
 
 @click.command(
@@ -61,7 +55,7 @@ class _Size(click.ParamType[tuple[int, Direction]]):
 @click.option(
     "--size",
     "sizes",
-    type=_Size(),
+    type=Parsed("bytes:direction", _sized),
     multiple=True,
     metavar="BYTES:DIRECTION",
     help="Of a transfer; may be repeated.  "

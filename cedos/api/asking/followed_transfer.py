@@ -15,10 +15,9 @@ import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.transfers import TransferReport, TurnMessage
-from cedos.api.turns import seen_turn
+from cedos.api.turns import seen_turn, told_transfer
 from cedos.errors import CedosError
 from cedos.selector.deadlines.plan import EPOCH_S
-from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.session.sockets.own_table import OWN_TABLE
 
 _WAIT_S: Final = 10.0
@@ -54,13 +53,15 @@ def tell(socket: Path, report: TransferReport) -> bool:
 class FollowedTransfer:
     """One transfer, whatever becomes of its sessions.
 
+    In a pause (`again_unix_s` of its report) it stays in the table, and has no turn.
+
     Args:
         report: what is to be told of it now; the bytes by interface in all.
         networks: interface -> whether it is metered: those that lead to its server now.
         changed: other networks may be used than before.
 
     Attributes:
-        turn: what was said last; None: nothing yet, and anything may be used.
+        turn: what was said last; None: nothing yet, or not since its pause, and anything may be used.
     """
 
     def __init__(
@@ -88,6 +89,10 @@ class FollowedTransfer:
         """Returns when there is a network that it may use."""
         await self._mine.wait()
 
+    def tell_soon(self) -> None:
+        """Its pause begins or is over: that is told at once."""
+        self._soon.set()
+
     async def run(self) -> None:
         """Until it is cancelled: tells how far it is, and takes what it may do."""
         key = self._report().key
@@ -100,30 +105,44 @@ class FollowedTransfer:
     async def _follow(self) -> None:
         while not self._ended:
             report = self._next_report()
-            by_daemon = True
+            in_pause, by_daemon = report.again_unix_s is not None, True
             try:
                 turn = await self._ask(report)
                 self._in_daemons_table = True
             except CedosError:
                 by_daemon, turn = False, self._by_own_table(report)
-            self._take(turn)
+            if in_pause:
+                self.turn = None
+                self._mine.clear()
+                if not by_daemon:
+                    self._next_begins()
+            else:
+                self._take(turn)
             # What waits is told by the daemon at once when it may begin.
-            if turn.networks or not by_daemon:
+            if in_pause or turn.networks or not by_daemon:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(EPOCH_S):
+                    async with asyncio.timeout(_WAIT_S if in_pause else EPOCH_S):
                         await self._soon.wait()
                 self._soon.clear()
+
+    def leave(self) -> None:
+        """It is wanted still, but not by this run: what waits in this process has its turn.
+
+        Of the daemon's table it is as a program that was killed.
+        """
+        self._ended = True
+        key = self._report().key
+        _followed.pop(key, None)
+        OWN_TABLE.ended(key, self._networks())
+        self._next_begins()
 
     async def end(self, *, patient: bool = True) -> bool:
         """It is here, or is given up for good: nobody waits for it any more.
 
         Whether a daemon that knew of it has heard that; `patient`: waits for one that begins anew.
         """
-        self._ended = True
+        self.leave()
         report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
-        _followed.pop(report.key, None)
-        OWN_TABLE.ended(report.key, self._networks())
-        self._next_begins()
         until_s = time.monotonic() + (_RESTARTS_S if patient and self._in_daemons_table else 0.0)
         while True:
             try:
@@ -144,7 +163,7 @@ class FollowedTransfer:
             if count > self._used.get(name, 0)
         }
         self._used, lasted_s, self._told_s = dict(report.used_bytes), now - self._told_s, now
-        waits = self.turn is not None and not self.turn.networks
+        waits = self.turn is not None and not self.turn.networks and report.again_unix_s is None
         return msgspec.structs.replace(
             report,
             used_bytes=used,
@@ -191,18 +210,10 @@ class FollowedTransfer:
             raise
 
     def _by_own_table(self, report: TransferReport) -> TurnMessage:
-        transfer = TableTransfer(
-            report.key,
-            0,
-            report.name,
-            report.server,
-            report.direction,
-            report.size_bytes,
-            report.done_bytes,
-            report.deadline_unix_s,
-        )
         try:
-            OWN_TABLE.told(transfer, report.used_bytes, report.lasted_s, self._networks())
+            OWN_TABLE.told(
+                told_transfer(report, 0), report.used_bytes, report.lasted_s, self._networks()
+            )
         except ValueError:  # too many: it goes as if it could not wait
             return TurnMessage(networks=tuple(self._networks()))
         return seen_turn(OWN_TABLE.table, report.key, time.monotonic(), time.time())

@@ -3,7 +3,7 @@
 import socket
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -28,51 +28,38 @@ KEY_TEXT: Final = Parsed("key", keys.from_text)
 """A public key: the 43 characters that its owner's program prints."""
 
 
-class ListenAddressType(click.ParamType[tuple[str, int]]):
+def listen_address(text: str, example: int = FILES_PORT) -> tuple[str, int]:
+    """Address (empty: all) and port. ValueError: it is none; at port `example` would be right."""
+    found = host_and_port(text if ":" in text else f":{text}")
+    if found is not None and found[0]:
+        try:
+            ip_address(found[0])
+        except ValueError:
+            found = None
+    if found is None or found[1] is None:
+        right = f"{example}, 192.0.2.1:{example} or [2001:db8::1]:{example}"
+        raise ValueError(f"{text!r} is not {right}")
+    return found[0], found[1]
+
+
+def listen_address_at(example: int) -> Parsed[tuple[str, int]]:
     """Where to listen: `7008` (at all addresses), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
-
-    name = "[address:]port"
-
-    def __init__(self, example: int = FILES_PORT) -> None:
-        self._example = example
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Address (empty: all) and port."""
-        if isinstance(value, tuple):
-            return value
-        found = host_and_port(value if ":" in value else f":{value}")
-        if found is not None and found[0]:
-            try:
-                ip_address(found[0])
-            except ValueError:
-                found = None
-        if found is None or found[1] is None:
-            port = self._example
-            right = f"{port}, 192.0.2.1:{port} or [2001:db8::1]:{port}"
-            self.fail(f"{value!r} is not {right}", param, ctx)
-        return found[0], found[1]
+    return Parsed("[address:]port", lambda text: listen_address(text, example))
 
 
-class HostAddressType(click.ParamType[tuple[str, int]]):
-    """Where a host is: `gw.example.org` (at the usual port), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
+LISTEN_ADDRESS: Final = listen_address_at(FILES_PORT)
 
-    name = "host[:port]"
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+def host_address_at(port: int) -> Parsed[tuple[str, int]]:
+    """Where a host is: `gw.example.org` (at this port), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Host and port."""
-        if isinstance(value, tuple):
-            return value
-        found = host_and_port(value)
+    def parse(text: str) -> tuple[str, int]:
+        found = host_and_port(text)
         if found is None or not found[0] or any(each in found[0] for each in "@/[],"):
-            self.fail(f"{value!r} is not gw.example.org or gw.example.org:{self._port}", param, ctx)
-        return found[0], found[1] or self._port
+            raise ValueError(f"{text!r} is not gw.example.org or gw.example.org:{port}")
+        return found[0], found[1] or port
+
+    return Parsed("host[:port]", parse)
 
 
 def host_and_port(text: str) -> tuple[str, int | None] | None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import structlog
@@ -22,7 +22,7 @@ from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.pipes import Input, Output
-from cedos.commands.console.servers import ListenAddressType, interfaces
+from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
 from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
 from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
 from cedos.config.directories import directories
@@ -62,35 +62,25 @@ _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
-class FarEnd(click.ParamType[tuple[str, int]]):
+def _far_end(text: str) -> tuple[str, int]:
     """`intranet:80`, `[2001:db8::1]:22`."""
-
-    name = "host:port"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        try:
-            host, port = authority(value)
-        except RefusedError:
-            host, port = "", None
-        if port is None:
-            self.fail(f"{value!r} is not a destination such as intranet:80", param, ctx)
-        return host, port
+    try:
+        host, port = authority(text)
+    except RefusedError:
+        host, port = "", None
+    if port is None:
+        raise ValueError(f"{text!r} is not a destination such as intranet:80")
+    return host, port
 
 
-class UserType(click.ParamType[int]):
-    """A user's name or number."""
-
-    name = "user"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return pwd.getpwnam(value).pw_uid
-        except KeyError:
-            if not value.isdecimal() or int(value) >= 1 << 32:
-                self.fail(f"there is no user {value!r} here", param, ctx)
-            return int(value)
+def _user(text: str) -> int:
+    """By name or number."""
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except KeyError:
+        if not text.isdecimal() or int(text) >= 1 << 32:
+            raise ValueError(f"there is no user {text!r} here") from None
+        return int(text)
 
 
 def _place(text: str) -> Place:
@@ -113,19 +103,12 @@ def _direct(text: str) -> Place | str:
         raise ValueError(f"{error}, nor udp") from None
 
 
-class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
+def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     """`8080:intranet:80`, `127.0.0.2:8080:[2001:db8::1]:80`."""
-
-    name = "[address:]port:host:port"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[str, int], tuple[str, int]]:
-        match = _FORWARDING.fullmatch(value)
-        if match is None:
-            self.fail(f"{value!r} is not a forwarding such as 8080:intranet:80", param, ctx)
-        listen = ListenAddressType(8080).convert(match[1], param, ctx)
-        return listen, FarEnd().convert(match[2], param, ctx)
+    match = _FORWARDING.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a forwarding such as 8080:intranet:80")
+    return listen_address(match[1], 8080), _far_end(match[2])
 
 
 @click.command(
@@ -175,22 +158,22 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
     files=[("~/.config/cedos/gateway.toml", "The gateway that was joined (`cedos join`).")],
 )
 @click.option(
-    "-D", "--proxy", "proxies", type=ListenAddressType(PORT), multiple=True, metavar="[ADDRESS:]PORT",
+    "-D", "--proxy", "proxies", type=listen_address_at(PORT), multiple=True, metavar="[ADDRESS:]PORT",
     help=f"Where programs find the proxy; may be repeated.  [default: {PORT} on loopback, unless -L,"
     " -W or --redirect is given]",
 )  # fmt: skip
 @click.option(
-    "-L", "--local", "locals_", type=Forwarding(), multiple=True,
+    "-L", "--local", "locals_", type=Parsed("[address:]port:host:port", _forwarding), multiple=True,
     help="What connects here reaches that host's port, as the gateway sees it; may be repeated.",
 )  # fmt: skip
 @click.option(
     "-W",
     "--stdio",
-    type=FarEnd(),
+    type=Parsed("host:port", _far_end),
     help="Join standard input and output with that host's port, as ssh's ProxyCommand wants it.",
 )
 @click.option(
-    "-r", "--redirect", "users", type=UserType(), multiple=True, metavar="USER",
+    "-r", "--redirect", "users", type=Parsed("user", _user), multiple=True, metavar="USER",
     help="Carry what this user's programs send by TCP and UDP, and look names up at the gateway,"
     " without their knowing; may be repeated. Needs root. Their QUIC is refused, so that browsers take"
     " TCP.",
@@ -213,7 +196,7 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
     " names; may be repeated.  [default: this host's own networks, private addresses and VPNs]",
 )  # fmt: skip
 @click.option(
-    "--dns", "dns", type=ListenAddressType(53), multiple=True, metavar="[ADDRESS:]PORT",
+    "--dns", "dns", type=listen_address_at(53), multiple=True, metavar="[ADDRESS:]PORT",
     help="A resolver here, on loopback, that asks the gateway's; may be repeated. Names without a dot,"
     " .local and the like, and those of search domains are looked up here.",
 )  # fmt: skip

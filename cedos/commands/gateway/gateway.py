@@ -21,9 +21,9 @@ from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import DURATION, NETWORK, SIZE, Parsed
 from cedos.commands.console.servers import (
     OWN_KEY,
-    HostAddressType,
-    ListenAddressType,
+    host_address_at,
     host_and_port,
+    listen_address_at,
     own_key_option,
 )
 from cedos.config.directories import user_folder
@@ -67,26 +67,19 @@ def _redis(text: str) -> RedisTarget:
         raise ValueError(f"it is not where a Redis is; {error}") from None
 
 
-class NodeAddressType(click.ParamType[tuple[str, int]]):
-    """An own address for other nodes: `10.0.0.1` (at the usual port), `10.0.0.1:7011`, `[fd00::1]`."""
+def _node_address(text: str) -> tuple[str, int]:
+    host, port = host_and_port(text) or ("", None)
+    try:
+        address = ip_address(host)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an address, as 10.0.0.1 or [fd00::1]:7011 is") from None
+    if address.is_unspecified or address.is_multicast or "%" in str(address):
+        raise ValueError(f"{address} is no address at which other machines reach this one")
+    return str(address), port or NODE_PORT
 
-    name = "address[:port]"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Address and port."""
-        if isinstance(value, tuple):
-            return value
-        found = host_and_port(value)
-        try:
-            address = ip_address(found[0] if found is not None else "")
-        except ValueError:
-            self.fail(f"{value!r} is not an address, as 10.0.0.1 or [fd00::1]:7011 is", param, ctx)
-        if address.is_unspecified or address.is_multicast or "%" in str(address):
-            self.fail(f"{address} is no address at which other machines reach this one", param, ctx)
-        assert found is not None
-        return str(address), found[1] or NODE_PORT
+NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
+"""An own address for other nodes: `10.0.0.1` (at the usual port), `10.0.0.1:7011`, `[fd00::1]`."""
 
 
 @click.command(
@@ -139,7 +132,7 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
     ],
 )
 @click.option(
-    "-l", "--listen", type=ListenAddressType(PORT), default=("", PORT), metavar="[ADDRESS:]PORT",
+    "-l", "--listen", type=listen_address_at(PORT), default=("", PORT), metavar="[ADDRESS:]PORT",
     help=f"Where to listen.  [default: {PORT} at all addresses]",
 )  # fmt: skip
 @click.option(
@@ -147,7 +140,7 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
     help="The name or address by which clients reach this host.  [default: an address of its own]",
 )  # fmt: skip
 @click.option(
-    "--address", "addresses", type=HostAddressType(PORT), multiple=True, metavar="HOST[:PORT]",
+    "--address", "addresses", type=host_address_at(PORT), multiple=True, metavar="HOST[:PORT]",
     help="Where another node of this gateway is, a machine with the same key: the line that is printed"
     " has it, too. May be repeated.",
 )  # fmt: skip
@@ -208,13 +201,13 @@ class NodeAddressType(click.ParamType[tuple[str, int]]):
     help="The file with Redis' password.  [default: $CEDOS_REDIS_PASSWORD]",
 )  # fmt: skip
 @click.option(
-    "--node", type=NodeAddressType(), metavar="ADDRESS[:PORT]",
+    "--node", type=NODE_ADDRESS, metavar="ADDRESS[:PORT]",
     help="An own address at which the other nodes reach this one: they carry connections of clients here"
     " that do not reach it themselves, so that a session with connections goes on. With --processes as"
     f" many ports, from this one on.  [default port: {NODE_PORT}]",
 )  # fmt: skip
 @click.option(
-    "--metrics", type=ListenAddressType(PORT + 1), metavar="[ADDRESS:]PORT",
+    "--metrics", type=listen_address_at(PORT + 1), metavar="[ADDRESS:]PORT",
     help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
 )  # fmt: skip
 @click.option(

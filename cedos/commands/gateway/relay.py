@@ -11,7 +11,7 @@ from cedos import logs
 from cedos.commands.console import render
 from cedos.commands.console.manual import Manual, json_option
 from cedos.commands.console.option_types import DURATION, NETWORK
-from cedos.commands.console.servers import ListenAddressType
+from cedos.commands.console.servers import listen_address_at
 from cedos.doctor import mptcp
 from cedos.doctor.finding import Files, Finding, FindingState
 from cedos.errors import ConfigError, HostError, PrivilegeError
@@ -54,7 +54,7 @@ from cedos.proxy.gateway.relay import PORT, Relay, RelaySettings, log
     "-l",
     "--listen",
     "listen",
-    type=ListenAddressType(PORT),
+    type=listen_address_at(PORT),
     multiple=True,
     help=f"Where clients name the relay as their proxy; may be repeated.  [default: {PORT}, unless "
     "--transparent is given]",
@@ -62,7 +62,7 @@ from cedos.proxy.gateway.relay import PORT, Relay, RelaySettings, log
 @click.option(
     "-t",
     "--transparent",
-    type=ListenAddressType(PORT),
+    type=listen_address_at(PORT),
     multiple=True,
     help="Take connections that this host diverts to this port, on their way to any server; may be "
     "repeated. MPTCP needs the port that is diverted, and TPROXY.",

@@ -3,20 +3,20 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
 from cedos.api.asking.session_choices import DaemonChooser
-from cedos.commands.console.option_types import DURATION
+from cedos.commands.console.option_types import DURATION, Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (
     KEY_TEXT,
     KNOWN_HOSTS,
+    LISTEN_ADDRESS,
     OWN_KEY,
-    ListenAddressType,
     check_save,
     interfaces,
     key_option,
@@ -43,26 +43,21 @@ _ALL_NETWORKS = "swtc"
 """A single stream is quickest over all networks; which of them it may use, a daemon says."""
 
 
-class LabelType(click.ParamType[Label]):
-    """`foreground`, `background,large`."""
+def _label(text: str) -> Label:
+    """What is not given is foreground and large: a stream of unknown length."""
+    urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
+    for word in text.split(","):
+        if word in tuple(Urgency):
+            urgency = Urgency(word)
+        elif word in tuple(Bulk):
+            bulk = Bulk(word)
+        else:
+            raise ValueError(f"{word!r} is none of foreground, background, small, large")
+    return Label(urgency, bulk)
 
-    name = "label"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Label:
-        """The label; unless given it is foreground and large: a stream of unknown length."""
-        if isinstance(value, Label):
-            return value
-        urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
-        for word in value.split(","):
-            if word in tuple(Urgency):
-                urgency = Urgency(word)
-            elif word in tuple(Bulk):
-                bulk = Bulk(word)
-            else:
-                self.fail(f"{word!r} is none of foreground, background, small, large", param, ctx)
-        return Label(urgency, bulk)
+LABEL: Final = Parsed("label", _label)
+"""`foreground`, `background,large`."""
 
 
 @click.command(
@@ -98,7 +93,7 @@ class LabelType(click.ParamType[Label]):
 )
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
-@click.option("-l", "--listen", "listen_at", type=ListenAddressType(), help="Wait for one session.")
+@click.option("-l", "--listen", "listen_at", type=LISTEN_ADDRESS, help="Wait for one session.")
 @key_option
 @save_option
 @own_key_option
@@ -114,7 +109,7 @@ class LabelType(click.ParamType[Label]):
     "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
 )  # fmt: skip
 @click.option(
-    "--label", type=LabelType(), default="foreground,large", show_default=True,
+    "--label", type=LABEL, default="foreground,large", show_default=True,
     help="foreground or background, small or large: what goes first, and over which network.",
 )  # fmt: skip
 @click.option(

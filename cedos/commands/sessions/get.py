@@ -21,7 +21,7 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.closed_daemon import say_if_closed
-from cedos.commands.sessions.shared.sources import Source, SourceType
+from cedos.commands.sessions.shared.sources import SOURCE, Source
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
@@ -103,7 +103,7 @@ _PLAYED_PIECE: Final = 1 << 14
         KNOWN_HOSTS,
     ],
 )
-@click.argument("sources", nargs=-1, type=SourceType(), metavar="HOST[:PORT]/PATH|URL...")
+@click.argument("sources", nargs=-1, type=SOURCE, metavar="HOST[:PORT]/PATH|URL...")
 @click.option(
     "-o", "--output", "wanted", default=".",
     help="A folder, or for one file its name; what ends with / is a folder, and is made. - is standard "

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from cedos.api.asking.session_choices import DaemonChooser
@@ -22,11 +23,10 @@ from cedos.commands.sessions.shared.transfers import interruptible, networks_opt
 from cedos.config.directories import directories, user_folder
 from cedos.errors import CedosError, ConfigError, TransferError, WebError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
-from cedos.files.podcasts.episode_transfer import forget, here_bytes
+from cedos.files.podcasts.episode_transfer import carried, forget, here_bytes
 from cedos.files.podcasts.feed_reading import read_feed
 from cedos.files.podcasts.fetching import EpisodeFetching
 from cedos.files.podcasts.leading_networks import LeadingNetworks
-from cedos.files.podcasts.split_file import SplitFile
 from cedos.files.podcasts.subscriptions import Subscription, Subscriptions, check
 
 _AGAIN_S: Final = 1800.0
@@ -114,9 +114,10 @@ def command(
     --add reads the feed once: what is none, or is not there, is refused; where its server or the network
     is away, that is said, and it is kept.
 
-    An episode that does not come is tried again, after pauses that grow to five minutes; the others come
-    meanwhile. Without --stay it is left to the next run once all that are left were tried four times in
-    vain. While no network leads there, nothing is tried, and all wait.
+    An episode that does not come is tried again until its deadline, after pauses that grow to an hour;
+    the others come meanwhile, and `cedos transfers` says when it is tried again and why. Without --stay
+    it is left to the next run once its deadline has passed and it was tried four times in vain. While
+    no network leads there, nothing is tried, and all wait.
     """
     subscriptions = Subscriptions()
     if sum((add is not None, remove is not None, listed)) > 1:
@@ -136,32 +137,16 @@ def command(
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         name = name or urlsplit(add).hostname or "podcast"
-        known = subscriptions.free(name, add)
-        if known is not None:
-            by, keep = by if "by" in given else known.by, keep if "keep" in given else known.keep
-            said = "changed; "
-            _add(name, Subscription(add, by, keep), None)
-        else:
-            away = _look_once(add, leading(), proxy)
-            _add(name, Subscription(add, by, keep), away)
-            said = ""
-            if away is not None:
-                kept = "it is kept, and read at the next look"
-                say("cedos-pod", WebError(f"{name}: it could not be read now: {away}; {kept}"))
+        said = _subscribe(name, Subscription(add, by, keep), given, leading, proxy)
         if not quiet:
             after = (
                 "`cedos-pod` brings its newest episodes now, `cedos-pod --stay` also those to come"
             )
-            click.echo(f"{name}: {said}new episodes shall be here by {by}; {after}", err=as_json)
+            click.echo(f"{said}; {after}", err=as_json)
         return
     book = EpisodeBook(_state())
     if remove is not None:
-        subscriptions.remove(remove)
-        for each in book.wanted():
-            if each.podcast == remove:
-                forget(each)
-        book.forget(remove)
-        book.save()
+        _unsubscribe(remove, subscriptions, book)
         return
     if listed:
         _list(subscriptions.all(), book, as_json)
@@ -181,51 +166,93 @@ def command(
         leading(),
         lambda text: say("cedos-pod", TransferError(text)),
     )
-    status = 0
-
-    async def look_at(title: str, each: Subscription) -> bool:
-        nonlocal status
-        try:
-            new = await fetching.update(title, each)
-        except ConfigError:
-            raise
-        except CedosError as error:
-            status = 1
-            say("cedos-pod", type(error)(f"{title}: {error}"))
-            return False
-        told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
-        return True
-
-    async def look() -> bool:
-        """Reads the feeds, as one whose server is silent shall not keep the others; whether all came."""
-        known = subscriptions.all()
-        return all(await asyncio.gather(*(look_at(*each) for each in known.items())))
-
-    async def keep_looking() -> None:
-        while True:
-            pause_s = _AGAIN_S if await look() else _FAILED_S
-            await asyncio.sleep(pause_s)
-
-    async def run() -> None:
-        if not stay:
-            await look()
-            await fetching.run()
-            return
-        tasks = [asyncio.ensure_future(each) for each in (keep_looking(), fetching.run(stay=True))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
+    looks = _Looks(subscriptions, fetching, told)
     try:
-        interruptible(run())
+        interruptible(_bring(looks, fetching, stay=stay))
     finally:
         fetching.close()
     if as_json:
         _list(subscriptions.all(), book, as_json)
-    click.get_current_context().exit(status or int(fetching.missing > 0))
+    click.get_current_context().exit(int(looks.failed or fetching.missing > 0))
+
+
+class _Looks:
+    """Reads the feeds; `failed`: one of them did not come."""
+
+    def __init__(
+        self, subscriptions: Subscriptions, fetching: EpisodeFetching, told: Callable[[str], None]
+    ) -> None:
+        self._subscriptions, self._fetching, self._told = subscriptions, fetching, told
+        self.failed = False
+
+    async def once(self) -> bool:
+        """All at once, as one whose server is silent shall not keep the others; whether all came."""
+        known = self._subscriptions.all()
+        return all(await asyncio.gather(*(self._at(*each) for each in known.items())))
+
+    async def again_and_again(self) -> None:
+        while True:
+            pause_s = _AGAIN_S if await self.once() else _FAILED_S
+            await asyncio.sleep(pause_s)
+
+    async def _at(self, title: str, each: Subscription) -> bool:
+        try:
+            new = await self._fetching.update(title, each)
+        except ConfigError:
+            raise
+        except CedosError as error:
+            self.failed = True
+            say("cedos-pod", type(error)(f"{title}: {error}"))
+            return False
+        self._told(f"{title}: {new} new episode{'s' * (new != 1)}, wanted by {each.by}")
+        return True
+
+
+async def _bring(looks: _Looks, fetching: EpisodeFetching, *, stay: bool) -> None:
+    if not stay:
+        await looks.once()
+        await fetching.run()
+        return
+    both = (looks.again_and_again(), fetching.run(stay=True))
+    tasks = [asyncio.ensure_future(each) for each in both]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _subscribe(
+    name: str,
+    wanted: Subscription,
+    given: list[str],
+    leading: Callable[[], LeadingNetworks],
+    proxy: str | None,
+) -> str:
+    """Takes a subscription, or changes what was `given` of one; says what is so from now on."""
+    known = Subscriptions().free(name, wanted.url)
+    if known is not None:
+        kept = {each: getattr(known, each) for each in ("by", "keep") if each not in given}
+        wanted = msgspec.structs.replace(wanted, **kept)
+        _add(name, wanted, None)
+    else:
+        away = _look_once(wanted.url, leading(), proxy)
+        _add(name, wanted, away)
+        if away is not None:
+            later = "it is kept, and read at the next look"
+            say("cedos-pod", WebError(f"{name}: it could not be read now: {away}; {later}"))
+    changed = "" if known is None else "changed; "
+    return f"{name}: {changed}new episodes shall be here by {wanted.by}"
+
+
+def _unsubscribe(name: str, subscriptions: Subscriptions, book: EpisodeBook) -> None:
+    subscriptions.remove(name)
+    for each in book.wanted():
+        if each.podcast == name:
+            forget(each)
+    book.forget(name)
+    book.save()
 
 
 def _look_once(url: str, networks: LeadingNetworks, proxy: str | None) -> WebError | None:
@@ -280,7 +307,7 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
                 "in_time": each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s,
                 "file": each.file, "why": each.why,
                 "size_bytes": each.size_bytes or None, "here_bytes": here_bytes(each),
-                **_carried(each),
+                "bytes_by_network": carried(each).by_network, **_carried(each),
             }
             for each in book.episodes
         ]  # fmt: skip
@@ -302,18 +329,18 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
         for each in book.episodes:
             if each.podcast == name:
                 count = _carried(each)
-                carried = (
+                came = (
                     f"{size(count['unmetered_bytes'])} free, {size(count['metered_bytes'])} metered"
                 )
                 if count["earlier_bytes"]:
-                    carried += f", {size(count['earlier_bytes'])} earlier"
+                    came += f", {size(count['earlier_bytes'])} earlier"
                 by = datetime.fromtimestamp(each.by_unix_s)
                 what = {
                     EpisodeState.WANTED: f"{_here(each)}wanted by {by:%a %H:%M}{_last_try(each)}",
                     EpisodeState.HERE: "here",
                     EpisodeState.REFUSED: each.why,
                 }[each.state]
-                click.echo(plain(f"  {each.title}: {what}; {carried}"))
+                click.echo(plain(f"  {each.title}: {what}; {came}"))
 
 
 def _here(each: EpisodeRecord) -> str:
@@ -324,9 +351,13 @@ def _here(each: EpisodeRecord) -> str:
 
 def _carried(each: EpisodeRecord) -> dict[str, int]:
     """By kind of network; of what came `earlier` nobody knows that any more."""
-    unmetered, metered = SplitFile(each).counts()
-    earlier = max(here_bytes(each) - unmetered - metered, 0)
-    return {"unmetered_bytes": unmetered, "metered_bytes": metered, "earlier_bytes": earlier}
+    noted = carried(each)
+    total = sum(noted.by_network.values())
+    return {
+        "unmetered_bytes": max(total - noted.metered_bytes, 0),
+        "metered_bytes": noted.metered_bytes,
+        "earlier_bytes": max(here_bytes(each) - total, 0),
+    }
 
 
 def _last_try(each: EpisodeRecord) -> str:

@@ -17,7 +17,7 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.closed_daemon import say_if_closed
-from cedos.commands.sessions.shared.sources import Source, SourceType
+from cedos.commands.sessions.shared.sources import SOURCE, Source
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
@@ -29,7 +29,7 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.web_target import FORM_VALUE, HeaderType, Method, WebTarget
+from cedos.commands.sessions.shared.web_target import FORM_VALUE, HEADERS, Method, WebTarget
 from cedos.errors import CedosError
 from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting
@@ -81,7 +81,7 @@ _BEYOND_S: Final = 86_400.0
     "files", nargs=-1, required=True, metavar="FILE...",
     type=click.Path(path_type=Path, exists=True),
 )  # fmt: skip
-@click.argument("to", type=SourceType(), metavar="HOST[:PORT]/PATH|URL")
+@click.argument("to", type=SOURCE, metavar="HOST[:PORT]/PATH|URL")
 @click.option("-r", "--recursive", is_flag=True, help="Send folders, with all that is in them.")
 @click.option(
     "--via", type=click.Choice(["gateway"]),
@@ -93,7 +93,7 @@ _BEYOND_S: Final = 86_400.0
     help="With --via: the request.  [default: PUT; POST with --form]",
 )  # fmt: skip
 @click.option(
-    "-H", "--header", "headers", type=HeaderType(), multiple=True, metavar="NAME: VALUE|@FILE",
+    "-H", "--header", "headers", type=HEADERS, multiple=True, metavar="NAME: VALUE|@FILE",
     help="With --via: one more header, or all lines of a file; may be repeated.",
 )  # fmt: skip
 @click.option(
@@ -195,57 +195,75 @@ def command(
         ]
     else:
         sent = [(each, path, f"{to.server}/{path}") for each, path in _files(files, to.path)]
-    results: list[dict[str, Any]] = []
-    status = 0
+    run = _Run(sent, target, ends, quiet or as_json)
+    try:
+        interruptible(run.now() if by is None else run.later(by))
+    finally:  # also after Ctrl-C: what is there is there
+        if as_json:
+            render.print_json({"files": run.results})
+    click.get_current_context().exit(run.status)
 
-    def done(fact: dict[str, Any]) -> None:
-        results.append(fact)
-        if not as_json and not quiet:
-            said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
-            line = summary(fact, plain(fact["to"]))
-            if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
-                line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
-            click.echo(line + said + too_late(fact))
-            if answer := fact.get("answer", "").splitlines():
-                render.show(answer)
 
-    def failed(where: str, source: Path, error: CedosError) -> None:
-        nonlocal status
-        say("cedos-put", type(error)(f"{source}: {error}"))
-        status = status or error.exit_code
-        results.append({"path": str(source), "to": where, "error": str(error)})
+class _Run:
+    """One command: `results` for --json, and the exit `status`.
 
-    async def now() -> None:
-        link = ends.link()
+    `sent`: each file, its path at the server (`target`: its URL), and that in full.
+    """
+
+    def __init__(
+        self,
+        sent: list[tuple[Path, str, str]],
+        target: WebTarget | None,
+        ends: Endpoints,
+        quiet: bool,
+    ) -> None:
+        self._sent, self._target, self._ends, self._quiet = sent, target, ends, quiet
+        self.results: list[dict[str, Any]] = []
+        self.status = 0
+
+    async def now(self) -> None:
+        """One after the other, over one session."""
+        link = self._ends.link()
         try:
-            for source, path, where in sent:
+            for source, path, where in self._sent:
                 try:
-                    fact = await _put(source, path, target, link, ends, quiet or as_json)
+                    fact = await _put(source, path, self._target, link, self._ends, self._quiet)
                 except CedosError as error:
-                    failed(where, source, error)
+                    self._failed(where, source, error)
                 else:
-                    done({"path": str(source), "to": where, **fact})
+                    self._done({"path": str(source), "to": where, **fact})
         finally:
             await link.close()
 
-    async def later(by_unix_s: float) -> None:
-        waiting = FilesByDeadline(by_unix_s, quiet or as_json, done, failed)
-        for source, path, where in sent:
+    async def later(self, by_unix_s: float) -> None:
+        """Planned together, until then."""
+        waiting = FilesByDeadline(by_unix_s, self._quiet, self._done, self._failed)
+        for source, path, where in self._sent:
             try:
-                if target is not None:
-                    waiting.add_web_upload(source, where, target, ends)
+                if self._target is not None:
+                    waiting.add_web_upload(source, where, self._target, self._ends)
                 else:
-                    waiting.add_upload(source, path, where, ends)
+                    waiting.add_upload(source, path, where, self._ends)
             except CedosError as error:
-                failed(where, source, error)
+                self._failed(where, source, error)
         await waiting.run()
 
-    try:
-        interruptible(now() if by is None else later(by))
-    finally:  # also after Ctrl-C: what is there is there
-        if as_json:
-            render.print_json({"files": results})
-    click.get_current_context().exit(status)
+    def _done(self, fact: dict[str, Any]) -> None:
+        self.results.append(fact)
+        if self._quiet:
+            return
+        said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
+        line = summary(fact, plain(fact["to"]))
+        if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
+            line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
+        click.echo(line + said + too_late(fact))
+        if answer := fact.get("answer", "").splitlines():
+            render.show(answer)
+
+    def _failed(self, where: str, source: Path, error: CedosError) -> None:
+        say("cedos-put", type(error)(f"{source}: {error}"))
+        self.status = self.status or error.exit_code
+        self.results.append({"path": str(source), "to": where, "error": str(error)})
 
 
 def _files(files: tuple[Path, ...], to: str) -> Iterator[tuple[Path, str]]:

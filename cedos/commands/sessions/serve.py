@@ -13,8 +13,8 @@ from cedos.commands.console.option_types import SIZE
 from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (
     FILES_PORT,
+    LISTEN_ADDRESS,
     OWN_KEY,
-    ListenAddressType,
     own_key_option,
     print_key_option,
 )
@@ -75,7 +75,7 @@ from cedos.session.sockets.sockets import listen as session_listen
     "folder", required=False, type=click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
-    "-l", "--listen", type=ListenAddressType(), default=("", FILES_PORT), metavar="[ADDRESS:]PORT",
+    "-l", "--listen", type=LISTEN_ADDRESS, default=("", FILES_PORT), metavar="[ADDRESS:]PORT",
     help=f"Where to listen.  [default: {FILES_PORT} at all addresses]",
 )  # fmt: skip
 @click.option(

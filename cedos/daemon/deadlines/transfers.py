@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
-from cedos.api.turns import seen_turn
+from cedos.api.turns import seen_turn, told_transfer
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.deadlines.d_lock import DLock
@@ -91,16 +91,7 @@ class Transfers:
         if self._is_late(report, uid):
             return TurnMessage()
         interfaces = {each.interface: each.name for each in self._networks()}
-        transfer = TableTransfer(
-            report.key,
-            uid,
-            report.name,
-            report.server,
-            report.direction,
-            report.size_bytes,
-            report.done_bytes,
-            report.deadline_unix_s,
-        )
+        transfer = told_transfer(report, uid)
         try:
             self._table.report(transfer, now)
         except ValueError as error:
@@ -109,7 +100,10 @@ class Transfers:
         in_all = {interfaces.get(name, name): count for name, count in report.all_bytes.items()}
         self._table.carried(report.key, used, report.lasted_s, now)
         self._table.remembered(report.key, in_all)
-        new = report.key not in self._told
+        in_pause = report.again_unix_s is not None
+        new = report.key not in self._told and not in_pause
+        if in_pause:  # what it may do afterwards is decided anew
+            self._told.pop(report.key, None)
         self._plan()
         if new:  # also a daemon that is killed must know of it
             self.keep()
@@ -241,14 +235,16 @@ class Transfers:
         seen = self._seen()
         now = time.monotonic()
         changed = self._table.plan(seen, time.time(), now)
-        rows = self._table.rows(now)
-        if not changed and all(each.key in self._told for each, _, runs in rows if runs):
+        taking_part = [
+            each for each, _, runs in self._table.rows(now) if runs and each.again_unix_s is None
+        ]
+        if not changed and all(each.key in self._told for each in taking_part):
             return
         if changed:
             self._wake()
-        for each, _, runs in rows:
+        for each in taking_part:
             serial = self._table.serial(each.key)
-            if not runs or self._told.get(each.key, "new") == serial:
+            if self._told.get(each.key, "new") == serial:
                 continue
             self._told[each.key] = serial
             flows = self._table.flows(each.direction, now)

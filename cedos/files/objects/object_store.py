@@ -1,6 +1,5 @@
 """The objects of all clients on the disk: each client's are its own, together they have a limit."""
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from cedos.files.clients_folder import ClientsFolder, StorePart
 from cedos.files.objects.object_record import HeaderLists, ObjectRecord
 from cedos.files.objects.stored_object import StoredObject
 from cedos.kernel import own_file
+from cedos.storage import whole_file
 
 KEPT_S: Final = 7 * 86_400.0
 """What nobody asked for in so long goes."""
@@ -118,11 +118,7 @@ class ObjectStore:
 
     def keep(self, client: str, found: StoredObject) -> None:
         """Writes down what is known of it: from now on it survives a restart. OSError."""
-        draft = found.path.with_suffix(".new")
-        draft.unlink(missing_ok=True)
-        with os.fdopen(own_file.create(draft), "wb") as written:
-            written.write(msgspec.json.encode(found.record))
-        draft.replace(found.path.with_suffix(".json"))
+        whole_file.write(found.path.with_suffix(".json"), msgspec.json.encode(found.record))
         self._objects.setdefault(client, {})[found.record.id] = found
 
     def used(self, found: StoredObject) -> None:

@@ -18,7 +18,10 @@ class EpisodeState(StrEnum):
 
 
 class EpisodeRecord(msgspec.Struct):
-    """Wanted at `by_unix_s`; `came_unix_s` 0: not here yet. Bytes are by kind of network."""
+    """Wanted at `by_unix_s`; `came_unix_s` 0: not here yet.
+
+    `by_network`: bytes that came, by interface; `metered_bytes` of them while that was metered.
+    """
 
     podcast: str
     guid: str
@@ -30,7 +33,7 @@ class EpisodeRecord(msgspec.Struct):
     state: EpisodeState = EpisodeState.WANTED
     why: str = ""
     came_unix_s: float = 0.0
-    unmetered_bytes: int = 0
+    by_network: dict[str, int] = {}
     metered_bytes: int = 0
 
 

@@ -12,10 +12,10 @@ from cedos.api.asking.followed_transfer import FollowedTransfer
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.config.directories import directories
 from cedos.errors import TransferError
+from cedos.files.part_note import NotedBytes, PartNote
 from cedos.files.partial import Partial
 from cedos.files.podcasts.episode_book import EpisodeRecord
 from cedos.files.podcasts.retries import Retries
-from cedos.files.podcasts.split_file import SplitFile
 from cedos.files.web_getting import fetch
 from cedos.session.io.links import Egress
 
@@ -23,12 +23,13 @@ from cedos.session.io.links import Egress
 class EpisodeTransfer:
     """Told of to the daemon (without one: to a table of this process's own) while it is wanted.
 
-    While it is in its pause it is not in that table, where it would have the turn of others.
+    In its pause it stays in that table, but has no turn there, which is the others'.
 
     Args:
         retries: when it may be tried again; told of each attempt.
         egresses: the networks that lead to its server now.
         changed: its turn is another one, or an attempt has ended.
+        keep: writes the book: an episode is about to be whole, and its part's note goes then.
 
     Attributes:
         egress: over which an attempt is under way.
@@ -42,37 +43,41 @@ class EpisodeTransfer:
         retries: Retries,
         egresses: Callable[[], Sequence[Egress]],
         changed: Callable[[], None],
+        keep: Callable[[], None],
     ) -> None:
         self.record = record
         self.retries = retries
         self.egress: Egress | None = None
         self.failed_over = ""
-        self._server, self._egresses, self._on_change = server, egresses, changed
+        self._server, self._egresses = server, egresses
+        self._on_change, self._keep = changed, keep
         self._key = _key(record)
         self._used: dict[str, int] = {}
         self._have = here_bytes(record)
-        self._split = SplitFile(record)
-        record.unmetered_bytes, record.metered_bytes = self._split.counts()
+        noted = carried(record)
+        record.by_network, record.metered_bytes = dict(noted.by_network), noted.metered_bytes
         self._attempt: asyncio.Task[None] | None = None
         self._following: FollowedTransfer | None = None
         self._follow: asyncio.Task[None] | None = None
-        self._leaves = False
+        self._paused = False
 
     @property
     def turn(self) -> TurnMessage | None:
         """What it may do now; None: that is being asked, or it is in its pause."""
-        if self._following is None or self._leaves:
+        if self._following is None or self.retries.again_unix_s is not None:
             return None
         return self._following.turn
 
     def follow(self) -> None:
-        """Has it in the table, unless it is in its pause."""
-        if self._following is None and not self.retries.waits:
-            self._leaves = False
+        """Has it in the table, and its pause ended there once that is over."""
+        if self._following is None:
             self._following = FollowedTransfer(
                 directories().socket, self._report, self._metered, self._on_change
             )
             self._follow = asyncio.get_running_loop().create_task(self._following.run())
+        elif self._paused and self.retries.again_unix_s is None:
+            self._paused = False
+            self._following.tell_soon()
 
     def begin(
         self, egress: Egress, proxy: str | None, done: Callable[[TransferError | None, float], None]
@@ -93,21 +98,11 @@ class EpisodeTransfer:
         Whether the daemon knows.
         """
         await self.stop()
-        if self._following is not None and not self._leaves:
-            return await self._leave(wanted=wanted)
-        if self._follow is not None:
-            await _cancelled(self._follow)
-        if not wanted:
-            return await asyncio.to_thread(forget, self.record)
-        await asyncio.to_thread(followed_transfer.tell, directories().socket, self._report())
-        return True
-
-    async def _leave(self, *, wanted: bool = False) -> bool:
-        """Out of the table, but of the daemon's where it is `wanted`; whether the daemon knows."""
         following, follow = self._following, self._follow
         if following is None or follow is None:
-            return False
-        self._leaves = True  # until it is followed again
+            return wanted
+        if wanted:
+            following.leave()
         knows = wanted or await following.end(patient=False)
         await _cancelled(follow)
         self._following = self._follow = None
@@ -135,12 +130,14 @@ class EpisodeTransfer:
                     self.retries.came(have)
                     self.record.size_bytes = size or self.record.size_bytes
                     self._count(egress, new)
+                    partial.note_networks(self.record.by_network, self.record.metered_bytes)
+                    if have == size:
+                        self._keep()
 
                 try:
                     interface = None if proxy else egress.interface
                     await fetch(self.record.url, partial, interface, proxy, came)
                 finally:
-                    self._split.close()
                     partial.close()
         except TransferError as error:
             failed = error
@@ -148,19 +145,17 @@ class EpisodeTransfer:
         self.failed_over = egress.interface if failed is not None else ""
         took_s = max(time.monotonic() - began_s, 1e-3)
         done(failed, 8.0 * total / took_s)
-        self._split.remove_with_part()
-        if self.retries.waits:
-            await self._leave()
+        if self.retries.again_unix_s is not None and self._following is not None:
+            self._paused = True
+            self._following.tell_soon()
         self._attempt = None
         self._on_change()
 
     def _count(self, egress: Egress, n_bytes: int) -> None:
-        self._used[egress.interface] = self._used.get(egress.interface, 0) + n_bytes
+        for counts in (self._used, self.record.by_network):
+            counts[egress.interface] = counts.get(egress.interface, 0) + n_bytes
         if egress.metered:
             self.record.metered_bytes += n_bytes
-        else:
-            self.record.unmetered_bytes += n_bytes
-        self._split.write()
 
     def _metered(self) -> dict[str, bool]:
         return {each.interface: each.metered for each in self._egresses()}
@@ -174,6 +169,9 @@ class EpisodeTransfer:
             done_bytes=self._have,
             deadline_unix_s=self.record.by_unix_s,
             used_bytes=self._used,
+            all_bytes=self.record.by_network,
+            why=self.record.why[:300],
+            again_unix_s=self.retries.again_unix_s,
         )
 
 
@@ -218,3 +216,17 @@ def here_bytes(episode: EpisodeRecord) -> int:
         with suppress(OSError):
             return Path(name).stat().st_size
     return 0
+
+
+def carried(episode: EpisodeRecord) -> NotedBytes:
+    """What came of it over which networks, as far as the book or its part's note has that.
+
+    The book is written every few seconds; what came since then is in the note, also after a kill.
+    """
+    found = PartNote(Path(episode.file)).read()
+    noted = NotedBytes() if found is None else found[1]
+    by_network = {
+        name: max(episode.by_network.get(name, 0), noted.by_network.get(name, 0))
+        for name in episode.by_network | noted.by_network
+    }
+    return NotedBytes(by_network, max(episode.metered_bytes, noted.metered_bytes))

@@ -42,7 +42,8 @@ class EpisodeFetching:
     """Whatever is wanted, when its turn comes in the table of transfers with deadlines (Cedos, III-D).
 
     An episode comes over one network at a time, two episodes over two where both are needed. One that
-    did not come is tried again after a pause, in which it keeps nothing from the others.
+    did not come is tried again after a pause, in which it keeps nothing from the others, until its
+    deadline.
     `say` gets a line for a person, `complain` what could not be had; `proxy`: a gateway's, for servers
     that are asked through it; `networks`: those that may be used.
     """
@@ -111,7 +112,7 @@ class EpisodeFetching:
         return new
 
     async def run(self, *, stay: bool = False) -> None:
-        """Until nothing is wanted any more, or was tried in vain; `stay`: not even then.
+        """Until nothing is wanted any more, or was in vain until its deadline; `stay`: not even then.
 
         `missing` is then how many did not come.
 
@@ -157,7 +158,7 @@ class EpisodeFetching:
     def _retries_of(self, record: EpisodeRecord) -> Retries:
         key = (record.podcast, record.guid)
         if key not in self._retries:
-            self._retries[key] = Retries(here_bytes(record))
+            self._retries[key] = Retries(here_bytes(record), record.by_unix_s)
         return self._retries[key]
 
     def _keep(self) -> None:
@@ -193,8 +194,8 @@ class EpisodeFetching:
                 each.retries.anew()
 
     def _followed(self, wanted: list[EpisodeRecord]) -> list[EpisodeRecord]:
-        """As many as can be; those that failed often come last."""
-        return sorted(wanted, key=lambda each: self._retries_of(each).enough)[:_MOST_FOLLOWED]
+        """As many as can be; those that failed often come last, and all of them in turn."""
+        return sorted(wanted, key=lambda each: self._retries_of(each).rounds)[:_MOST_FOLLOWED]
 
     async def _follow(self, wanted: list[EpisodeRecord]) -> None:
         """The most urgent are in the table of transfers with deadlines, and no others."""
@@ -210,7 +211,9 @@ class EpisodeFetching:
                 leading = partial(lambda name: self._leading.get(name, []), host)
                 self._transfers.append(
                     EpisodeTransfer(
-                        record, host, self._retries_of(record), leading, self._changed.set
+                        *(record, host, self._retries_of(record), leading),
+                        changed=self._changed.set,
+                        keep=self._book.save,
                     )
                 )
         self._transfers.sort(key=lambda each: each.record.by_unix_s)
@@ -274,7 +277,8 @@ class EpisodeFetching:
             elif isinstance(failed, WebError):
                 pause_s = each.retries.failed()
                 if not self._is_over():
-                    again = f"it is tried again in {pause_s:.0f} s"
+                    pause = f"{pause_s:.0f} s" if pause_s < 100.0 else f"{pause_s / 60.0:.0f} min"
+                    again = f"it is tried again in {pause}"
                     self._say(f"{record.podcast}: {record.title}: {failed}; {again}")
             elif str(failed).startswith(str(Path(record.file).parent)):
                 self._disk = failed
@@ -287,7 +291,7 @@ class EpisodeFetching:
         each.begin(egress, self._proxy, done)
 
     def _say_waiting(self) -> None:
-        paused = [each for each in self._transfers if each.retries.waits]
+        paused = [each for each in self._transfers if each.retries.again_unix_s is not None]
         waiting = [each for each in self._transfers if each not in paused]
         if not waiting or any(each.egress for each in waiting):
             return

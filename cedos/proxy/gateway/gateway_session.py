@@ -33,6 +33,7 @@ from cedos.proxy.gateway.hand_over import (
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.request import forwarded
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -106,7 +107,7 @@ class GatewaySession:
         self._terms = terms
         self._client = connection.peer_key
         self._name = terms.name_of(self._client) or "unknown"
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks(_log, "a connection failed")
         self._carried: dict[int, Carry] = {}
         self._opening: dict[int, OpenStream] = {}
         self._answered: dict[int, AnsweredStream] = {}
@@ -159,9 +160,7 @@ class GatewaySession:
             upload.suspend()
         for carry in carried.values():
             carry.suspend()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         streams = self._streams.keep()
         handed = self.connection.hand_over()
         if handed is None:
@@ -211,9 +210,7 @@ class GatewaySession:
 
     async def close(self) -> None:
         """Ends what is left of it."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
 
     def _take_up(
         self,
@@ -232,17 +229,17 @@ class GatewaySession:
                 self._opened(stream, asked)
             elif number in origins and (found := origin(origins[number])) is not None:
                 self._terms.origins.adopt(found)
-                self._begin(self._go_on(stream, found, origins[number].up_rest))
+                self._tasks.begin(self._go_on(stream, found, origins[number].up_rest))
             elif (answer := answers.get(number)) is not None and answer.version:
-                self._begin(self._answer_on(stream, answer))
+                self._tasks.begin(self._answer_on(stream, answer))
             elif (upload := uploads.get(number)) is not None:
-                self._begin(self._gather_on(stream, upload, spool(upload)))
+                self._tasks.begin(self._gather_on(stream, upload, spool(upload)))
             else:
                 stream.reset()
 
     def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
         self._opening[stream.number] = asked
-        self._begin(self._open(stream, asked))
+        self._tasks.begin(self._open(stream, asked))
 
     def _associated(self, association: ProxiedAssociation) -> None:
         invited = self._terms.name_of(self._client) is not None
@@ -263,16 +260,6 @@ class GatewaySession:
         except Exception as error:
             _log.error("serving a client failed", exc_info=error)
             self.connection.abort("the gateway failed")
-
-    def _begin(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a connection failed", exc_info=error)
 
     async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
         terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")

@@ -29,6 +29,7 @@ from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.rule_book import NoRules, RuleBook
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.local.socks_association import SocksAssociation
+from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import MOVED, Carry
@@ -135,7 +136,7 @@ class LocalProxy:
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
         self._sockets: list[tuple[socket.socket, Listening]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks(_log, "a connection failed")
         self._silent: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._most = _MOST
         self._buffer = make_buffer()
@@ -172,9 +173,7 @@ class LocalProxy:
 
     async def close(self) -> None:
         self._stop_listening()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         if self._players is not None:
             await self._players.close()
         self._routes.close()
@@ -383,21 +382,14 @@ class LocalProxy:
             # Who has said nothing yet goes first, the oldest: programs speak at once.
             self._silent.popitem(last=False)[0].cancel()
         program.setblocking(False)
-        task = asyncio.get_running_loop().create_task(self._serve(program, where))
-        self._tasks.add(task)
+        task = self._tasks.begin(self._serve(program, where))
         if where.to is None and where.redirection is None:
             self._silent[task] = None
-        task.add_done_callback(self._over)
+            task.add_done_callback(lambda done: self._silent.pop(done, None))
 
     def _go_on(self, one: socket.socket, where: Listening) -> None:
         if one.fileno() >= 0:
             asyncio.get_running_loop().add_reader(one, self._acceptable, one, where)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._silent.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a connection failed", exc_info=error)
 
     async def _serve(self, program: socket.socket, where: Listening) -> None:
         with program:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
@@ -30,6 +30,7 @@ from cedos.proxy.names.messages import (
     truncated,
 )
 from cedos.proxy.names.resolver import Endpoint, NobodyAnswersError, Resolver, read_message
+from cedos.proxy.own_tasks import OwnTasks
 
 _AT_ONCE: Final = 64
 _MOST: Final = 512
@@ -79,7 +80,7 @@ class NameStub:
         self._rules = rules or NoRules()
         self._local = Resolver(self._others)
         self._sockets: list[tuple[socket.socket, socket.socket]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = OwnTasks(_log, "a look-up failed")
         self._connections = 0
         self._asked_here: Counter[tuple[str, int]] = Counter()
 
@@ -115,9 +116,7 @@ class NameStub:
                 loop.remove_reader(one)
                 one.close()
         self._sockets.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
 
     async def answer(self, message: bytes, question: AskedName) -> bytes:
         """Whoever knows, answers; where nobody does, that is said."""
@@ -185,7 +184,7 @@ class NameStub:
                 return
             question = read(message)
             if question is not None and len(self._tasks) < _MOST:
-                self._start(self._say(udp, sender, message, question))
+                self._tasks.begin(self._say(udp, sender, message, question))
 
     async def _say(
         self, udp: socket.socket, sender: tuple[str, int], message: bytes, question: AskedName
@@ -211,7 +210,7 @@ class NameStub:
             return
         connection.setblocking(False)
         self._connections += 1
-        self._start(self._serve(connection))
+        self._tasks.begin(self._serve(connection))
 
     def _go_on(self, tcp: socket.socket) -> None:
         if tcp.fileno() >= 0:
@@ -232,16 +231,6 @@ class NameStub:
                         await loop.sock_sendall(connection, len(answer).to_bytes(2) + answer)
         finally:
             self._connections -= 1
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a look-up failed", exc_info=error)
 
 
 def _within(name: str, domains: Sequence[str] | frozenset[str]) -> bool:

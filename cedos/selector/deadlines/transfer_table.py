@@ -44,6 +44,8 @@ class TableTransfer:
         uid: whose it is.
         size_bytes: None: not known yet.
         deadline_unix_s: when it is wanted.
+        why: what went wrong when it was tried last.
+        again_unix_s: it is in a pause until then, and takes no turn; None: it is in none.
     """
 
     key: str
@@ -54,6 +56,8 @@ class TableTransfer:
     size_bytes: int | None
     done_bytes: int
     deadline_unix_s: float
+    why: str = ""
+    again_unix_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +197,13 @@ class TransferTable:
         )
 
     def flows(self, direction: Direction, now: float) -> list[DeadlineFlow]:
-        """Of the transfers whose programs run."""
+        """Of the transfers whose programs run, and that are in no pause."""
         return [
             self._flow(row)
             for row in self._rows.values()
-            if row.transfer.direction is direction and self._runs(row, now)
+            if row.transfer.direction is direction
+            and row.transfer.again_unix_s is None
+            and self._runs(row, now)
         ]
 
     def turn(

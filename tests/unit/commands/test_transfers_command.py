@@ -47,6 +47,28 @@ def test_what_waits_is_explained_at_once() -> None:
     assert "USER" not in text
 
 
+def test_what_failed_says_why_and_when_it_is_tried_again() -> None:
+    again = NOW + timedelta(minutes=40)
+    failed = msgspec.structs.replace(
+        waiting(), why="the server does not answer", again_unix_s=again.timestamp()
+    )
+    assert list(lines([failed], NOW, 1000))[-1].strip() == (
+        "the server does not answer; tried again at 17:40"
+    )
+    late = list(lines([failed], NOW + timedelta(minutes=110), 1000))[-1].strip()
+    assert late.startswith("wanted by 18:42:00, which has passed; the server does not answer; ")
+    late_evening = NOW.replace(hour=23, minute=30)
+    after = msgspec.structs.replace(
+        failed, deadline_unix_s=NOW.timestamp() + 90_000.0,
+        again_unix_s=(late_evening + timedelta(hours=1)).timestamp(),
+    )  # fmt: skip
+    assert "; tried again tomorrow 00:30" in list(lines([after], late_evening, 1000))[-1]
+    ended = msgspec.structs.replace(failed, running=False)
+    said = " ".join(" ".join(lines([ended], NOW, 1000)).split())
+    assert "; last tried in vain: the server does not answer" in said
+    assert "tried again" not in said
+
+
 def test_shares_of_nothing_and_of_hardly_anything_are_not_told() -> None:
     """`0 B of 30 MB (0%), lte0 100%` was the directory's few bytes."""
     none = msgspec.structs.replace(waiting(), done_bytes=0, bytes_by_network={"lte0": 300})

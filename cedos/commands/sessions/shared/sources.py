@@ -1,11 +1,10 @@
 """Files on servers, on the command line: `server.example/music/song.flac`."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import click
-
+from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.servers import FILES_PORT, host_and_port
 from cedos.session.known_hosts import shown
 
@@ -44,27 +43,20 @@ class Source(NamedTuple):
         return self.path if self.is_url else f"{self.server}/{self.path}"
 
 
-class SourceType(click.ParamType[Source]):
-    """`server.example/music/song.flac`, `server.example:7008/music/`."""
+def _source(text: str) -> Source:
+    if text.lower().startswith(("http://", "https://")):
+        return Source("", None, text)
+    server, slash, path = text.removeprefix("cedos://").partition("/")
+    if not slash:
+        raise ValueError(
+            f"{text!r} is not a file such as server.example/song.flac, nor a folder such as "
+            "server.example/music/"
+        )
+    found = host_and_port(server)
+    if found is None or not found[0]:
+        raise ValueError(f"{server!r} is not a host such as server.example:{FILES_PORT}")
+    return Source(*found, path)
 
-    name = "source"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Source:
-        if isinstance(value, Source):
-            return value
-        if value.lower().startswith(("http://", "https://")):
-            return Source("", None, value)
-        server, slash, path = value.removeprefix("cedos://").partition("/")
-        if not slash:
-            self.fail(
-                f"{value!r} is not a file such as server.example/song.flac, nor a folder such as "
-                "server.example/music/",
-                param,
-                ctx,
-            )
-        found = host_and_port(server)
-        if found is None or not found[0]:
-            self.fail(f"{server!r} is not a host such as server.example:{FILES_PORT}", param, ctx)
-        return Source(*found, path)
+SOURCE: Final = Parsed("source", _source)
+"""`server.example/music/song.flac`, `server.example:7008/music/`, `https://example.org/big.iso`."""

@@ -5,7 +5,7 @@ import json
 import mimetypes
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import quote
 
 import click
@@ -23,31 +23,22 @@ _LONGEST_VALUE: Final = 8_192
 Method = Literal["PUT", "POST", "PATCH"]
 
 
-class HeaderType(click.ParamType[list[tuple[str, str]]]):
-    """`Name: value`; `@FILE`: a file of such lines, so that secrets are in no list of processes."""
-
-    name = "header"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[tuple[str, str]]:
-        if isinstance(value, list):
-            return value
-        lines = [value]
-        if value.startswith("@"):
-            try:
-                lines = Path(value[1:]).read_text().splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                self.fail(f"{value[1:]} cannot be read: {error}", param, ctx)
-        found = []
-        for line in filter(None, map(str.strip, lines)):
-            name, colon, text = line.partition(":")
-            token = name and all(each.isalnum() or each in "!#$%&'*+-.^_`|~" for each in name)
-            good = name.isascii() and line.isprintable() and len(line) <= _LONGEST_VALUE
-            if not colon or not token or not good:
-                self.fail("a header such as 'Authorization: Bearer abc' would be right", param, ctx)
-            found.append((name, text.strip()))
-        return found
+def _headers(text: str) -> list[tuple[str, str]]:
+    lines = [text]
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{text[1:]} cannot be read: {error}") from None
+    found = []
+    for line in filter(None, map(str.strip, lines)):
+        name, colon, value = line.partition(":")
+        token = name and all(each.isalnum() or each in "!#$%&'*+-.^_`|~" for each in name)
+        good = name.isascii() and line.isprintable() and len(line) <= _LONGEST_VALUE
+        if not colon or not token or not good:
+            raise ValueError("a header such as 'Authorization: Bearer abc' would be right")
+        found.append((name, value.strip()))
+    return found
 
 
 def _form_value(text: str) -> tuple[str, str]:
@@ -56,6 +47,9 @@ def _form_value(text: str) -> tuple[str, str]:
         raise ValueError(f"{text!r} is not name=value")
     return name, value
 
+
+HEADERS: Final = Parsed("header", _headers)
+"""`Name: value`; `@FILE`: a file of such lines, so that secrets are in no list of processes."""
 
 FORM_VALUE: Final = Parsed("value", _form_value)
 

@@ -5,7 +5,7 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,8 @@ from aiohttp import web
 
 from cedos.api.asking.followed_transfer import FollowedTransfer, forget
 from cedos.api.transfers import TransferReport, TurnMessage
+from cedos.selector.deadlines.transfer_table import TransferTable
+from cedos.session.sockets.own_table import OWN_TABLE
 
 KEY = "0" * 32
 
@@ -92,6 +94,62 @@ async def test_the_time_that_it_waited_is_none_in_which_something_could_come(con
         following.cancel()
     assert heard[1].wait_s > 0.0
     assert 0.9 < heard[2].lasted_s < 3.0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("has_daemon", [True, False])
+async def test_its_pause_and_the_end_of_that_are_told_at_once(
+    control: Path, monkeypatch: pytest.MonkeyPatch, *, has_daemon: bool
+) -> None:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test's are in it
+    again_unix_s: float | None = None
+    reports: list[TransferReport] = []
+    heard: list[TransferReport] = []
+
+    def report() -> TransferReport:
+        deadline_unix_s = time.time() + 99.0
+        now = TransferReport(
+            key=KEY, name="song", server="s", deadline_unix_s=deadline_unix_s,
+            why="it is away", again_unix_s=again_unix_s,
+        )  # fmt: skip
+        reports.append(now)
+        return now
+
+    async def told(again: float | None) -> None:
+        async with asyncio.timeout(0.9):
+            while reports[-1].again_unix_s != again:
+                await asyncio.sleep(0.01)
+
+    transfer = FollowedTransfer(control, report, lambda: {"wlan0": False}, lambda: None)
+    async with AsyncExitStack() as stack:
+        if has_daemon:
+            await stack.enter_async_context(daemon(control, heard))
+        following = asyncio.create_task(transfer.run())
+        async with asyncio.timeout(10.0):
+            await transfer.mine()
+        for _ in range(2):
+            again_unix_s = time.time() + 50.0
+            transfer.tell_soon()
+            await told(again_unix_s)
+            await asyncio.sleep(0.1)
+            assert transfer.turn is None  # what was said before is no turn of now
+            if not has_daemon:
+                assert OWN_TABLE.table.served(KEY) == ()
+                assert len(OWN_TABLE.table) == 1
+            n_reports = len(reports)
+            await asyncio.sleep(1.2)
+            assert len(reports) == n_reports  # nothing changes in a pause
+            again_unix_s = None
+            transfer.tell_soon()
+            await told(None)
+            async with asyncio.timeout(1.0):
+                await transfer.mine()
+            assert transfer.may_use("wlan0")
+        following.cancel()
+        await transfer.end()
+    if has_daemon:
+        assert {each.why for each in heard} == {"it is away"}
+        assert all(each.wait_s == 0.0 for each in heard if each.again_unix_s is not None)
 
 
 @pytest.mark.anyio

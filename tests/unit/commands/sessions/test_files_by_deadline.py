@@ -13,7 +13,7 @@ from cedos import session
 from cedos.api.transfers import TurnMessage
 from cedos.commands.sessions.shared import by_deadline, waiting_file
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
-from cedos.commands.sessions.shared.sources import Source, SourceType
+from cedos.commands.sessions.shared.sources import SOURCE, Source
 from cedos.commands.sessions.shared.transfers import Endpoints, too_late
 from cedos.errors import CedosError, TransferError
 from cedos.files.serving import Serving
@@ -40,7 +40,7 @@ class Counting:
 
 
 def source(text: str) -> Source:
-    found = SourceType().convert(text, None, None)
+    found = SOURCE.convert(text, None, None)
     assert isinstance(found, Source)
     return found
 

@@ -124,6 +124,47 @@ async def test_who_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"wifi": 9000, "phone": 400}, 600)
 
 
+async def test_who_is_in_a_pause_is_listed_and_the_others_have_its_turn(host: Host) -> None:
+    host.wifi_up = True
+    transfers = host.transfers()
+    urgent: dict[str, Any] = {"deadline_unix_s": time.time() + 600.0, "size_bytes": 9_000_000}
+    assert (await transfers.report(report(1, **urgent), 0)).networks
+    waits = await transfers.report(report(2), 0)
+    assert waits.networks == ()
+    waiting = asyncio.ensure_future(transfers.report(report(2, seen=waits.serial, wait_s=30.0), 0))
+    await asyncio.sleep(0.05)
+    again = {"why": "the server does not answer", "again_unix_s": time.time() + 40.0}
+    turn = await transfers.report(report(1, **urgent, **again), 0)
+    assert turn.networks == ()
+    async with asyncio.timeout(1.0):
+        assert "wlan0" in (await waiting).networks
+    first, second = transfers.listed()
+    assert (first.why, first.again_unix_s) == (again["why"], again["again_unix_s"])
+    assert first.running
+    assert first.turn.networks == ()
+    assert (second.why, second.again_unix_s) == ("", None)
+    decided = len(host.decided)
+    assert (await transfers.report(report(1, **urgent, why=again["why"]), 0)).networks
+    assert len(host.decided) > decided
+    transfers.keep()
+    (kept, _) = host.transfers().listed()
+    assert (kept.why, kept.again_unix_s, kept.running) == (again["why"], None, False)
+
+
+async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(host: Host) -> None:
+    transfers = host.transfers()
+    for _ in range(2):  # it waits for Wi-Fi before and after: no turn changes
+        await transfers.report(report(), 0)
+        await transfers.report(report(again_unix_s=time.time() + 40.0), 0)
+    assert host.decided == ["", ""]
+    running = asyncio.ensure_future(transfers.run())
+    await asyncio.sleep(1.3)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert set(host.moving) == {0}
+    assert host.set_for is None
+
+
 async def test_what_comes_is_kept_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cedos.daemon.deadlines.transfers.EPOCH_S", 0.05)
     host.wifi_up = True

@@ -102,3 +102,12 @@ def test_a_module_of_nobody_is_a_fault_of_ours() -> None:
     known = ["aiohttp>=3", "scikit-learn>=1.9; extra == 'train'"]
     assert extras.missing(ModuleNotFoundError(name="aiohttp.web"), known) is None
     assert "[emu]" in str(extras.missing(ModuleNotFoundError(name="sklearn.tree"), known))
+
+
+@pytest.mark.parametrize("text", ["inf:down", "nan", "x:up", "3000:sideways", "0", "-3:up"])
+def test_a_size_that_is_none_is_refused_in_a_line(text: str) -> None:
+    done = CliRunner().invoke(
+        cedos_emu.group, ["collect", "--out", "x.parquet", "--places", ".", f"--size={text}"]
+    )
+    assert done.exit_code == 2
+    assert f"'--size': '{text}'" in done.output

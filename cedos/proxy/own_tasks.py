@@ -1,0 +1,35 @@
+"""Work that goes on side by side, and ends with whom it is for."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+
+class OwnTasks:
+    """The tasks of one owner. One that fails is logged as `failed`, and harms no other."""
+
+    def __init__(self, log: structlog.stdlib.BoundLogger, failed: str) -> None:
+        self._log, self._failed = log, failed
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        return task
+
+    async def end(self) -> None:
+        """Cancels all, and waits for that."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error(self._failed, exc_info=error)
