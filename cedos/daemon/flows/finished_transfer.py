@@ -87,6 +87,8 @@ def finished_transfer(
         return None
     if flow.read_slowly:
         return None  # it says how fast a program is
+    if flow.paths[flow.key].near:
+        return None  # it says nothing of what is behind the router
     name = _strategy(flow, record, assign(networks), transfer.direction)
     network = flow.paths[flow.key].network
     down = transfer.direction is Direction.DOWN
@@ -97,6 +99,9 @@ def finished_transfer(
     if flow.exact and carried < transfer.size.median_bytes:
         return None  # broken off
     time_s = closed.at_s - flow.started_at_s - idle_s
+    if flow.opaque:
+        # Predictors were told nothing of TLS, whose handshake is a round trip more.
+        time_s -= record.subflows[0].rtt_min_s or 0.0
     if time_s <= 0.0:
         return None
     return FinishedTransfer(name, network, transfer.direction, carried, time_s)

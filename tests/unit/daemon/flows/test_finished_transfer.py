@@ -3,7 +3,8 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.flows.finished_transfer import FinishedTransfer
+from cedos.daemon.flows.finished_transfer import FinishedTransfer, finished_transfer
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -12,7 +13,10 @@ from cedos.model import (
     Indicator,
     Network,
     NetworkKind,
+    SizeEstimate,
 )
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
 from cedos.storage import predictor_file
 from predictors.completion import CompletionModel
 
@@ -67,3 +71,79 @@ def test_predictors_are_not_shown_this_hosts_own_queue(model: CompletionModel) -
     assert queued is not None
     assert queued.columns["wifi_rtt_s"] == pytest.approx(0.03)
     assert queued.lengthened > 1.0
+
+
+KEPT = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 443)
+
+
+class Kept:
+    """A connection over TLS that is looked at now and then; `took_s` when it has ended."""
+
+    def __init__(self, key: FlowKey = KEPT, *, opaque: bool = True) -> None:
+        self.key = key
+        self.flows = LivingFlows()
+        self.flows.networks_changed(BOTH)
+        self.flow = self.flows.opened(FlowOpened(key, 10.0, 110.0))
+        guess = SizeEstimate(30_000, 30_000, 30_000, "default")
+        self.flows.learned(SizeLearned(key, Direction.DOWN, guess, opaque=opaque))
+
+    def look(
+        self, at_s: float, down: int, up: int, quiet_s: float, unacknowledged: int = 0
+    ) -> None:
+        sample = FlowSample(
+            self.key, at_s, 1, None, 0.02, 0.02, None, down, up, 0, quiet_s, unacknowledged, quiet_s
+        )
+        self.flows.sampled([sample], at_s)
+
+    def took_s(self, at_s: float, down: int, up: int, quiet_s: float) -> float | None:
+        closed = FlowClosed(
+            self.key, at_s + 100.0, down, up, 0.02, 0.02,
+            at_s=at_s, idle_down_s=quiet_s, idle_ack_s=quiet_s,
+        )  # fmt: skip
+        record = self.flows.closed(closed)
+        assert record is not None
+        finished = finished_transfer(self.flow, record, closed, BOTH)
+        return finished.time_s if finished is not None else None
+
+
+def test_a_kept_connection_that_asks_again_is_more_than_one_transfer() -> None:
+    """30 kB in a minute: so slow was a Wi-Fi believed to be, for seconds, each time that one ended."""
+    kept = Kept()
+    kept.look(10.2, 20_000, 800, 0.05)
+    kept.look(30.0, 20_000, 800, 19.8)
+    kept.look(69.0, 20_000, 800, 58.8)
+    kept.look(70.1, 20_000, 1_200, 0.05, 400)
+    assert kept.took_s(75.0, 30_000, 1_200, 4.7) is None
+    # The same between two looks.
+    kept = Kept()
+    kept.look(12.0, 20_000, 800, 1.8)
+    assert kept.took_s(12.9, 30_000, 1_200, 0.1) is None
+    # Or one that was made long before it was needed.
+    kept = Kept()
+    kept.look(15.0, 4_000, 500, 4.9)
+    assert kept.took_s(15.4, 30_000, 1_200, 0.1) is None
+    # Or is told something now and then, and says next to nothing.
+    kept = Kept()
+    kept.look(55.0, 20_000, 800, 44.8)
+    assert kept.took_s(60.0, 20_100, 840, 3.0) is None
+
+
+def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
+    kept = Kept(opaque=False)
+    kept.look(12.0, 20_000, 800, 1.8)  # it stands still, and goes on
+    kept.look(13.0, 25_000, 840, 0.1)  # a larger window was granted
+    assert kept.took_s(13.4, 30_000, 870, 0.2) == pytest.approx(3.2), "the end was said, too"
+    kept = Kept(opaque=False)
+    kept.look(12.0, 0, 800, 1.8, 800)  # what was asked has not arrived
+    kept.look(13.0, 0, 900, 1.0)  # its server thinks
+    assert kept.took_s(14.0, 30_000, 900, 0.5) == pytest.approx(3.5)
+
+
+def test_a_handshake_of_tls_is_no_part_of_what_predictors_know() -> None:
+    assert Kept().took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.08)
+    assert Kept(opaque=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
+
+
+def test_what_came_from_a_host_before_the_router_is_not_judged() -> None:
+    disk = replace(KEPT, remote=ip_address("10.0.0.9"))
+    assert Kept(disk).took_s(10.5, 30_000, 800, 0.4) is None
