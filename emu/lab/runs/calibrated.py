@@ -41,6 +41,7 @@ def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, A
                 "mean_s": mean_s,
                 "took_s": known.took_s,
                 "lengthened": known.lengthened,
+                "by_strategy": {name: each[1] for name, each in known.expected.items()},
                 "columns": dict(known.columns),
             }
         )
@@ -74,7 +75,7 @@ def by_network_and_age(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
 
 
 def _has_no_rate(row: Row) -> bool:
-    columns = row["columns"]
+    columns = dict(row["columns"] or ())  # a file's are pairs
     return bool(columns) and f"{row['strategy']}_past1_bps" not in columns
 
 

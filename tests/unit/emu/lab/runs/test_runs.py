@@ -11,10 +11,11 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from cedos.errors import ConfigError, DataSetError
-from cedos.model import Direction
+from cedos.model import Direction, FlowRecord, Prediction
 from emu.lab import report
 from emu.lab.report import reliability, table, timeline
 from emu.lab.runs import runs, scenario
+from emu.lab.runs.calibrated import by_network_and_age, rows_of
 from emu.lab.runs.summary import PolicyRun, summarise
 
 LOAD = scenario.Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 60.0)
@@ -55,7 +56,8 @@ def write(directory: Path, *, synthetic: bool = False) -> runs.RunFolder:
         "predictions",
         [{"policy": "cedos", "repeat": 0, "ended_s": 1.7, "strategy": "wifi", "network": "wifi",
           "alone": True, "direction": "down", "size_bytes": 5000, "rate_age_s": 2.0, "low_s": 0.1,
-          "median_s": 0.8, "high_s": 2.0, "mean_s": 1.0, "took_s": 1.2}],
+          "median_s": 0.8, "high_s": 2.0, "mean_s": 1.0, "took_s": 1.2,
+          "by_strategy": {"wifi": 0.8, "cellular": 1.1}, "columns": {"wifi_past1_bps": 1e7}}],
     )  # fmt: skip
     results = {
         name: PolicyRun(np.array([1.2]), np.array([5000.0]), np.array([False]), [3.0], [1e6])
@@ -72,7 +74,18 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.policies == ["wifi-first", "cedos"]
     assert [flow["network"] for flow in read.flows] == ["wifi", "both"]
     assert read.decisions == []
+    (predicted,) = read.predictions
+    assert dict(predicted["by_strategy"]) == {"wifi": 0.8, "cellular": 1.1}
+    assert by_network_and_age(read.predictions) == {"wifi": {"1.5": [predicted]}}
     assert read.title == "try: place p, seed 1"
+
+
+def test_a_run_keeps_what_was_expected_of_each_strategy() -> None:
+    expected = {"wifi": (0.1, 0.8, 2.0, 1.0), "cellular": (0.2, 1.1, 3.0, 1.3)}
+    prediction = Prediction("wifi", "wlan0", Direction.DOWN, 5000, 1.2, 2.0, expected)
+    flow = FlowRecord((), None, 100.5, 101.7, prediction=prediction)
+    (row,) = rows_of([flow], 100.0)
+    assert (row["median_s"], row["by_strategy"]) == (0.8, {"wifi": 0.8, "cellular": 1.1})
 
 
 def test_a_synthetic_place_is_called_so_everywhere(tmp_path: Path) -> None:
