@@ -25,6 +25,7 @@ from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.flows.passive import PassiveWatch
 from cedos.monitor.networks.counters import InterfaceCounters
+from cedos.monitor.networks.rates import LEAST_BYTES
 from cedos.monitor.networks.sleep_watch import SleepWatch
 from cedos.monitor.portal import check, gateway
 from cedos.monitor.portal.verdict import TestPage
@@ -51,8 +52,8 @@ _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
 _MOMENT_S = 0.01
 _NEAR_S = 2.0
-"""So shortly after a host before its router was heard, not all that an interface carried is from behind
-that."""
+"""So shortly after a host before its router sent or took much, not all that an interface carried is
+from behind that."""
 _JUST_ANSWERED_S = 0.5
 """A round trip that ended no longer before its flow says what one takes now."""
 
@@ -190,6 +191,7 @@ class Observer:
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
         self._near_at_s: dict[str, float] = {}
+        self._near_bytes: dict[FlowKey, int] = {}
         self._silent: frozenset[str] = frozenset()
         self._pauses: Mapping[str, tuple[float, ...]] = {}
         probes = config.probes
@@ -273,14 +275,17 @@ class Observer:
         self._silent = frozenset(networks)
 
     def opened(self, key: FlowKey, at_s: float) -> None:
-        if (name := self._before_router(key)) is not None:
-            self._near_at_s[name] = at_s
-        else:
+        if (name := self._before_router(key)) is None:
             self._delivery.opened(key, at_s)
+        elif key.protocol == "tcp":  # it may carry much before anybody looks
+            self._near_at_s[name] = at_s
 
     def closed(self, event: FlowClosed, network: str | None) -> None:
         """Takes the end of a flow; `network`: that of its address, None where another carried it."""
-        if network is None or self._before_router(event.key) is not None:
+        near = self._before_router(event.key)
+        if near is not None and event.key.protocol == "tcp":
+            self._carried_near(near, event, self._near_bytes.pop(event.key, 0))
+        if network is None or near is not None:
             self._delivery.forget(event.key)
             return
         self._delivery.closed(event)
@@ -331,16 +336,20 @@ class Observer:
         now_s = time.monotonic()
         self.portals.observe_flows(samples)
         owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
+        before, self._near_bytes = self._near_bytes, {}
         for sample in samples:
             name, subnet = owner.get(sample.key.local, (None, None))
-            heard_s = min(sample.idle_down_s, sample.idle_ack_s)
-            if name is None or subnet is None or sample.state == SYN_SENT or not isfinite(heard_s):
+            if name is None or subnet is None:
                 continue
-            heard_at_s = sample.at_s - heard_s
             if sample.key.remote in subnet.network:
-                self._near_at_s[name] = max(heard_at_s, self._near_at_s.get(name, heard_at_s))
-            else:
-                self.prober.heard(name, heard_at_s)
+                self._near_bytes[sample.key] = sample.bytes_down + sample.bytes_up
+                self._carried_near(name, sample, before.get(sample.key, 0))
+                continue
+            if sample.state == SYN_SENT:
+                continue
+            heard_s = min(sample.idle_down_s, sample.idle_ack_s)
+            if isfinite(heard_s):
+                self.prober.heard(name, sample.at_s - heard_s)
         for name in self.portals.carrying:
             self.keeper.observe_answer(name, now_s)
 
@@ -402,6 +411,10 @@ class Observer:
                 if key.local == address.ip:
                     return network.name if key.remote in address.network else None
         return None
+
+    def _carried_near(self, name: str, seen: FlowSample | FlowClosed, before_bytes: int) -> None:
+        if seen.bytes_down + seen.bytes_up - before_bytes >= LEAST_BYTES:
+            self._near_at_s[name] = max(seen.at_s, self._near_at_s.get(name, seen.at_s))
 
     def _from_beyond(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
         return [sample for sample in samples if self._before_router(sample.key) is None]

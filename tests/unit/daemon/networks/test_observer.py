@@ -194,8 +194,12 @@ async def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behin
     observer.observe_delivery([], at_s)
     known = observer.context().networks["wlan0"]
     assert known.keys().isdisjoint({"past1_bps", "delivery_down_bps", "rtt_s", "rtt_min_s"})
-    # Two seconds later counters are believed again, from then on.
-    monkeypatch.setattr("cedos.daemon.networks.observer._NEAR_S", 0.0)
+    # Two seconds later counters are believed again, from then on, though a question goes to the router
+    # and the disk says that it is there.
+    monkeypatch.setattr(observer, "_near_at_s", {"wlan0": time.monotonic() - 2.1})
+    observer.opened(replace(disk, remote=GATEWAY, remote_port=53, protocol="udp"), at_s)
+    alive = replace(copied, key=replace(disk, local_port=4001), bytes_down=500, bytes_up=500)
+    observer.observe_answers([alive])
     await observer._read(WLAN)
     received_bytes += 1_000_000
     await observer._read(WLAN)
