@@ -37,6 +37,10 @@ bytes, how long it took, and how long ago that was. Age is an input, learned on 
 LARGEST_AGE_S = 120.0
 """What is older says no less: beyond it places alone differ."""
 
+LARGEST_BYTES = 1e7
+"""No larger transfer was measured: more takes as much longer than this as the naive time says
+(docs/decisions/completion-trees.md)."""
+
 _RARE = ("wifi_ap_count", "cellular_dbm")
 
 CONTEXT_COLUMNS = (
@@ -99,12 +103,14 @@ def inputs_of(
             naive time. The inputs themselves stay NaN where nothing is known.
 
     Returns:
-        The values of `INPUTS`, and seconds by strategy. MPTCP begins as its primary alone would.
+        The values of `INPUTS`, those of `LARGEST_BYTES` for what is larger, and seconds by strategy.
+        MPTCP begins as its primary alone would.
 
     Raises:
         KeyError: without a size.
     """
-    size_bytes = max(columns["size_bytes"], 1.0)
+    whole_bytes = max(columns["size_bytes"], 1.0)
+    size_bytes = min(whole_bytes, LARGEST_BYTES)
     get = columns.get
     values = [log(size_bytes), get("direction_up", nan)]
     naives, rtts, rates, paths = [], [], [], []
@@ -150,6 +156,8 @@ def inputs_of(
             over = fresh * (_log(recent_s, _LEAST_S) - log(naive_s))
         values += [log1p(min(age_s, LARGEST_AGE_S)) if age_s > 0.0 else 0.0, over]
     values += [get(name, nan) for name in _RARE]
+    if whole_bytes > size_bytes:
+        wifi_s, cellular_s = [naive_time_s(whole_bytes, *path[1:]) for path in paths]
     return values, dict(zip(STRATEGIES, (wifi_s, cellular_s, wifi_s, cellular_s), strict=True))
 
 

@@ -115,6 +115,11 @@ class ContextKeeper:
         rates[Direction.DOWN].counted(received_bytes, at_s)
         rates[Direction.UP].counted(sent_bytes, at_s)
 
+    def uncounted(self, network: str) -> None:
+        """What the network's counters say next is not only what it carried from behind its router."""
+        for rates in self._network(network).rates.values():
+            rates.uncounted()
+
     def observe_delivery(self, network: str, stretches: Mapping[Direction, RateSample]) -> None:
         known = self._network(network)
         for direction, stretch in stretches.items():

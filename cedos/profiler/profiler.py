@@ -25,7 +25,10 @@ _OPENING_LATE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SizeLearned:
-    """The size of a transfer that has begun, or a better estimate; `label`, `deadline_s` by a hint."""
+    """The size of a transfer that has begun, or a better estimate; `label`, `deadline_s` by a hint.
+
+    `opaque`: its content is hidden, as TLS hides it.
+    """
 
     key: FlowKey
     direction: Direction
@@ -33,6 +36,7 @@ class SizeLearned:
     server_name: str | None = None
     label: Label | None = None
     deadline_s: float | None = None
+    opaque: bool = False
 
 
 class Profiler:
@@ -389,6 +393,7 @@ class Profiler:
             flow.server_name,
             hint.label if hint else None,
             hint.deadline_s if hint else None,
+            flow.opaque,
         )
 
 

@@ -10,9 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
+
+import msgspec
 
 from cedos.errors import HistoryError
 from cedos.model import Decision, FlowRecord
@@ -271,7 +274,10 @@ def _newest(
     limit: int,
 ) -> list[_Record]:
     found = list(islice(filter(wanted, reversed(waiting)), limit))
-    found.extend(of_row(row) for row in rows[: limit - len(found)])
+    for row in rows[: limit - len(found)]:
+        # One that does not read is damage that SQLite has no sum over; all others are as they were.
+        with suppress(msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError):
+            found.append(of_row(row))
     return found
 
 

@@ -16,7 +16,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed
 from cedos.selector.decision.features import features
 from cedos.selector.decision.own_queue import emptied, own_queues
-from cedos.selector.decision.roles import Roles, assign
+from cedos.selector.decision.roles import Roles, pairs
 from cedos.selector.decision.times import lengthened
 from cedos.selector.uncertainty.completion import CompletionModel, interval_of
 from predictors.base import Distribution
@@ -27,9 +27,13 @@ _PART = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FinishedTransfer:
-    """What one took that was carried one way from beginning to end; `strategy` as predictors say it."""
+    """What one took that was carried one way from beginning to end.
+
+    `strategy` as predictors say it where its networks play `roles`.
+    """
 
     strategy: str
+    roles: Roles
     network: str
     direction: Direction
     carried_bytes: int
@@ -41,11 +45,9 @@ class FinishedTransfer:
         size = self.carried_bytes
         return Transfer(SizeEstimate(size, size, size, "progress"), self.direction)
 
-    def expected(
-        self, context: Context, networks: Sequence[Network], model: CompletionModel
-    ) -> Prediction | None:
+    def expected(self, context: Context, model: CompletionModel) -> Prediction | None:
         """What was to be expected of it by what was known when it began; None where nothing was."""
-        roles = assign(networks)
+        roles = self.roles
         known = features(context, self.asked, roles, model.features)
         queues_s = own_queues(context, roles)
         columns = emptied(known, queues_s)
@@ -87,24 +89,39 @@ def finished_transfer(
         return None
     if flow.read_slowly:
         return None  # it says how fast a program is
-    name = _strategy(flow, record, assign(networks), transfer.direction)
+    if flow.paths[flow.key].near:
+        return None  # it says nothing of what is behind the router
+    named = _named(flow, record, networks, transfer.direction)
     network = flow.paths[flow.key].network
     down = transfer.direction is Direction.DOWN
     carried = sum(path.bytes_down if down else path.bytes_up for path in record.subflows)
     idle_s = closed.idle_down_s if down else closed.idle_ack_s
-    if name is None or network is None or carried <= 0 or idle_s is None:
+    if named is None or network is None or carried <= 0 or idle_s is None:
         return None
     if flow.exact and carried < transfer.size.median_bytes:
         return None  # broken off
     time_s = closed.at_s - flow.started_at_s - idle_s
+    if flow.opaque:
+        # Predictors were told nothing of TLS, whose handshake is a round trip more.
+        time_s -= record.subflows[0].rtt_min_s or 0.0
     if time_s <= 0.0:
         return None
-    return FinishedTransfer(name, network, transfer.direction, carried, time_s)
+    return FinishedTransfer(*named, network, transfer.direction, carried, time_s)
 
 
 def _in_short(time: Distribution) -> tuple[float, float, float, float]:
     low_s, high_s = interval_of(time)
     return low_s, time.quantile(0.5), high_s, time.mean
+
+
+def _named(
+    flow: LivingFlow, record: FlowRecord, networks: Sequence[Network], direction: Direction
+) -> tuple[str, Roles] | None:
+    """The predictors' name for how a flow was carried, and in which roles: those it was decided in."""
+    for roles in pairs(networks):
+        if (name := _strategy(flow, record, roles, direction)) is not None:
+            return name, roles
+    return None
 
 
 def _strategy(

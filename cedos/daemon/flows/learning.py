@@ -77,16 +77,10 @@ class Learning:
         """Takes where the host is: the access point, else the Wi-Fi's router, else its name."""
         self.place = place_of(networks, context)
 
-    def finished(
-        self,
-        transfer: FinishedTransfer,
-        context: Context,
-        networks: Sequence[Network],
-        ended_unix_s: float,
-    ) -> None:
+    def finished(self, transfer: FinishedTransfer, context: Context, ended_unix_s: float) -> None:
         """Learns from a transfer that has just ended; `context`: what was known when it began."""
         name, time_s = transfer.strategy, transfer.time_s
-        columns = features(context, transfer.asked, assign(networks), self.features)
+        columns = features(context, transfer.asked, transfer.roles, self.features)
         predicted = self._adaptive.predict(columns, self.place)
         expected = predicted.get(name)
         if expected is None or expected.mean < LEAST_S:

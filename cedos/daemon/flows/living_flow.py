@@ -42,6 +42,17 @@ _CARRIED_BYTES = 1_400
 SMALL_BYTES = 100_000
 """Downloads up to here are over soon: how long they take says how their network is."""
 
+_RESTS_S = 1.0
+"""A connection on which nothing is under way, and nothing has come for so long, rests, or its server
+thinks."""
+
+_ASKS_BYTES = 100
+"""Whoever sends more than this then, and is answered, asks for something else: what ends a connection,
+or grants its other end a larger window, is less."""
+
+_OVER_S = 30.0
+"""What comes after so long a rest belongs to something else, whoever speaks first."""
+
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
@@ -100,9 +111,10 @@ class LivingFlow:
     """A flow: its paths, the transfer it carries now, and what was decided about it.
 
     `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
-    `transfers` counts those that have begun. `context` is what was known when the flow began, `pace` how
-    fast its program reads, `read_slowly` whether that ever set the pace, `tries` whether it goes over
-    fewer networks now to see if that is enough.
+    `transfers` counts those that have begun, as far as that is seen; `opaque`: its content is hidden.
+    `context` is what was known when the flow began, `pace` how fast its program reads, `read_slowly`
+    whether that ever set the pace, `tries` whether it goes over fewer networks now to see if that is
+    enough.
     """
 
     key: FlowKey
@@ -120,6 +132,7 @@ class LivingFlow:
     rate_bps: float | None = None
     stalled_s: float = 0.0
     transfers: int = 0
+    opaque: bool = False
     context: Context | None = None
     pace: ReadingPace = field(default_factory=ReadingPace)
     read_slowly: bool = False
@@ -127,6 +140,8 @@ class LivingFlow:
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
     _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
+    _rested: tuple[int, int] | None = None
+    _rested_s: float = 0.0
     _waiting_since_s: float | None = None
     _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
@@ -219,10 +234,10 @@ class LivingFlow:
         transfer = self.transfer
         if transfer is None or transfer.direction is Direction.UP or self.transfers != 1:
             return None
+        path = self.paths[self.key]
         small = transfer.size.median_bytes <= SMALL_BYTES and len(self.paths) == 1
-        return (
-            self.paths[self.key].network if small and self.exact and self.remaining_bytes else None
-        )
+        tells = small and not path.near and self.exact and self.remaining_bytes
+        return path.network if tells else None
 
     def alone_on(self, network: str, context: Context) -> bool:
         """Whether this host carried nothing else over its network, neither then nor now.
@@ -319,6 +334,7 @@ class LivingFlow:
             self.moved()
             self.pace.clear()
         self.server_name = event.server_name or self.server_name
+        self.opaque |= event.opaque
         self.transfer = Transfer(
             size=event.size,
             direction=event.direction,
@@ -382,6 +398,7 @@ class LivingFlow:
         other side on all the paths that it uses, and does not, is stalled. Nothing can be said of
         others: a program may be pausing.
         """
+        self.counted()
         direction = self.transfer.direction if self.transfer else Direction.DOWN
         self._carried_at.append((now_s, self.carried(direction)))
         while len(self._carried_at) > 2 and self._carried_at[1][0] <= now_s - _RATE_S:
@@ -409,6 +426,24 @@ class LivingFlow:
             busy = busy and min(each.idle_down_s for each in samples) < _BUSY_IDLE_S
         if busy:
             self.rate_bps = 8.0 * (carried - before) / (now_s - before_at_s)
+
+    def counted(self) -> None:
+        """Notes a further transfer, though what is said is hidden: the connection rested before it."""
+        down, up = self.carried(Direction.DOWN), self.carried(Direction.UP)
+        if self._rested is not None and down > self._rested[0]:
+            asks = up > self._rested[1] + _ASKS_BYTES
+            self.transfers += asks or self._rested_s >= _OVER_S
+            self._rested = None
+        if (resting_s := self._resting_s()) >= _RESTS_S:
+            self._rested, self._rested_s = self._rested or (down, up), resting_s
+
+    def _resting_s(self) -> float:
+        """For how long nothing has come, where nothing is under way."""
+        samples = [path.sample for path in self.paths.values() if path.closed is None]
+        looks = [sample for sample in samples if sample is not None]
+        if any(look.unacknowledged for look in looks):
+            return 0.0
+        return min([min(look.idle_down_s, look.idle_ack_s) for look in looks], default=0.0)
 
     def _stall_s(self, now_s: float) -> float | None:
         waiting = [path for path in self.paths.values() if self.waits_on(path)]

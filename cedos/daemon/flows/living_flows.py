@@ -173,6 +173,7 @@ class LivingFlows:
             return None
         path = flow.paths[event.key]
         path.ended(event)
+        flow.counted()
         self._used(path, event.at_s)
         if event.idle_down_s is not None and event.idle_ack_s is not None:
             self._heard(path, event.at_s - min(event.idle_down_s, event.idle_ack_s))

@@ -107,8 +107,7 @@ class FlowEvents:
         if event.key.protocol == "udp" and not event.bytes_down:
             self.profiler.forget(event.key)
             return  # nobody answered: that was no flow
-        networks = self.director.networks
-        finished = finished_transfer(flow, record, event, networks)
+        finished = finished_transfer(flow, record, event, self.director.networks)
         if finished is not None:
             if finished.tells and flow.alone_on(finished.network, self.observer.recent_context()):
                 self.observer.transferred(finished.network, finished.carried_bytes, finished.time_s)
@@ -133,12 +132,11 @@ class FlowEvents:
         self, record: FlowRecord, finished: FinishedTransfer, context: Context
     ) -> FlowRecord:
         """The record with what had been expected of it; what can be learnt from it is."""
-        networks = self.director.networks
         if self.learning is not None:
-            self.learning.finished(finished, context, networks, record.ended_unix_s)
+            self.learning.finished(finished, context, record.ended_unix_s)
         model = self.director.decider.choices.model
         counts = not finished.small or self.small_judged.take(time.monotonic())
         if model is not None and counts:
-            record = replace(record, prediction=finished.expected(context, networks, model))
+            record = replace(record, prediction=finished.expected(context, model))
             self.reliability.add(record)
         return record

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
-from math import isfinite
+from math import inf, isfinite
 
 import structlog
 
@@ -25,6 +25,7 @@ from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.flows.passive import PassiveWatch
 from cedos.monitor.networks.counters import InterfaceCounters
+from cedos.monitor.networks.rates import LEAST_BYTES
 from cedos.monitor.networks.sleep_watch import SleepWatch
 from cedos.monitor.portal import check, gateway
 from cedos.monitor.portal.verdict import TestPage
@@ -50,6 +51,9 @@ _READ_S = 1.0
 _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
 _MOMENT_S = 0.01
+_NEAR_S = 2.0
+"""So shortly after a host before its router sent or took much, not all that an interface carried is
+from behind that."""
 _JUST_ANSWERED_S = 0.5
 """A round trip that ended no longer before its flow says what one takes now."""
 
@@ -186,6 +190,8 @@ class Observer:
         self._delivery = DeliveryWatch()
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
+        self._near_at_s: dict[str, float] = {}
+        self._near_bytes: dict[FlowKey, int] = {}
         self._silent: frozenset[str] = frozenset()
         self._pauses: Mapping[str, tuple[float, ...]] = {}
         probes = config.probes
@@ -269,11 +275,17 @@ class Observer:
         self._silent = frozenset(networks)
 
     def opened(self, key: FlowKey, at_s: float) -> None:
-        self._delivery.opened(key, at_s)
+        if (name := self._before_router(key)) is None:
+            self._delivery.opened(key, at_s)
+        elif key.protocol == "tcp":  # it may carry much before anybody looks
+            self._near_at_s[name] = at_s
 
     def closed(self, event: FlowClosed, network: str | None) -> None:
         """Takes the end of a flow; `network`: that of its address, None where another carried it."""
-        if network is None:
+        near = self._before_router(event.key)
+        if near is not None and event.key.protocol == "tcp":
+            self._carried_near(near, event, self._near_bytes.pop(event.key, 0))
+        if network is None or near is not None:
             self._delivery.forget(event.key)
             return
         self._delivery.closed(event)
@@ -282,8 +294,7 @@ class Observer:
         if event.rtt_s is None or answered_s is None:
             return
         now_s = time.monotonic()
-        if not self._on_link(network, event.key.remote):
-            self.keeper.observe_answer(network, now_s - answered_s)
+        self.keeper.observe_answer(network, now_s - answered_s)
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
@@ -306,14 +317,14 @@ class Observer:
 
     def observe_delivery(self, samples: Sequence[FlowSample], now_s: float) -> None:
         """Takes every look at the living flows: what the networks delivered since the last one."""
-        found = self._delivery.observe(samples, self._networks, now_s)
+        found = self._delivery.observe(self._from_beyond(samples), self._networks, now_s)
         for name, stretches in found.items():
             self.keeper.observe_delivery(name, stretches)
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
         """Takes a look at the living flows: their round-trip times and losses, and who is in use."""
         now_s = time.monotonic()
-        glimpses = self._watch.observe(samples, self._networks)
+        glimpses = self._watch.observe(self._from_beyond(samples), self._networks)
         for name, glimpse in glimpses.items():
             for rtt_s in glimpse.rtts_s:
                 self.keeper.observe_rtt(name, rtt_s, now_s)
@@ -325,9 +336,14 @@ class Observer:
         now_s = time.monotonic()
         self.portals.observe_flows(samples)
         owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
+        before, self._near_bytes = self._near_bytes, {}
         for sample in samples:
             name, subnet = owner.get(sample.key.local, (None, None))
-            if name is None or subnet is None or sample.key.remote in subnet.network:
+            if name is None or subnet is None:
+                continue
+            if sample.key.remote in subnet.network:
+                self._near_bytes[sample.key] = sample.bytes_down + sample.bytes_up
+                self._carried_near(name, sample, before.get(sample.key, 0))
                 continue
             if sample.state == SYN_SENT:
                 continue
@@ -372,9 +388,12 @@ class Observer:
         if counted is not None:
             self.portals.carried(network.name, counted.received_bytes)
             now_s = time.monotonic()
-            self.keeper.observe_bytes(
-                network.name, counted.received_bytes, counted.sent_bytes, now_s
-            )
+            if now_s - self._near_at_s.get(network.name, -inf) < _NEAR_S:
+                self.keeper.uncounted(network.name)
+            else:
+                self.keeper.observe_bytes(
+                    network.name, counted.received_bytes, counted.sent_bytes, now_s
+                )
 
     async def count(self, network: Network) -> Counters | None:
         """Has a network's counters metered, now; None where it is gone."""
@@ -385,10 +404,20 @@ class Observer:
                 self._metered(network, counted, time.monotonic())
         return counted
 
-    def _on_link(self, name: str, remote: Address) -> bool:
-        """Whether no router lies between: an answer says nothing of what is behind it."""
-        own = next((each.addresses for each in self._networks if each.name == name), ())
-        return any(remote in address.network for address in own)
+    def _before_router(self, key: FlowKey) -> str | None:
+        """The network of a flow to a host before its router, which says nothing of what is behind it."""
+        for network in self._networks:
+            for address in network.addresses:
+                if key.local == address.ip:
+                    return network.name if key.remote in address.network else None
+        return None
+
+    def _carried_near(self, name: str, seen: FlowSample | FlowClosed, before_bytes: int) -> None:
+        if seen.bytes_down + seen.bytes_up - before_bytes >= LEAST_BYTES:
+            self._near_at_s[name] = max(seen.at_s, self._near_at_s.get(name, seen.at_s))
+
+    def _from_beyond(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
+        return [sample for sample in samples if self._before_router(sample.key) is None]
 
     def _ping_target(self, network: Network) -> Address | None:
         return None if self.keeper.drops_pings(network.name) else self._target(network)

@@ -79,6 +79,8 @@ class Silence:
             for path in flow.paths.values():
                 if path.network is None or path.sample is None or path.closed is not None:
                     continue
+                if path.near:  # it says nothing of what is behind the router
+                    continue
                 heard_at_s = path.sample.at_s - path.heard_s
                 self._heard(path.network, heard_at_s)
                 if not flow.waits_on(path):

@@ -92,6 +92,10 @@ class RateEstimator:
         if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:
             self._deliver(RateSample(before[0], at_s, total_bytes - before[1], saturated=False))
 
+    def uncounted(self) -> None:
+        """The next reading begins anew."""
+        self._counted = None
+
     def _deliver(self, stretch: RateSample) -> None:
         delivered = self._delivered
         # Only those can ever be the best that no later one exceeds.

@@ -9,8 +9,8 @@ from cedos.selector.decision.evaluate import Retime, evaluate
 from cedos.selector.decision.fallback import RuleOfThumb
 from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.decision.living import Living
-from cedos.selector.decision.roles import assign, pairs
-from cedos.selector.decision.silences import silences
+from cedos.selector.decision.roles import pairs
+from cedos.selector.decision.silences import silent_s
 from cedos.selector.objective import MaxSPerE
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
@@ -49,13 +49,12 @@ def decide_again(case: Case, living: Living) -> Decision:
     current = living.current
     dead = dead_networks(case.context, case.networks)
     size_bytes = case.transfer.size.median_bytes
-    roles = assign(case.networks, dead)
     used = {
-        role: case.context.pauses.get(network.name, ())
-        for role, network in roles.players()
-        if network.name in current.networks[:1]
+        network.kind: case.context.pauses.get(network.name, ())
+        for network in case.networks
+        if network.up and network.name in current.networks[:1]
     }
-    silent = not silences(case.context, roles).keys().isdisjoint(used)
+    silent = any(silent_s(case.context, name) > 0.0 for name in current.networks[:1])
     found, by_rule = _evaluations(
         case,
         dead,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cedos.model import SizeEstimate, Strategy, StrategyKind, Transfer
+from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind, Transfer
 from cedos.selector.decision.silences import longer_s
 from predictors.base import Distribution
 
@@ -70,7 +70,7 @@ class Living:
         predicted: Mapping[Strategy, Distribution],
         old: Collection[Strategy],
         size_bytes: int,
-        used: Mapping[str, Sequence[float]],
+        used: Mapping[NetworkKind, Sequence[float]],
         *,
         silent: bool,
     ) -> dict[Strategy, Distribution]:
@@ -88,7 +88,7 @@ class Living:
             predicted: of a new transfer.
             old: the strategies whose networks' rates were measured long ago.
             size_bytes: of the rest.
-            used: the roles of the network that carries the flow, and how long its pauses were.
+            used: the kind of the network that carries the flow, and how long its pauses were.
             silent: whether that network is silent, which `predicted` has in it then.
         """
         found = {}
@@ -155,7 +155,7 @@ class Living:
         self,
         time: Distribution,
         size_bytes: int,
-        used: Mapping[str, Sequence[float]],
+        used: Mapping[NetworkKind, Sequence[float]],
         *,
         silent: bool,
     ) -> Distribution:
@@ -164,7 +164,7 @@ class Living:
         if self.observed_bps is not None:
             if silent:
                 return time
-            longest_s = [longer_s(role, self.stalled_s, pauses) for role, pauses in used.items()]
+            longest_s = [longer_s(kind, self.stalled_s, pauses) for kind, pauses in used.items()]
             return time.later(max([self.stalled_s, *longest_s]))
         if self.waited_s > 0.0:
             return time.left_after(self.waited_s)

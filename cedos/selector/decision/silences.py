@@ -6,21 +6,22 @@ before does so again (`docs/decisions/silences.md`).
 
 from collections.abc import Mapping, Sequence
 
-from cedos.model import Context
+from cedos.model import Context, NetworkKind
 from cedos.selector.decision.roles import Roles
 from predictors.base import Distribution
 
-_WAITS = {"wifi": (4.7, 3.3), "cellular": (0.8, 0.3)}
-"""By role: seconds that a silence lasts longer, and how many more for each second that it lasted."""
+_WAITS = {True: (0.8, 0.3), False: (4.7, 3.3)}
+"""Whether it is cellular: seconds that a silence lasts longer, and how many more for each second that it
+lasted."""
 
 _HALF = 0.5
 """What a connection with both paths waits for: what is under way on the silent one blocks the rest
 until it has been sent again."""
 
 
-def longer_s(role: str, silent_s: float, pauses_s: Sequence[float] = ()) -> float:
+def longer_s(kind: NetworkKind, silent_s: float, pauses_s: Sequence[float] = ()) -> float:
     """What is usual for its kind counts like one of its own pauses that lasted longer than so far."""
-    least_s, per_second = _WAITS[role]
+    least_s, per_second = _WAITS[kind is NetworkKind.CELLULAR]
     rests_s = [each - silent_s for each in pauses_s if each > silent_s]
     return (least_s + per_second * silent_s + sum(rests_s)) / (1 + len(rests_s))
 
@@ -38,12 +39,13 @@ def silences(context: Context, roles: Roles) -> dict[str, float]:
 
 
 def waits(context: Context, roles: Roles) -> dict[str, float]:
-    """The networks that are silent, by role, and for how many seconds more."""
+    """The networks that are silent, by role, and for how many seconds more, whatever part they play."""
     silent = silences(context, roles)
-    if not silent:
-        return silent
-    pauses = {role: context.pauses.get(network.name, ()) for role, network in roles.players()}
-    return {role: longer_s(role, silent_s, pauses[role]) for role, silent_s in silent.items()}
+    return {
+        role: longer_s(network.kind, silent[role], context.pauses.get(network.name, ()))
+        for role, network in (roles.players() if silent else ())
+        if role in silent
+    }
 
 
 def delayed(

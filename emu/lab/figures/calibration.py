@@ -10,10 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from emu.lab.runs.calibrated import by_network_and_size, figures_of
+from emu.lab.runs.calibrated import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
 from emu.lab.runs.runs import Recorded
-
-_AGES_S = (1.5, 5.0, 15.0)
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
@@ -33,16 +31,10 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def _by_age(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By network, from the age (s) on that its rate had when the transfer began."""
-    grouped: dict[tuple[str, float], list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        if row["alone"]:
-            least_s = max((each for each in _AGES_S if row["rate_age_s"] >= each), default=0.0)
-            grouped[row["network"], least_s].append(row)
-    found: dict[str, dict[str, Any]] = defaultdict(dict)
-    for (network, least_s), each in sorted(grouped.items()):
-        found[network][f"{least_s:g}"] = figures_of(each)
-    return dict(found)
+    return {
+        network: {age: figures_of(each) for age, each in ages.items()}
+        for network, ages in by_network_and_age(rows).items()
+    }
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -51,8 +43,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             for size, held in sizes.items():
                 yield f"{policy}, {network}, {size}: {_text(held)}"
         for network, ages in each["by_age"].items():
-            for least_s, held in ages.items():
-                yield f"{policy}, {network}, rate at least {least_s} s old: {_text(held)}"
+            for age, held in ages.items():
+                known = f"at least {age} s old" if age != UNKNOWN else UNKNOWN
+                yield f"{policy}, {network}, rate {known}: {_text(held)}"
 
 
 def _text(held: Mapping[str, Any]) -> str:

@@ -1,12 +1,16 @@
-"""Expected against actual times of transfers that a policy predicted, one point each, by network."""
+"""Expected against actual times of transfers that a policy predicted, by network.
+
+Above one point each, by size; below by the age of the rate that was known when they began.
+"""
 
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from emu.lab.runs.calibrated import by_network_and_size
+from emu.lab.runs.calibrated import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
 from emu.lab.runs.runs import Recorded
 from predictors.calibration import size_class
 
@@ -23,9 +27,13 @@ def draw(run: Recorded) -> Figure | None:
     if not panels:
         return None
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.2 * len(panels), 4.4), squeeze=False, layout="constrained"
+        *(2, len(panels)),
+        figsize=(4.2 * len(panels), 6.8),
+        height_ratios=(2, 1),
+        squeeze=False,
+        layout="constrained",
     )
-    for axis, (policy, network) in zip(axes[0], panels, strict=True):
+    for axis, below, (policy, network) in zip(*axes, panels, strict=True):
         rows = [row for row in alone if (row["policy"], row["network"]) == (policy, network)]
         held = by_network_and_size(rows)[network]
         for size in _MARKS:
@@ -46,6 +54,8 @@ def draw(run: Recorded) -> Figure | None:
             side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             side.set_minor_formatter(NullFormatter())
         axis.legend(fontsize="small")
+        _ages(below, by_network_and_age(rows)[network])
+    axes[1][0].set_ylabel("expected / actual\n(median, middle 90 %)")
     axes[0][0].set_ylabel("expected, s (median and 90 % interval)")
     return figure
 
@@ -61,3 +71,22 @@ def _points(axis: Any, rows: list[Any], size: str, label: str) -> None:
         [row["took_s"] for row in rows], medians, yerr=spread, fmt=mark, color=colour, label=label,
         alpha=0.6, linewidth=0.5,
     )  # fmt: skip
+
+
+def _ages(axis: Any, ages: dict[str, list[Any]]) -> None:
+    names = []
+    for number, (age, rows) in enumerate(ages.items()):
+        low, middle, high = np.quantile(
+            [row["median_s"] / row["took_s"] for row in rows], (0.05, 0.5, 0.95)
+        )
+        spread = [[middle - low], [high - middle]]
+        axis.errorbar(number, middle, yerr=spread, fmt="o", color="0.3", linewidth=1.0)
+        known = f"from {age} s" if age != UNKNOWN else UNKNOWN
+        names.append(f"{known}\n{figures_of(rows)['coverage90']:.0%}\nof {len(rows)}")
+    axis.axhline(1.0, color="0.6", linewidth=0.8)
+    axis.set(yscale="log", xlabel="age of the rate; inside the 90 % interval")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=_MOST_TICKS))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xticks(range(len(names)), names, fontsize="small")
+    axis.set_xlim(-0.5, len(names) - 0.5)

@@ -11,6 +11,10 @@ from predictors.calibration import Judged, calibration, size_class
 
 Row = Mapping[str, Any]
 
+_AGES_S = (0.0, 1.5, 5.0, 15.0)
+UNKNOWN = "unknown"
+"""In place of an age: no rate of the network had been measured."""
+
 _KINDS = {interface: str(kind) for kind, interface in INTERFACES.items()}
 
 
@@ -37,6 +41,7 @@ def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, A
                 "mean_s": mean_s,
                 "took_s": known.took_s,
                 "lengthened": known.lengthened,
+                "by_strategy": {name: each[1] for name, each in known.expected.items()},
                 "columns": dict(known.columns),
             }
         )
@@ -53,6 +58,25 @@ def by_network_and_size(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     for (network, size), each in sorted(grouped.items()):
         found[network][size] = figures_of(each)
     return dict(found)
+
+
+def by_network_and_age(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
+    """`{NETWORK: {AGE: rows}}` of transfers over one network alone, the youngest first.
+
+    AGE is the least that the network's rate had when the transfer began, s, as text; or `unknown`.
+    """
+    found: dict[str, dict[str, list[Row]]] = defaultdict(dict)
+    alone = sorted((row for row in rows if row["alone"]), key=lambda row: float(row["rate_age_s"]))
+    for row in sorted(alone, key=_has_no_rate):
+        least_s = max(each for each in _AGES_S if row["rate_age_s"] >= each)
+        age = UNKNOWN if _has_no_rate(row) else f"{least_s:g}"
+        found[row["network"]].setdefault(age, []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _has_no_rate(row: Row) -> bool:
+    columns = dict(row["columns"] or ())  # a file's are pairs
+    return bool(columns) and f"{row['strategy']}_past1_bps" not in columns
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, Any]:

@@ -160,6 +160,7 @@ PREDICTIONS = pa.schema(
         ("mean_s", pa.float64()),
         ("took_s", pa.float64()),
         ("lengthened", pa.float64()),
+        ("by_strategy", pa.map_(pa.string(), pa.float64())),
         ("columns", pa.map_(pa.string(), pa.float64())),
     ]
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
+from predictors.inputs import COLUMNS, INPUTS, LARGEST_BYTES, STRATEGIES, inputs_of
 from predictors.naive import after_slow_start, joined_time_s, naive_time_s
 
 TYPICAL = {
@@ -60,6 +60,15 @@ def test_a_transfer_never_shows_more_than_the_network_does(
     carried_bytes, span_s = left
     assert 0.0 < carried_bytes <= size_bytes
     assert 8.0 * carried_bytes / span_s <= rate_bps * 1.0001
+
+
+def test_what_is_larger_than_anything_measured_looks_like_the_largest_and_takes_longer() -> None:
+    known = {"wifi_rtt_s": 0.02, "wifi_past1_bps": 2e7, "cellular_rtt_s": 0.05}
+    at_most = inputs_of({"size_bytes": LARGEST_BYTES, **known}, TYPICAL)
+    larger = inputs_of({"size_bytes": 1e9, **known}, TYPICAL)
+    assert larger[0] == pytest.approx(at_most[0], nan_ok=True)
+    assert larger[1]["wifi"] == naive_time_s(1e9, 0.02, 2e7)
+    assert larger[1]["mptcp_cellular"] == naive_time_s(1e9, 0.05, TYPICAL["cellular_past1_bps"])
 
 
 def test_mptcp_starts_as_its_primary() -> None:

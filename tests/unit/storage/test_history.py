@@ -197,6 +197,23 @@ def test_damage_found_while_running_costs_the_file_not_the_records(path: Path) -
     history.close()
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"size": 3}', '{"size": null, "subflows": 7}'])
+def test_a_record_that_does_not_read_is_left_out(path: Path, text: str) -> None:
+    """The daemon reads the last flows when it starts: for one of them it did not."""
+    history = History(path)
+    for number in (1, 2, 3):
+        history.add_flow(a_flow(number))
+        history.add_decision(a_decision(number))
+    history.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE flow SET record = ? WHERE decision = 2", (text,))
+        connection.execute("UPDATE decision SET context = ? WHERE number = 2", (text,))
+    again = History(path)
+    assert again.flows() == [a_flow(3), a_flow(1)]
+    assert numbers(again) == [3, 1]
+    again.close()
+
+
 def test_without_a_folder_the_history_lives_in_memory_and_recovers(tmp_path: Path) -> None:
     blocker = tmp_path / "state"
     blocker.write_text("a file where the folder should be")

@@ -1,9 +1,11 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.flows.finished_transfer import FinishedTransfer
+from cedos.daemon.flows.finished_transfer import FinishedTransfer, finished_transfer
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import (
     CompetingTransfer,
     Context,
@@ -12,15 +14,20 @@ from cedos.model import (
     Indicator,
     Network,
     NetworkKind,
+    SizeEstimate,
 )
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+from cedos.selector.decision.roles import assign
 from cedos.storage import predictor_file
 from predictors.completion import CompletionModel
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
+ETHERNET = Network("eth0", "eth0", 4, NetworkKind.ETHERNET, False, (ip_interface("10.2.0.2/24"),))
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 BOTH = (WLAN, LTE)
 OTHER = FlowKey(ip_address("10.0.0.2"), 4001, ip_address("198.51.100.1"), 80)
-DONE = FinishedTransfer("wifi", "wlan0", Direction.DOWN, 100_000, 0.5)
+DONE = FinishedTransfer("wifi", assign(BOTH), "wlan0", Direction.DOWN, 100_000, 0.5)
 KNOWN = Context(
     0.0,
     {
@@ -42,13 +49,13 @@ def model() -> CompletionModel:
 def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(
     model: CompletionModel,
 ) -> None:
-    alone = DONE.expected(KNOWN, BOTH, model)
+    alone = DONE.expected(KNOWN, model)
     assert alone is not None
     assert alone.lengthened == 1.0
     assert alone.columns["wifi_rtt_s"] == 0.03
     assert alone.columns["size_bytes"] == 100_000
     others = {"wlan0": {Direction.DOWN: (CompetingTransfer(OTHER, 1e6),)}}
-    beside = DONE.expected(replace(KNOWN, competing=others), BOTH, model)
+    beside = DONE.expected(replace(KNOWN, competing=others), model)
     assert beside is not None
     assert beside.columns == alone.columns
     assert beside.lengthened > 1.3
@@ -63,7 +70,101 @@ def test_predictors_are_not_shown_this_hosts_own_queue(model: CompletionModel) -
         "delivery_down_bps": Indicator(1e7, 0.0),
     }
     networks = {**KNOWN.networks, "wlan0": {**KNOWN.networks["wlan0"], **full}}
-    queued = DONE.expected(replace(KNOWN, networks=networks), BOTH, model)
+    queued = DONE.expected(replace(KNOWN, networks=networks), model)
     assert queued is not None
     assert queued.columns["wifi_rtt_s"] == pytest.approx(0.03)
     assert queued.lengthened > 1.0
+
+
+KEPT = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 443)
+
+
+class Kept:
+    """A connection over TLS that is looked at now and then; `took_s` when it has ended."""
+
+    def __init__(
+        self, key: FlowKey = KEPT, *, opaque: bool = True, networks: Sequence[Network] = BOTH
+    ) -> None:
+        self.key, self.networks = key, networks
+        self.flows = LivingFlows()
+        self.flows.networks_changed(networks)
+        self.flow = self.flows.opened(FlowOpened(key, 10.0, 110.0))
+        guess = SizeEstimate(30_000, 30_000, 30_000, "default")
+        self.flows.learned(SizeLearned(key, Direction.DOWN, guess, opaque=opaque))
+
+    def look(
+        self, at_s: float, down: int, up: int, quiet_s: float, unacknowledged: int = 0
+    ) -> None:
+        sample = FlowSample(
+            self.key, at_s, 1, None, 0.02, 0.02, None, down, up, 0, quiet_s, unacknowledged, quiet_s
+        )
+        self.flows.sampled([sample], at_s)
+
+    def took_s(self, at_s: float, down: int, up: int, quiet_s: float) -> float | None:
+        finished = self.finished(at_s, down, up, quiet_s)
+        return finished.time_s if finished is not None else None
+
+    def finished(self, at_s: float, down: int, up: int, quiet_s: float) -> FinishedTransfer | None:
+        closed = FlowClosed(
+            self.key, at_s + 100.0, down, up, 0.02, 0.02,
+            at_s=at_s, idle_down_s=quiet_s, idle_ack_s=quiet_s,
+        )  # fmt: skip
+        record = self.flows.closed(closed)
+        assert record is not None
+        return finished_transfer(self.flow, record, closed, self.networks)
+
+
+def test_a_kept_connection_that_asks_again_is_more_than_one_transfer() -> None:
+    """30 kB in a minute: so slow was a Wi-Fi believed to be, for seconds, each time that one ended."""
+    kept = Kept()
+    kept.look(10.2, 20_000, 800, 0.05)
+    kept.look(30.0, 20_000, 800, 19.8)
+    kept.look(69.0, 20_000, 800, 58.8)
+    kept.look(70.1, 20_000, 1_200, 0.05, 400)
+    assert kept.took_s(75.0, 30_000, 1_200, 4.7) is None
+    # The same between two looks.
+    kept = Kept()
+    kept.look(12.0, 20_000, 800, 1.8)
+    assert kept.took_s(12.9, 30_000, 1_200, 0.1) is None
+    # Or one that was made long before it was needed.
+    kept = Kept()
+    kept.look(15.0, 4_000, 500, 4.9)
+    assert kept.took_s(15.4, 30_000, 1_200, 0.1) is None
+    # Or is told something now and then, and says next to nothing.
+    kept = Kept()
+    kept.look(55.0, 20_000, 800, 44.8)
+    assert kept.took_s(60.0, 20_100, 840, 3.0) is None
+
+
+def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
+    kept = Kept(opaque=False)
+    kept.look(12.0, 20_000, 800, 1.8)  # it stands still, and goes on
+    kept.look(13.0, 25_000, 840, 0.1)  # a larger window was granted
+    assert kept.took_s(13.4, 30_000, 870, 0.2) == pytest.approx(3.2), "the end was said, too"
+    kept = Kept(opaque=False)
+    kept.look(12.0, 0, 800, 1.8, 800)  # what was asked has not arrived
+    kept.look(13.0, 0, 900, 1.0)  # its server thinks
+    assert kept.took_s(14.0, 30_000, 900, 0.5) == pytest.approx(3.5)
+
+
+def test_a_handshake_of_tls_is_no_part_of_what_predictors_know() -> None:
+    assert Kept().took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.08)
+    assert Kept(opaque=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
+
+
+def test_what_came_from_a_host_before_the_router_is_not_judged() -> None:
+    disk = replace(KEPT, remote=ip_address("10.0.0.9"))
+    assert Kept(disk).took_s(10.5, 30_000, 800, 0.4) is None
+
+
+@pytest.mark.parametrize("network", ["eth0", "wlan0", "lte0"])
+def test_of_three_networks_each_is_judged(network: str, model: CompletionModel) -> None:
+    """Predictors know two: of Wi-Fi beside Ethernet and a phone nothing was learned."""
+    all_three = (ETHERNET, WLAN, LTE)
+    (local,) = (each.addresses[0].ip for each in all_three if each.name == network)
+    finished = Kept(replace(KEPT, local=local), networks=all_three).finished(10.5, 30_000, 800, 0.4)
+    assert finished is not None
+    assert (finished.network, finished.tells) == (network, True)
+    prediction = finished.expected(KNOWN, model)
+    assert prediction is not None
+    assert (prediction.network, prediction.strategy) == (network, finished.strategy)

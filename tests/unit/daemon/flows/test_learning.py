@@ -91,7 +91,7 @@ def finish(
     assert record is not None
     transfer = finished_transfer(flow, record, closed, BOTH)
     if transfer is not None:
-        learning.finished(transfer, KNOWN, BOTH, record.ended_unix_s)
+        learning.finished(transfer, KNOWN, record.ended_unix_s)
 
 
 def predicted_s(learning: Learning, name: str = "wifi") -> float:

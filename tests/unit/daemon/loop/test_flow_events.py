@@ -24,6 +24,7 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.profiler.profiler import Profiler
+from cedos.selector.decision.roles import assign
 from cedos.storage import predictor_file
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
@@ -42,7 +43,7 @@ KNOWN = Context(
         for name in ("wlan0", "lte0")
     },
 )
-SMALL = FinishedTransfer("wifi", "wlan0", Direction.DOWN, 3_000, 0.1)
+SMALL = FinishedTransfer("wifi", assign((WLAN, LTE)), "wlan0", Direction.DOWN, 3_000, 0.1)
 LARGE = replace(SMALL, carried_bytes=3_000_000, time_s=2.0)
 
 

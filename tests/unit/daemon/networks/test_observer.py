@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.probing.result import ProbeOutcome, Spent
@@ -160,6 +162,49 @@ async def test_a_short_flow_tells_at_its_end_what_a_round_trip_took(
     indicators = daemon.observer.context().networks.get("wlan0", {})
     found = indicators.get("rtt_s")
     assert (found is not None and found.value == 0.012) is known
+
+
+async def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behind_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy from a disk in the same Wi-Fi made it a network of 800 Mbit/s and a round trip of 0.3 ms."""
+    observer = make()
+    disk = replace(KEY, remote=ip_address("10.0.0.9"), remote_port=445)
+    received_bytes = 0
+
+    async def counters(index: int) -> Counters:
+        return Counters(received_bytes, 0)
+
+    monkeypatch.setattr(observer._counters, "read", counters)
+    now_s = time.monotonic() - 1.0
+    observer.opened(disk, now_s)
+    for look in range(1, 6):
+        at_s, received_bytes = now_s + 0.2 * look, 20_000_000 * look
+        copied = FlowSample(
+            disk, at_s, 1, None, 3e-4, 3e-4, None, received_bytes, 9_000 * look, 0, 0.0, 0, 0.0
+        )
+        observer.observe_delivery([copied], at_s)
+        observer.observe_flows([copied])
+        observer.observe_answers([copied])
+        await observer._read(WLAN)
+    ended = FlowClosed(
+        disk, 0.0, received_bytes, 45_000, 3e-4, 3e-4, at_s=at_s, idle_down_s=0.0, idle_ack_s=0.0
+    )
+    observer.closed(ended, "wlan0")
+    observer.observe_delivery([], at_s)
+    known = observer.context().networks["wlan0"]
+    assert known.keys().isdisjoint({"past1_bps", "delivery_down_bps", "rtt_s", "rtt_min_s"})
+    # Two seconds later counters are believed again, from then on, though a question goes to the router
+    # and the disk says that it is there.
+    monkeypatch.setattr(observer, "_near_at_s", {"wlan0": time.monotonic() - 2.1})
+    observer.opened(replace(disk, remote=GATEWAY, remote_port=53, protocol="udp"), at_s)
+    alive = replace(copied, key=replace(disk, local_port=4001), bytes_down=500, bytes_up=500)
+    observer.observe_answers([alive])
+    await observer._read(WLAN)
+    received_bytes += 1_000_000
+    await observer._read(WLAN)
+    found = observer.context().networks["wlan0"]["delivery_down_bps"]
+    assert found.value > 0.0
 
 
 async def test_a_portal_is_logged_when_it_is_found_and_when_it_is_gone(make: Make) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from math import inf
 
@@ -186,3 +187,25 @@ def test_of_a_silence_that_nobody_waits_for_any_more_nothing_is_learned(world: W
         world.check(arrives=False)
     world.check(arrives=False, done=True)
     assert world.silence.pauses(world.now_s) == {}
+
+
+def test_a_host_before_the_router_neither_tells_that_a_network_lives_nor_that_it_is_silent(
+    world: World,
+) -> None:
+    disk = replace(KEY, remote=ip_address("10.0.0.9"))
+
+    def copies(world: World, *, idle_s: float, unacknowledged: int) -> None:
+        sample = FlowSample(
+            disk, world.now_s + 0.2, 1, None, 3e-4, 3e-4, 1e6, 10**6, 100, 0,
+            idle_s, unacknowledged, idle_s,
+        )  # fmt: skip
+        world.flows.sampled([sample], world.now_s + 0.2)
+
+    for _ in range(3):  # it was switched off
+        copies(world, idle_s=world.now_s + 1.0, unacknowledged=9_000)
+        assert world.check() == {}
+    asked_at_s = world.now_s + 0.1
+    for _ in range(3):  # its data come, and no ping from behind the router is answered
+        copies(world, idle_s=0.0, unacknowledged=0)
+        silent = world.check(arrives=False, done=True, wlan0=asked_at_s)
+    assert silent == {"wlan0": pytest.approx(0.5)}

@@ -12,6 +12,7 @@ from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide_again
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.storage import predictor_file
 
 CASE = {each.name for each in fields(Case)}
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
@@ -234,6 +235,33 @@ def test_while_much_lies_unread_the_networks_in_use_are_enough(host: Any) -> Non
     stays = again(host, model, "wlan0", pace_bps=4e6, unread=True, **priced)
     assert str(stays.choice) == "single(wlan0)"
     assert stays.evaluations[0].time_s == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("current", ["wlan0", "wlan1"])
+def test_a_large_download_does_not_flap_between_networks_that_are_alike(
+    host: Any, current: str
+) -> None:
+    """Of a gigabyte, a third of its time was expected of both, and of the one in use, whose rate is
+    seen, more: whichever carried it was left for the other."""
+    networks = (host.network("wlan0"), host.network("wlan1"))
+    known = dict.fromkeys(("past1_bps", "past5_bps", "past10_bps"), 20e6) | {
+        "rtt_s": 0.02, "rtt_min_s": 0.02, "ping_loss": 0.0, "available": 1.0,
+    }  # fmt: skip
+    context = host.context(
+        **{f"{each.name}_{name}": value for each in networks for name, value in known.items()}
+    )
+    decision = again(
+        host,
+        predictor_file.load(),
+        current,
+        context=context,
+        networks=networks,
+        bytes_remaining=1_000_000_000,
+        observed_bps=20e6,
+        kinds={StrategyKind.SINGLE},
+    )
+    assert str(decision.choice) == f"single({current})"
+    assert all(400 < each.time_s < 800 for each in decision.evaluations)
 
 
 def test_a_program_that_pauses_comes_home(host: Any) -> None:

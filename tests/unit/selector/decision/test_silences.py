@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Strategy, StrategyKind
+from cedos.model import NetworkKind, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
@@ -14,18 +14,20 @@ RECORD = {"number": 7, "made_unix_s": 1.7e9}
 
 def test_the_rest_of_a_silence_is_what_was_measured() -> None:
     """The means in the module's text, within a quarter."""
-    for role, measured in (
-        ("wifi", {0.35: 5.63, 0.5: 6.02, 1.0: 7.95, 2.0: 11.4}),
-        ("cellular", {0.35: 0.88, 0.5: 0.96, 1.0: 1.17, 2.0: 1.44}),
+    for kind, measured in (
+        (NetworkKind.WIFI, {0.35: 5.63, 0.5: 6.02, 1.0: 7.95, 2.0: 11.4}),
+        (NetworkKind.CELLULAR, {0.35: 0.88, 0.5: 0.96, 1.0: 1.17, 2.0: 1.44}),
     ):
         for silent_s, rest_s in measured.items():
-            assert longer_s(role, silent_s) == pytest.approx(rest_s, rel=0.25)
+            assert longer_s(kind, silent_s) == pytest.approx(rest_s, rel=0.25)
 
 
 def test_a_network_that_only_ever_paused_is_expected_to_pause() -> None:
     """It was expected to be gone for six seconds each time."""
-    assert longer_s("wifi", 0.4, [0.7, 0.6, 0.8, 0.7]) == pytest.approx((6.02 + 1.2) / 5)
-    assert longer_s("wifi", 0.9, [0.7, 0.6, 0.8, 0.7]) == longer_s("wifi", 0.9), "it never did so"
+    assert longer_s(NetworkKind.WIFI, 0.4, [0.7, 0.6, 0.8, 0.7]) == pytest.approx((6.02 + 1.2) / 5)
+    assert longer_s(NetworkKind.WIFI, 0.9, [0.7, 0.6, 0.8, 0.7]) == longer_s(
+        NetworkKind.WIFI, 0.9
+    ), "it never did so"
 
 
 def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
@@ -34,6 +36,28 @@ def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
         model = host.oracle(wifi=0.2, cellular=4.0)
         decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
         assert str(decision.choice) == chosen
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen"), [("wifi", "single(eth0)"), ("cellular", "single(usb0)")]
+)
+def test_a_network_is_silent_for_as_long_as_its_kind_whatever_part_it_plays(
+    host: Any, kind: str, chosen: str
+) -> None:
+    """Beside Ethernet, Wi-Fi plays the predictors' cellular network; of two phones one plays Wi-Fi."""
+    other, role = ("eth0", "cellular") if kind == "wifi" else ("usb1", "wifi")
+    networks = [
+        host.network("usb0", kind),
+        host.network(other, "ethernet" if role == "cellular" else kind),
+    ]
+    context = host.context(usb0_silence_s=0.5)
+    elsewhere = {"wifi": "cellular", "cellular": "wifi"}[role]
+    model = host.oracle(**{role: 0.2, elsewhere: 3.0})
+    decision = decide(Case(host.transfer(), context, networks, model, **RECORD))
+    assert str(decision.choice) == chosen
+    living = Living(Strategy(StrategyKind.SINGLE, ("usb0",)), 0.1, observed_bps=0.0, stalled_s=0.5)
+    case = Case(rest_of(host.transfer(), 100_000), host.context(), networks, model, **RECORD)
+    assert str(decide_again(case, living).choice) == chosen
 
 
 def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import pytest
 
 from cedos.model import Direction
 from emu.lab.figures import calibration, walk, wget
+from emu.lab.report import reliability
 from emu.lab.runs.runs import Recorded
 from emu.lab.runs.scenario import Load, Scenario
 
@@ -120,7 +121,7 @@ def predicted(network: str, size_bytes: int, took_s: float, age_s: float) -> dic
     return {
         "policy": "cedos", "repeat": 0, "network": network, "alone": True, "size_bytes": size_bytes,
         "rate_age_s": age_s, "low_s": 0.5, "median_s": 1.0, "high_s": 2.0, "mean_s": 1.2,
-        "took_s": took_s,
+        "took_s": took_s, "strategy": network, "columns": {f"{network}_past1_bps": 1e7},
     }  # fmt: skip
 
 
@@ -129,6 +130,7 @@ def test_predictions_are_judged_by_network_size_and_age() -> None:
         predicted("wifi", 3_000, 1.0, 0.0),
         predicted("wifi", 3_000, 4.0, 20.0),
         predicted("wifi", 2_000_000, 0.5, 3.0),
+        {**predicted("wifi", 300_000, 2.0, 0.0), "columns": {"wifi_rtt_s": 0.02}},
         {**predicted("cellular", 3_000, 9.0, 0.0), "alone": False},
     ]
     run = replace(recorded("one"), predictions=rows)
@@ -143,5 +145,25 @@ def test_predictions_are_judged_by_network_size_and_age() -> None:
     }
     assert found["calibration"]["wifi"]["large"]["coverage90"] == 1.0
     assert {age: each["n"] for age, each in found["by_age"]["wifi"].items()} == {
-        "0": 1, "1.5": 1, "15": 1,
+        "0": 1, "1.5": 1, "15": 1, "unknown": 1,
     }  # fmt: skip
+    told = list(calibration.lines(calibration.figures([run])))
+    assert any("wifi, rate at least 15 s old: expected 0.25 x" in line for line in told)
+    assert any("wifi, rate unknown: expected 0.50 x" in line for line in told)
+
+
+def test_the_page_draws_predictions_by_network_size_and_age() -> None:
+    rows = [
+        predicted("wifi", 3_000, 1.0, 0.0),
+        predicted("wifi", 3_000, 4.0, 20.0),
+        {**predicted("cellular", 2_000_000, 2.0, 0.0), "columns": {}},
+    ]
+    drawn = reliability.draw(replace(recorded("one"), predictions=rows))
+    assert drawn is not None
+    cellular, wifi, cellular_ages, wifi_ages = drawn.axes
+    assert [each.get_title() for each in (cellular, wifi)] == ["cedos, cellular", "cedos, wifi"]
+    ages = {axis: [label.get_text() for label in axis.get_xticklabels()] for axis in drawn.axes[2:]}
+    assert ages[wifi_ages] == ["from 0 s\n100%\nof 1", "from 15 s\n0%\nof 1"]
+    assert ages[cellular_ages] == ["from 0 s\n100%\nof 1"], (
+        "of records without columns the age is all"
+    )

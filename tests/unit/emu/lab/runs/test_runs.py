@@ -11,10 +11,11 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from cedos.errors import ConfigError, DataSetError
-from cedos.model import Direction
+from cedos.model import Direction, FlowRecord, Prediction
 from emu.lab import report
 from emu.lab.report import reliability, table, timeline
 from emu.lab.runs import runs, scenario
+from emu.lab.runs.calibrated import by_network_and_age, rows_of
 from emu.lab.runs.summary import PolicyRun, summarise
 
 LOAD = scenario.Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 60.0)
@@ -55,7 +56,8 @@ def write(directory: Path, *, synthetic: bool = False) -> runs.RunFolder:
         "predictions",
         [{"policy": "cedos", "repeat": 0, "ended_s": 1.7, "strategy": "wifi", "network": "wifi",
           "alone": True, "direction": "down", "size_bytes": 5000, "rate_age_s": 2.0, "low_s": 0.1,
-          "median_s": 0.8, "high_s": 2.0, "mean_s": 1.0, "took_s": 1.2}],
+          "median_s": 0.8, "high_s": 2.0, "mean_s": 1.0, "took_s": 1.2,
+          "by_strategy": {"wifi": 0.8, "cellular": 1.1}, "columns": {"wifi_past1_bps": 1e7}}],
     )  # fmt: skip
     results = {
         name: PolicyRun(np.array([1.2]), np.array([5000.0]), np.array([False]), [3.0], [1e6])
@@ -72,7 +74,18 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.policies == ["wifi-first", "cedos"]
     assert [flow["network"] for flow in read.flows] == ["wifi", "both"]
     assert read.decisions == []
+    (predicted,) = read.predictions
+    assert dict(predicted["by_strategy"]) == {"wifi": 0.8, "cellular": 1.1}
+    assert by_network_and_age(read.predictions) == {"wifi": {"1.5": [predicted]}}
     assert read.title == "try: place p, seed 1"
+
+
+def test_a_run_keeps_what_was_expected_of_each_strategy() -> None:
+    expected = {"wifi": (0.1, 0.8, 2.0, 1.0), "cellular": (0.2, 1.1, 3.0, 1.3)}
+    prediction = Prediction("wifi", "wlan0", Direction.DOWN, 5000, 1.2, 2.0, expected)
+    flow = FlowRecord((), None, 100.5, 101.7, prediction=prediction)
+    (row,) = rows_of([flow], 100.0)
+    assert (row["median_s"], row["by_strategy"]) == (0.8, {"wifi": 0.8, "cellular": 1.1})
 
 
 def test_a_synthetic_place_is_called_so_everywhere(tmp_path: Path) -> None:
@@ -229,14 +242,16 @@ def test_classes_of_sizes_look_the_same_in_all_panels(tmp_path: Path) -> None:
     write(tmp_path / "run")
     run = runs.read(tmp_path / "run")
     (one,) = run.predictions
+    ages = [{"rate_age_s": age_s, "columns": {}} for age_s in (0.0, 2.0, 6.0, 20.0)] * 10
     sizes = {"wifi": (5_000, 500_000, 50_000_000), "cellular": (50_000_000,)}
     many = dataclasses.replace(
         run,
         predictions=[
-            {**one, "network": network, "size_bytes": size, "took_s": took_s}
+            {**one, "network": network, "size_bytes": size, "took_s": took_s, **known}
             for network, found in sizes.items()
             for size in found
             for took_s in (0.004, 0.3, 40.0)
+            for known in (*ages, {"columns": {"wifi_rtt_s": 0.02}})
         ],
     )
     figure = reliability.draw(many)
@@ -249,11 +264,10 @@ def test_classes_of_sizes_look_the_same_in_all_panels(tmp_path: Path) -> None:
             )
             for container in axis.containers
         }
-        for axis in figure.axes
+        for axis in figure.axes[:2]
     ]
-    by_network = {
-        axis.get_title().split(", ")[1]: look for axis, look in zip(figure.axes, looks, strict=True)
-    }
+    titles = [axis.get_title().split(", ")[1] for axis in figure.axes[:2]]
+    by_network = dict(zip(titles, looks, strict=True))
     assert len(by_network["wifi"]) == 3
     assert by_network["cellular"]["large"] == by_network["wifi"]["large"]
     for axis in figure.axes:
