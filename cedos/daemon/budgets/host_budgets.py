@@ -298,7 +298,30 @@ class HostBudgets:
         if abs(jumped_s) >= _JUMP_S:
             _log.info("the clock was set", by_s=jumped_s)
             self._usage.jumped(jumped_s)
+            self._stamp_anew(jumped_s, self._difference_s, now_s)
             self._difference_s = difference_s
+
+    def _stamp_anew(self, by_s: float, booted_s: float, now_s: float) -> None:
+        """What budgets count from was an instant by the old clock, where they begin in this boot."""
+        written = False
+        for name, keeper in self.keepers.items():
+            budget = keeper.budget
+            if budget.every is not None or not budget.since:
+                continue
+            begins_s, ends_s = keeper.period.begins_s + by_s, keeper.period.ends_s
+            # (One that is over by the new clock begins as before once it is not any more.)
+            if keeper.period.begins_s < booted_s or begins_s >= ends_s:
+                continue
+            since = wall(begins_s).isoformat()
+            keeper.stamped_anew(replace(budget, since=since), now_s)
+            if name in self._set and self._set[name].since:
+                self._set[name] = replace(self._set[name], since=since)
+                written = True
+        if written:
+            try:
+                budget_file.write(self._file, self._set)
+            except ConfigError as error:
+                _log.warning("a budget's beginning is not kept", why=str(error))
 
     def _keep(self, budget: Budget) -> None:
         now_s = self._clock()

@@ -153,6 +153,10 @@ class Keeper:
         self.period, self._bought_s = period, 0.0
         self._begin(now_s)
 
+    def stamped_anew(self, budget: Budget, now_s: float) -> None:
+        """The same budget with its beginning by another clock; all that is known of it stays."""
+        self.budget, self.period = budget, period_at(budget, now_s, self._zone)
+
     def standing(self, now_s: float) -> Standing:
         left_s = max(self.period.ends_s - now_s, 0.0)
         return Standing(
