@@ -262,7 +262,7 @@ def _supplied(one: BudgetMessage) -> str:
     supply, units = render.amount(one.supply, one.resource), one.units
     if units is None:
         return supply
-    return f"{supply} (unit {units.bought} of {units.most}, {units.money:g} each)"
+    return f"{supply} (unit {units.bought} of {units.most}, {render.number(units.money)} each)"
 
 
 def _price(one: BudgetMessage) -> str:

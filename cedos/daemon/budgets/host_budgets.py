@@ -15,7 +15,7 @@ from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Network, Resource
+from cedos.model import Budget, Network, Resource, end_wrong
 from cedos.monitor.providers.battery import Battery
 from cedos.selector.budgets.calendar import wall
 from cedos.selector.budgets.controller import MakeController, Option
@@ -310,9 +310,12 @@ class HostBudgets:
                 continue
             begins_s, ends_s = keeper.period.begins_s + by_s, keeper.period.ends_s
             # (One that is over by the new clock begins as before once it is not any more.)
-            if keeper.period.begins_s < booted_s or begins_s >= ends_s:
+            if keeper.period.begins_s < booted_s or not 0.0 < begins_s < ends_s:
                 continue
-            since = wall(begins_s).isoformat()
+            shown = wall(begins_s)
+            if end_wrong(shown):
+                continue
+            since = shown.isoformat()
             keeper.stamped_anew(replace(budget, since=since), now_s)
             if name in self._set and self._set[name].since:
                 self._set[name] = replace(self._set[name], since=since)

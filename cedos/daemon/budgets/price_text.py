@@ -1,6 +1,7 @@
 """Today's prices in words, for `cedos explain`."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from cedos.model import Resource
 from cedos.selector.budgets.keeper import Standing
@@ -63,7 +64,7 @@ def worth_s(seconds: float) -> str:
 def amount(value: float, resource: Resource) -> str:
     """An amount with three digits that matter."""
     if resource is Resource.MONEY:
-        return f"{value:.4g}"
+        return rounded(value, 4)
     unit = "B" if resource is Resource.DATA else "J"
     for prefix in ("", "k", "M", "G"):
         if abs(value) < 999.5:
@@ -78,11 +79,17 @@ def _because(standings: Sequence[Standing], now_s: float) -> str:
         if standing.over:
             continue
         budget = standing.budget
-        days = max(standing.period.ends_s - now_s, 0.0) / 86_400.0
-        time_left = f"{days:.0f} days" if days >= 2 else f"{days * 24:.0f} hours"
         left = amount(max(standing.left, 0.0), budget.resource)
         lines.append(
             f'budget "{budget.name}": {left} of {amount(budget.supply, budget.resource)} left for'
-            f" {time_left}"
+            f" {_lasting(max(standing.period.ends_s - now_s, 0.0))}"
         )
     return f" ({'; '.join(lines)})" if lines else ""
+
+
+def _lasting(seconds: float) -> str:
+    for least, divisor, unit in ((172_800, 86_400, "days"), (5970, 3600, "hours")):
+        if seconds >= least:
+            return f"{seconds / divisor:.0f} {unit}"
+    minutes = ceil(seconds / 60)
+    return f"{minutes} minutes" if minutes > 1 else "a minute"

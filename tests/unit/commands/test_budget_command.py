@@ -16,7 +16,7 @@ from cedos.commands import budget
 from cedos.commands.console import render
 from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
 from cedos.errors import ConfigError, DaemonUnreachableError
-from cedos.model import Every, Resource
+from cedos.model import Budget, Every, Increment, Resource
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 
@@ -48,6 +48,16 @@ def test_energies_and_money() -> None:
     assert amounts.joules("12Wh") == 43_200.0
     assert amounts.joules("20 kJ") == 20_000.0
     assert amounts.money("7.50") == 7.5
+
+
+def test_too_much_is_called_so_and_no_power_of_ten_is_told() -> None:
+    with pytest.raises(ValueError, match=r'^"9999999TB" is too much: write a size such as "4GB"'):
+        amounts.size_bytes("9999999TB")
+    with pytest.raises(ValueError, match="0 to 1,000,000,000 would be right"):
+        Budget(
+            *("data", Resource.DATA, 4e9, "2026-12-01T00:00:00"),
+            increment=Increment(amount=1e9, money=-5.0, most=4, s_per_money=60.0),
+        )
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-4GB", "4XB", "1e9", "4GB/month", "9999999TB", "4J"])

@@ -111,7 +111,7 @@ async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
     assert host.spent("once") == 40_000_000
 
 
-async def test_a_clock_that_is_set_beyond_the_end_of_a_budget_and_back_changes_nothing(
+async def test_a_clock_that_is_set_where_no_budget_can_be_and_back_changes_nothing(
     host: Host,
 ) -> None:
     host.carry("lte0", 400_000_000)
@@ -123,5 +123,10 @@ async def test_a_clock_that_is_set_beyond_the_end_of_a_budget_and_back_changes_n
     host.tick()
     assert host.budgets.standings()[0].over
     host.now_s -= 9 * 86_400.0
+    host.tick()
+    for wrong_s in (17e8, 16e8):  # 1973, 1976
+        host.now_s -= wrong_s
+        host.tick()
+        host.now_s += wrong_s
     assert host.spent("once") == 40_000_000
     assert not host.budgets.standings()[0].over
