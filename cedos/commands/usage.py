@@ -123,10 +123,10 @@ def lines(
 def _budget(one: BudgetMessage) -> str:
     spent, supply = (render.amount(each, one.resource) for each in (one.spent, one.supply))
     share = f" ({render.percent(one.spent / one.supply)})" if one.supply else ""
-    ends = "ended" if one.over else "lasts until"
+    ends = "It ended" if one.over else "Its period ends"
     return (
         f'Budget "{one.name}": {spent} of {supply} used{share} since'
-        f" {render.instant(one.begins_unix_s)}; it {ends} {render.instant(one.ends_unix_s)}."
+        f" {render.instant(one.begins_unix_s)}. {ends} at {render.instant(one.ends_unix_s)}."
     )
 
 

@@ -48,6 +48,7 @@ def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: A
         "lte0     1.2 GB",
         "in all   1.2 GB   18 GB",
         'Budget "data": 1 GB of 4 GB used (25 %)',
+        ". Its period ends at ",
     ):
         assert line in done.stdout
     assert "1 GB     lte0 1 GB, wlan0 5 B" in done.stdout
@@ -202,4 +203,4 @@ def test_a_budget_that_is_over_or_has_no_supply_is_told_plainly() -> None:
     )
     shown = "\n".join(usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [over], 90.0))
     assert 'Budget "trip": 5 MB of 0 B used since' in shown
-    assert "; it ended" in shown
+    assert ". It ended at" in shown
