@@ -335,7 +335,7 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     known, aside = budget_file.opened(file)
     if aside:
         click.echo(f"Warning: {aside}", err=True)
-    earlier = (budget_file.configured(load(), now) | known).get(wanted.name)
+    earlier = (budget_file.configured(load(), now, where.state) | known).get(wanted.name)
     found = budget_file.begun(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})
 
@@ -349,7 +349,7 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
 
     config = load()
     set_ones = budget_file.read(where.state / budget_file.FILE)
-    budgets = budget_file.configured(config, datetime.now()) | set_ones
+    budgets = budget_file.configured(config, datetime.now(), where.state) | set_ones
     file: Path = where.state / Usage.FILE
     usage = None
     if file.exists():

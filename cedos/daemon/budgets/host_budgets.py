@@ -86,7 +86,8 @@ class HostBudgets:
         self._unread = True
         self._ticked = ticked
         self.prices: Prices = FREE
-        self._configured = budget_file.configured(config, wall(clock()))
+        self._configured = budget_file.configured(config, wall(clock()), state)
+        self._keep_beginnings()
         self._set: dict[str, Budget] = {}
         try:
             self._open_file()
@@ -317,14 +318,23 @@ class HostBudgets:
                 continue
             since = shown.isoformat()
             keeper.stamped_anew(replace(budget, since=since), now_s)
-            if name in self._set and self._set[name].since:
-                self._set[name] = replace(self._set[name], since=since)
-                written = True
+            for known in (self._set, self._configured):
+                if name in known and known[name].since:
+                    known[name] = replace(known[name], since=since)
+                    written = True
         if written:
+            self._keep_beginnings()
             try:
                 budget_file.write(self._file, self._set)
             except ConfigError as error:
                 _log.warning("a budget's beginning is not kept", why=str(error))
+
+    def _keep_beginnings(self) -> None:
+        try:
+            news = budget_file.keep_beginnings(self._configured.values(), self._state)
+            self._begun = self._begun or news
+        except ConfigError as error:
+            _log.warning("when budgets began is not kept", why=str(error))
 
     def _keep(self, budget: Budget) -> None:
         now_s = self._clock()

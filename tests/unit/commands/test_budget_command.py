@@ -392,7 +392,7 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         '[budgets.day]\nbattery = true\nuntil = "18:00"\nevery = "day"\n'
         "[plan]\nmetered_bytes = 5_000_000_000\nreset_day = 31\n"
     )
-    found = budget_file.configured(load(file), NOW)
+    found = budget_file.configured(load(file), NOW, file.parent)
     assert found["phone"].every is Every.MONTH
     assert found["phone"].networks == ("lte0",)
     assert found["go"].increment is not None
