@@ -380,7 +380,7 @@ class HostBudgets:
             for keeper in self.keepers.values()
             if not self.suspended(keeper.budget)  # those have no part in any price
         ]
-        note = price_text.note(self.prices, standings, now_s)
+        note = price_text.note(self.prices, standings, self._networks(), now_s)
         if isinstance(base, WeightedCost):
             priced = self.prices.data.keys() >= set(self._metered())
             return replace(

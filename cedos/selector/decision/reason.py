@@ -1,16 +1,18 @@
 """Why a strategy was chosen, in short sentences, the last without its stop (`cedos explain`)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
+from cedos.selector.budgets.prices import Prices
 from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.liveness import GIVEN_UP_S, ago
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silences import silences, waits
-from cedos.selector.objective import MaxS, Outcome, WeightedCost
-from cedos.selector.rounded import rounded
+from cedos.selector.objective import MaxS, WeightedCost
+from cedos.selector.rounded import lasting, rounded
 from cedos.selector.uncertainty.brute_force import BruteForce
 
 # Nobody reads so slowly: it pauses.
@@ -21,8 +23,9 @@ _ALIKE = 1.05
 _LARGE_BYTES = 100_000
 # A rate as old as this has lost half of what it said, or more (`rates`).
 _OLD_S = 7.0
-# So many times its price for few bytes, the price of many is worth a word.
+# So many times its price for few bytes, the price of many is worth a word, of so many strategies.
 _DEARER = 2.0
+_MOST_DEAR = 2
 
 
 def chosen(
@@ -178,17 +181,15 @@ def _percent(share: float) -> str:
 def seconds(time_s: float) -> str:
     if time_s < 0.1:
         return f"{time_s * 1000:.0f} ms"
-    if time_s < 10:
-        return f"{time_s:.2f} s"
-    return f"{time_s:.0f} s"
+    return f"{time_s:.2f} s" if time_s < 10 else lasting(time_s)
 
 
 def amount(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.3g} GB"
+    return f"{rounded(count, 3)} TB"
 
 
 def _verdict(
@@ -329,38 +330,45 @@ def _prices(objective: WeightedCost) -> str:
 
 
 def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
-    """What a budgeted network's bytes counted for, where so many are dearer than the price of few."""
-    objective = case.objective
-    if not isinstance(objective, WeightedCost) or case.transfer.deadline_s is not None:
+    """What bytes and joules counted for, where so many are dearer than the price of few."""
+    if not isinstance(case.objective, WeightedCost):
         return ""
-    if not objective.prices.data:
-        return ""
-    others = sorted(evaluations, key=lambda each: each.time_s)
-    for each in (choice, *others):
-        network = each.strategy.networks[0] if each.strategy.networks else ""
-        few_s = objective.prices.data_rate(network) * each.metered_bytes
-        if each.strategy.kind != StrategyKind.SINGLE or not 0.0 < few_s < PROHIBITIVE:
-            continue
-        beside_s = objective.cost(
-            Outcome(each.time_s, each.energy_j, each.metered_bytes, each.metered_bytes)
-        )
-        count_s = each.cost - beside_s
-        if count_s < _DEARER * few_s or count_s < 1.0:
-            continue
-        what = f"{amount(each.metered_bytes)} over {network}"
-        if count_s >= PROHIBITIVE:
-            return f"{what} is more than the budget has left to choose with"
-        return (
-            f"{what} counted as {_hours(count_s)} of waiting, as the budget can hardly spare it now"
-        )
-    return ""
+    others = sorted(
+        (each for each in evaluations if each is not choice), key=lambda one: one.time_s
+    )
+    singles = (each for each in (choice, *others) if each.strategy.kind == StrategyKind.SINGLE)
+    told = filter(None, (_dear_ones(case, case.objective.prices, each) for each in singles))
+    return sentences(*islice(told, _MOST_DEAR))
 
 
-def _hours(time_s: float) -> str:
-    for limit_s, divisor, unit in ((100.0, 1, "s"), (6000.0, 60, "minutes"), (2e5, 3600, "hours")):
-        if time_s < limit_s:
-            return f"{time_s / divisor:.0f} {unit}"
-    return f"{time_s / 86_400:.0f} days"
+def _dear_ones(case: Case, prices: Prices, one: Evaluation) -> str:
+    network, size = one.strategy.networks[0], float(case.transfer.size.median_bytes)
+    if case.sent is not None and case.sent.network == network:
+        size = 0.0  # is spent
+    counted = (
+        (amount(size), prices.data_rate(network) * size, prices.data_s(network, size, one.time_s)),
+        (
+            f"{rounded(one.energy_j)} J",
+            prices.energy_rate() * one.energy_j,
+            prices.energy_s(one.energy_j, one.time_s),
+        ),
+    )
+    known = [each for each in counted if 0.0 < each[1] < PROHIBITIVE]
+    beyond = [what for what, _, count_s in known if count_s >= PROHIBITIVE]
+    if beyond:
+        what, are = f"{' and '.join(beyond)} over {network}", "are" if len(beyond) > 1 else "is"
+        return f"{what} {are} more than the budget has left to choose with"
+    dear = [
+        (what, count_s) for what, few_s, count_s in known if count_s >= max(_DEARER * few_s, 1.0)
+    ]
+    if not dear:
+        return ""
+    (what, count_s), *more = dear
+    counted_as = f"{what} over {network} counted as {lasting(count_s)} of waiting"
+    for what, count_s in more:
+        counted_as += f" and {what} as {lasting(count_s)}"
+    spare = "budgets can hardly spare them" if more else "the budget can hardly spare it"
+    return f"{counted_as}, as {spare} now"
 
 
 def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:

@@ -288,7 +288,15 @@ def test_an_observed_round_trip_is_not_called_a_ping(host: Any) -> None:
 
 @pytest.mark.parametrize(
     ("time_s", "expected"),
-    [(0.0004, "0 ms"), (0.0214, "21 ms"), (0.25, "0.25 s"), (9.876, "9.88 s"), (61.2, "61 s")],
+    [
+        (0.0004, "0 ms"),
+        (0.0214, "21 ms"),
+        (0.25, "0.25 s"),
+        (9.876, "9.88 s"),
+        (61.2, "61 s"),
+        (5658.0, "94 minutes"),
+        (86_400.0, "24 hours"),
+    ],
 )
 def test_durations(time_s: float, expected: str) -> None:
     assert seconds(time_s) == expected
@@ -359,3 +367,27 @@ def test_what_many_bytes_counted_for_is_told_beside_the_price_of_few(
         assert reason.endswith(note)
     else:
         assert f"{note}. {words}" in reason
+
+
+def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host: Any) -> None:
+    """`A joule is almost free` stood beside a cost of 3207, of which 3157 were joules."""
+    model = host.oracle(wifi=10.0, cellular=50.0)
+    prices = Prices(data={"wlan0": (Steep(1e-9, 1e6, 1e-5),)}, energy=(Steep(1e-6, 1.0, 36.0),))
+    objective = WeightedCost(name="budgets", note="A joule is almost free", prices=prices)
+    reason = why(host, model, 30_000_000, objective=objective)
+    assert reason.endswith(
+        "A joule is almost free. 30 MB over wlan0 counted as 300 s of waiting and 4.3 J as 154 s, as"
+        " budgets can hardly spare them now. 90 J over lte0 counted as 54 minutes of waiting, as the"
+        " budget can hardly spare it now"
+    )
+    more = WeightedCost(prices=Prices(energy=(Steep(1e-6, 50.0, PROHIBITIVE),)))
+    assert "90 J over lte0 is more than the budget has left to choose with" in why(
+        host, model, 30_000_000, objective=more
+    )
+
+
+def test_amounts_beyond_measure_are_no_powers_of_ten(host: Any) -> None:
+    reason = why(host, host.oracle(wifi=7.5e7, cellular=2.3e9), 900_000_000_000_000)
+    assert reason.startswith(
+        "wlan0: 868 days expected for 900 TB, 31 times faster than lte0 (26620 days)"
+    )
