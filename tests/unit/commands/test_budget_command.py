@@ -315,6 +315,19 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
+def test_without_a_daemon_units_are_those_that_are_bought_too(cedos: Any, folders: Path) -> None:
+    """With a daemon it was 1 GB of three, without one 3 GB."""
+    units = ("--unit", "1GB", "--unit-money", "5")
+    assert cedos(*SET, "data", "3GB", "--until", "2099-12-01", *units).exit_code == 0
+    assert "1 GB (unit 1 of 3, 5 each)" in cedos("budget").stdout
+    usage = Usage(folders / "state" / "usage.sqlite", "boot-1")
+    usage.add("metered/lte0", 1.5e9)
+    usage.write((datetime.now() + timedelta(minutes=1)).timestamp())
+    usage.close()
+    assert "1.5 GB (75 %)  2 GB (unit 2 of 3, 5 each)" in cedos("budget").stdout
+    assert "1.5 GB of 2 GB used (75 %)" in cedos("usage").stdout
+
+
 def test_who_may_not_write_the_file_is_told_who_may(
     cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

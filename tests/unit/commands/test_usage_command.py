@@ -202,5 +202,8 @@ def test_a_budget_that_is_over_or_has_no_supply_is_told_plainly() -> None:
         over=True,
     )
     shown = "\n".join(usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [over], 90.0))
-    assert 'Budget "trip": 5 MB of 0 B used since' in shown
-    assert ". It ended at" in shown
+    assert 'Budget "trip": 5 MB of 0 B used. It ended at' in shown
+    began = msgspec.structs.replace(over, begins_unix_s=5.0)
+    assert "used since 1970-01-01" in "\n".join(
+        usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [began], 90.0)
+    )
