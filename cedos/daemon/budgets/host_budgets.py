@@ -388,7 +388,9 @@ class HostBudgets:
                 s_per_j=0.0 if self.prices.energy else base.s_per_j,
                 s_per_metered_byte=0.0 if priced else base.s_per_metered_byte,
                 noticeable_s=0.0 if priced else base.noticeable_s,
-                name="budgets",
+                name="budgets"
+                if note
+                else base.name,  # those of networks that are away price nothing
                 note=note,
                 prices=self.prices,
             )
