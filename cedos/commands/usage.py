@@ -117,7 +117,7 @@ def lines(
         if not used.with_open:
             yield "Connections that are open now are not among them."
         if oldest:
-            yield f"Of connections that have ended, those before {render.instant(oldest)} are forgotten."
+            yield f"Connections that ended before {render.instant(oldest)} are not among them."
 
 
 def _budget(one: BudgetMessage) -> str:

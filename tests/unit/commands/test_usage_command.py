@@ -207,3 +207,19 @@ def test_a_budget_that_is_over_or_has_no_supply_is_told_plainly() -> None:
     assert "used since 1970-01-01" in "\n".join(
         usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [began], 90.0)
     )
+
+
+def test_what_no_row_has_is_told_without_calling_it_forgotten() -> None:
+    """Of a history that had just begun, those before it \"are forgotten\"."""
+    used = UsageMessage(
+        since_unix_s=0.0,
+        networks=(LTE,),
+        servers=(ServerUsage(server="a.example", bytes_by_network={"lte0": 5}),),
+        flows_since_unix_s=1.79e9,
+    )
+    told = list(usage.lines(used, [], 1.8e9))
+    assert any(
+        line.startswith("Connections that ended before 2026-")
+        and line.endswith("are not among them.")
+        for line in told
+    )
