@@ -384,7 +384,7 @@ class Budget:
                 )
         if not 0.0 <= self.supply <= _MOST_SUPPLY:
             raise ValueError(
-                f"a supply of {self.supply:g} cannot be; more than 0, and {_MOST_SUPPLY:g} at most,"
+                f"a supply of {self.supply:g} cannot be; more than 0, and {_MOST_SUPPLY:,.0f} at most,"
                 " would be right"
             )
         if not self.supply and not self.battery:
@@ -434,11 +434,11 @@ def _check_increment(unit: Increment) -> None:
         raise ValueError(f"a unit of {unit.amount:g} bytes cannot be; more than 0 would be right")
     if not 0.0 <= unit.money <= _MOST_MONEY:
         raise ValueError(
-            f"a unit for {unit.money:g} of money cannot be; 0 to {_MOST_MONEY:g} would be right"
+            f"a unit for {unit.money:g} of money cannot be; 0 to {_MOST_MONEY:,.0f} would be right"
         )
     if not 0.0 <= unit.s_per_money <= _MOST_MONEY:
         raise ValueError(
-            f"{unit.s_per_money:g} seconds per money cannot be; 0 to {_MOST_MONEY:g} would be right"
+            f"{unit.s_per_money:g} seconds per money cannot be; 0 to {_MOST_MONEY:,.0f} would be right"
         )
     if not 1 <= unit.most <= _MOST_UNITS:
         raise ValueError(

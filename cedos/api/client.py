@@ -232,7 +232,7 @@ class ControlClient:
         reason = f" ({why})" if why else ""
         if (pid := running_pid(self._path.with_name(PID_FILE))) is not None:
             return DaemonUnreachableError(
-                f"the daemon (process {pid}) does not answer{reason}: it starts, ends or stands still"
+                f"the daemon (process {pid}) does not answer{reason}: it is starting, ending or stuck"
             )
         return DaemonUnreachableError(
             f"no daemon answers on {self._path}{reason}; start one with `cedos up`"

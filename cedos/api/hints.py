@@ -9,6 +9,9 @@ from msgspec import Meta
 from cedos.model import Bulk, Direction, Label, Urgency
 
 MAX_LIFETIME_S: Final = 30 * 86_400.0
+PROGRAM: Final = "program "
+"""No host has a space in its name."""
+
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
@@ -79,3 +82,8 @@ def program_mark(number: int) -> int:
     The two lower bytes alone vary, as others (VPNs, Kubernetes) mask the bits in between.
     """
     return 0xCE00_0000 | number & 0xFFFF
+
+
+def program_text(program: str) -> str:
+    """What stands in place of a server where a decision is about all that a program connects to."""
+    return f"{PROGRAM}{program}"

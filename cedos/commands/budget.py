@@ -3,13 +3,14 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import click
 
-from cedos.api.budgets import BudgetMessage
+from cedos.api.budgets import BudgetMessage, UnitsMessage
 from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.commands.console import render
@@ -262,7 +263,7 @@ def _supplied(one: BudgetMessage) -> str:
     supply, units = render.amount(one.supply, one.resource), one.units
     if units is None:
         return supply
-    return f"{supply} (unit {units.bought} of {units.most}, {units.money:g} each)"
+    return f"{supply} (unit {units.bought} of {units.most}, {render.number(units.money)} each)"
 
 
 def _price(one: BudgetMessage) -> str:
@@ -335,7 +336,7 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     known, aside = budget_file.opened(file)
     if aside:
         click.echo(f"Warning: {aside}", err=True)
-    earlier = (budget_file.configured(load(), now) | known).get(wanted.name)
+    earlier = (budget_file.configured(load(), now, where.state) | known).get(wanted.name)
     found = budget_file.begun(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})
 
@@ -345,11 +346,12 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
     # The rooms that count are heavy to load, and not needed while a daemon answers.
     from cedos.daemon.budgets.metering import money_per_mb, spent  # noqa: PLC0415
     from cedos.selector.budgets.calendar import period_at  # noqa: PLC0415
+    from cedos.selector.budgets.increments import bought  # noqa: PLC0415
     from cedos.storage.usage import Usage  # noqa: PLC0415
 
     config = load()
     set_ones = budget_file.read(where.state / budget_file.FILE)
-    budgets = budget_file.configured(config, datetime.now()) | set_ones
+    budgets = budget_file.configured(config, datetime.now(), where.state) | set_ones
     file: Path = where.state / Usage.FILE
     usage = None
     if file.exists():
@@ -358,14 +360,19 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
         except HistoryError as error:
             raise ConfigError(str(error)) from error
     found = []
-    for budget in budgets.values():
+    for kept in budgets.values():
+        budget = kept
         period = period_at(budget, time.time())
         used = 0.0
         if usage is not None and not budget.battery:
             used = spent(usage, budget, period.begins_s, money_per_mb(config))
+        if (unit := budget.increment) is not None:  # those that are bought by now
+            supply = min(bought(used, unit), unit.most) * unit.amount
+            budget = replace(budget, supply=supply)
         found.append(
             BudgetMessage.of(
                 budget,
+                units=UnitsMessage.of(budget),
                 spent=used,
                 begins_unix_s=period.begins_s,
                 ends_unix_s=period.ends_s,

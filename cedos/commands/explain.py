@@ -8,6 +8,7 @@ import click
 
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
+from cedos.api.hints import PROGRAM
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
 from cedos.commands.console import prefetch_text, probing_text, render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
@@ -184,8 +185,13 @@ def _transfer(transfer: TransferMessage) -> Iterator[str]:
     yield f"  {what} of {render.estimate(transfer.size)}{label}"
     if transfer.deadline_s is not None:
         wanted = render.duration(transfer.deadline_s)
-        yield f"  Wanted within {wanted}: what is surely in time costs as if it took so long"
-    if transfer.server_name:
+        yield (
+            f"  Wanted within {wanted}. What is surely in time counts as {wanted}, what may be late as"
+            " the end of its interval"
+        )
+    if transfer.server_name and transfer.server_name.startswith(PROGRAM):
+        yield f"  For all connections of the {transfer.server_name}"
+    elif transfer.server_name:
         yield f"  Server {transfer.server_name}"
     if transfer.flow:
         yield f"  Flow {transfer.flow}"

@@ -117,16 +117,18 @@ def lines(
         if not used.with_open:
             yield "Connections that are open now are not among them."
         if oldest:
-            yield f"Of connections that have ended, those before {render.instant(oldest)} are forgotten."
+            yield f"Connections that ended before {render.instant(oldest)} are not among them."
 
 
 def _budget(one: BudgetMessage) -> str:
     spent, supply = (render.amount(each, one.resource) for each in (one.spent, one.supply))
     share = f" ({render.percent(one.spent / one.supply)})" if one.supply else ""
-    ends = "ended" if one.over else "lasts until"
+    ends = "It ended" if one.over else "Its period ends"
+    # (One that was over before anybody counted has no beginning.)
+    since = f" since {render.instant(one.begins_unix_s)}" if one.begins_unix_s > 0.0 else ""
     return (
-        f'Budget "{one.name}": {spent} of {supply} used{share} since'
-        f" {render.instant(one.begins_unix_s)}; it {ends} {render.instant(one.ends_unix_s)}."
+        f'Budget "{one.name}": {spent} of {supply} used{share}{since}.'
+        f" {ends} at {render.instant(one.ends_unix_s)}."
     )
 
 

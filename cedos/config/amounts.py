@@ -182,6 +182,8 @@ def _amount(text: str, units: dict[str, float] | dict[str, int], right: str) -> 
     factor = None
     if match is not None:
         factor = units.get(match[2]) or by_lower.get(match[2].lower())
-    if match is None or factor is None or float(match[1]) * factor > _MOST:
+    if match is None or factor is None:
         raise ValueError(f'"{text}": write {right}')
+    if float(match[1]) * factor > _MOST:
+        raise ValueError(f'"{text}" is too much: write {right}')
     return float(match[1]) * factor

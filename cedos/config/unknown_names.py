@@ -36,4 +36,5 @@ def unknown_names(
 def _hint(name: str, known: Collection[str]) -> str:
     if near := difflib.get_close_matches(name, known, n=1):
         return f"; did you mean {near[0]}?"
-    return f"; there are {', '.join(sorted(known))}" if known else ""
+    are = "is" if len(known) == 1 else "are"
+    return f"; there {are} {', '.join(sorted(known))}" if known else ""

@@ -54,7 +54,7 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
 
 def named(config: Config, where: Directories, found: list[Network]) -> Finding | None:
     """Names in the configuration and in budgets that no network has; None where all are there."""
-    budgets = budget_file.configured(config, datetime.now())
+    budgets = budget_file.configured(config, datetime.now(), where.state)
     # `cedos budget` says what is wrong with it; others may not look into its folder.
     with suppress(ConfigError, PrivilegeError):
         budgets |= budget_file.read(where.state / budget_file.FILE)

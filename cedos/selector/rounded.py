@@ -12,3 +12,11 @@ def rounded(value: float, figures: int = 2) -> str:
     decimals = min(max(figures - 1 - floor(log10(abs(value))), 0), _MOST_DECIMALS)
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def lasting(time_s: float) -> str:
+    """`95 s`, `94 minutes`, `1.7 hours`, `26 days`: of long times nobody wants it more exactly."""
+    for limit_s, divisor, unit in ((600.0, 1, "s"), (6000.0, 60, "minutes"), (2e5, 3600, "hours")):
+        if time_s < limit_s:
+            return f"{rounded(time_s / divisor)} {unit}"
+    return f"{rounded(time_s / 86_400)} days"

@@ -1,5 +1,6 @@
 """Budgets as people set them: from the configuration, and from a file that `cedos budget` writes."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,9 +21,16 @@ FILE: Final = "budgets.json"
 PLAN: Final = "plan"
 """What the budget of the configuration's `[plan]` is called."""
 
+BEGINNINGS: Final = "beginnings.json"
+"""In the state directory: the configuration's budgets that do not recur, since they were first seen."""
 
-def configured(config: Config, now: datetime) -> dict[str, Budget]:
-    """The budgets of the configuration, the data plan among them."""
+
+def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
+    """The budgets of the configuration, the data plan among them.
+
+    One that does not recur begins when a daemon first saw it (`keep_beginnings`), else now: what was
+    used before is none of its.
+    """
     found = {name: budget.budget(name, now) for name, budget in config.budgets.items()}
     if config.plan.metered_bytes is not None:
         # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
@@ -36,7 +44,30 @@ def configured(config: Config, now: datetime) -> dict[str, Budget]:
             every=Every.MONTH,
             hard=config.plan.hard,
         )
+    seen = _beginnings(state / BEGINNINGS)
+    for name, budget in found.items():
+        if budget.every is None and datetime.fromisoformat(budget.until) > now:
+            found[name] = begun(budget, now, seen.get(name))
     return found
+
+
+def keep_beginnings(budgets: Iterable[Budget], state: Path) -> bool:
+    """Keeps since when each of these is there; whether that is news.
+
+    Errors: ConfigError, the file cannot be written.
+    """
+    once = {each.name: each for each in budgets if each.every is None and each.since}
+    news = once != _beginnings(state / BEGINNINGS)
+    if news:
+        write(state / BEGINNINGS, once)
+    return news
+
+
+def _beginnings(path: Path) -> dict[str, Budget]:
+    try:
+        return _read(path)
+    except (OSError, ValueError):
+        return {}  # they begin anew
 
 
 def read(path: Path) -> dict[str, Budget]:

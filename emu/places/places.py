@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import math
 import random
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -383,7 +384,8 @@ def _paths(trace: str, folder: Path, there: frozenset[str]) -> tuple[Path, Path,
     if down or up:
         missing = "up" if down else "down"
         raise PlaceError(f"no {trace}.{missing}[.gz] beside the other direction in {folder}")
-    close = difflib.get_close_matches(f"{trace}.trace.gz", there, n=1, cutoff=0.8)
+    traces = {re.sub(r"\.(trace|down|up)(\.gz)?$", "", name) for name in there}
+    close = difflib.get_close_matches(trace, traces, n=1, cutoff=0.8)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise PlaceError(
         f"no trace {trace!r}: {folder} has neither {trace}.trace[.gz] nor {trace}.down[.gz] with "

@@ -183,3 +183,48 @@ def test_wifi_by_allowed_delay() -> None:
     late, less = (100 * (1 - each["met_share"]) for each in (same, found["600"]["chance"]))
     assert f"{100 * same['wifi_share']:.0f} % without any delay, {late:.1f} % of them late" in said
     assert f"(ours {less:.1f} %)" in said
+
+
+def test_without_second_paths_moves_and_rescues() -> None:
+    policies = result("delphi_mobility")["together"]["policies"]
+    start, whole = (policies[name]["over_best_fixed"] for name in ("cedos-start", CEDOS))
+    said = row("earlier, objective `max-s`: without second paths")
+    assert f"{start:.2f} (with them {whole:.2f})" in said
+
+
+def test_rows_that_were_measured_twice() -> None:
+    told = result("delphi_floor")["max_s"]["told"]
+    every, steady = told["all"]["cedos"], told["steady"]["cedos"]
+    assert (
+        f"| {every['within10_share']:.3f} / {every['regret_mean']:.3f} /"
+        f" {every['mean_s_over_oracle']:.3f}; {steady['regret_mean']:.3f} |"
+    ) in row(f"the same, {every['n']} rows measured twice")
+
+
+def test_what_is_expected_of_live_transfers() -> None:
+    for name, beginning in (
+        ("delphi_calibration", "what it expects of transfers live"),
+        ("delphi_calibration_rerun", "the same, the 18 runs once more"),
+    ):
+        found = result(name)["policies"][CEDOS]["calibration"]
+        medians = [
+            each["expected_over_actual_median"]
+            for sizes in found.values()
+            for each in sizes.values()
+        ]
+        assert f"| {min(medians):.2f} to {max(medians):.2f} /" in row(beginning)
+
+
+def test_budgets_of_prefetching() -> None:
+    said = row("prefetching within budgets (simulated)")
+    times = {
+        kind: [
+            each["times_better"]
+            for place in result(f"imp_{kind}_many")["places"].values()
+            for name, each in place["beside"].items()
+            if each["meeting"] and "one-class" not in name
+        ]
+        for kind in ("email", "news")
+    }
+    assert f"e-mail {min(times['email']):.1f} to {max(times['email']):.1f}x by goal" in said
+    assert f"news {max(times['news']):.1f} and {min(times['news']):.1f}x" in said

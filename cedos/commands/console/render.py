@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from cedos.model import SizeEstimate, Strategy, StrategyKind
+from cedos.selector.rounded import rounded
 
 UNKNOWN = "-"
 
@@ -111,7 +112,7 @@ def number(value: float | None, unit: str = "") -> str:
     """A number with three digits that matter, and never fewer than are before its point."""
     if value is None:
         return UNKNOWN
-    text = f"{value:.0f}" if 999.5 <= abs(value) <= 1e15 else f"{value:.3g}"
+    text = f"{value:.3g}" if abs(value) > 1e15 else rounded(value, 3)
     return f"{text} {unit}".rstrip()
 
 

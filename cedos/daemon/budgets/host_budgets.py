@@ -15,7 +15,7 @@ from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Network, Resource
+from cedos.model import Budget, Network, Resource, end_wrong
 from cedos.monitor.providers.battery import Battery
 from cedos.selector.budgets.calendar import wall
 from cedos.selector.budgets.controller import MakeController, Option
@@ -86,7 +86,8 @@ class HostBudgets:
         self._unread = True
         self._ticked = ticked
         self.prices: Prices = FREE
-        self._configured = budget_file.configured(config, wall(clock()))
+        self._configured = budget_file.configured(config, wall(clock()), state)
+        self._keep_beginnings()
         self._set: dict[str, Budget] = {}
         try:
             self._open_file()
@@ -298,7 +299,42 @@ class HostBudgets:
         if abs(jumped_s) >= _JUMP_S:
             _log.info("the clock was set", by_s=jumped_s)
             self._usage.jumped(jumped_s)
+            self._stamp_anew(jumped_s, self._difference_s, now_s)
             self._difference_s = difference_s
+
+    def _stamp_anew(self, by_s: float, booted_s: float, now_s: float) -> None:
+        """What budgets count from was an instant by the old clock, where they begin in this boot."""
+        written = False
+        for name, keeper in self.keepers.items():
+            budget = keeper.budget
+            if budget.every is not None or not budget.since:
+                continue
+            begins_s, ends_s = keeper.period.begins_s + by_s, keeper.period.ends_s
+            # (One that is over by the new clock begins as before once it is not any more.)
+            if keeper.period.begins_s < booted_s or not 0.0 < begins_s < ends_s:
+                continue
+            shown = wall(begins_s)
+            if end_wrong(shown):
+                continue
+            since = shown.isoformat()
+            keeper.stamped_anew(replace(budget, since=since), now_s)
+            for known in (self._set, self._configured):
+                if name in known and known[name].since:
+                    known[name] = replace(known[name], since=since)
+                    written = True
+        if written:
+            self._keep_beginnings()
+            try:
+                budget_file.write(self._file, self._set)
+            except ConfigError as error:
+                _log.warning("a budget's beginning is not kept", why=str(error))
+
+    def _keep_beginnings(self) -> None:
+        try:
+            news = budget_file.keep_beginnings(self._configured.values(), self._state)
+            self._begun = self._begun or news
+        except ConfigError as error:
+            _log.warning("when budgets began is not kept", why=str(error))
 
     def _keep(self, budget: Budget) -> None:
         now_s = self._clock()
@@ -344,7 +380,7 @@ class HostBudgets:
             for keeper in self.keepers.values()
             if not self.suspended(keeper.budget)  # those have no part in any price
         ]
-        note = price_text.note(self.prices, standings, now_s)
+        note = price_text.note(self.prices, standings, self._networks(), now_s)
         if isinstance(base, WeightedCost):
             priced = self.prices.data.keys() >= set(self._metered())
             return replace(
@@ -352,7 +388,9 @@ class HostBudgets:
                 s_per_j=0.0 if self.prices.energy else base.s_per_j,
                 s_per_metered_byte=0.0 if priced else base.s_per_metered_byte,
                 noticeable_s=0.0 if priced else base.noticeable_s,
-                name="budgets",
+                name="budgets"
+                if note
+                else base.name,  # those of networks that are away price nothing
                 note=note,
                 prices=self.prices,
             )

@@ -1,8 +1,9 @@
 """Today's prices in words, for `cedos explain`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import ceil
 
-from cedos.model import Resource
+from cedos.model import Budget, Network, Resource
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.budgets.supply import PROHIBITIVE
@@ -11,20 +12,19 @@ from cedos.selector.rounded import rounded
 _MB = 1e6
 
 
-def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
-    """A sentence for each price, with the budgets that it comes from."""
+def note(
+    prices: Prices, standings: Sequence[Standing], networks: Iterable[Network], now_s: float
+) -> str:
+    """A sentence for each price, with the budgets that it comes from; `networks`: those there are."""
     lines = []
-    for network in sorted(prices.data):
-        rate = prices.data_rate(network)
-        of = [
-            each
-            for each in standings
-            if each.budget.resource is Resource.DATA
-            and (not each.budget.networks or network in each.budget.networks)
-        ]
-        worth = f"A megabyte over {network} {_price(rate * _MB)}"
+    for network in sorted(networks, key=lambda each: each.name):
+        if network.name not in prices.data:
+            continue
+        rate = prices.data_rate(network.name)
+        of = [each for each in standings if _counts(each.budget, network)]
+        worth = f"A megabyte over {network.name} {_price(rate * _MB)}"
         if rate >= PROHIBITIVE:
-            worth = f"{network} is used only where nothing else works"
+            worth = f"{network.name} is used only where nothing else works"
         lines.append(worth + _because(of, now_s))
     for quotes, resource, unit in (
         (prices.energy, Resource.ENERGY, "joule"),
@@ -40,6 +40,12 @@ def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
             )
             lines.append(worth + _because(of, now_s))
     return ". ".join(lines)
+
+
+def _counts(budget: Budget, network: Network) -> bool:
+    if budget.resource is not Resource.DATA:
+        return False
+    return network.name in budget.networks if budget.networks else network.metered
 
 
 def _price(seconds: float) -> str:
@@ -63,7 +69,7 @@ def worth_s(seconds: float) -> str:
 def amount(value: float, resource: Resource) -> str:
     """An amount with three digits that matter."""
     if resource is Resource.MONEY:
-        return f"{value:.4g}"
+        return rounded(value, 4)
     unit = "B" if resource is Resource.DATA else "J"
     for prefix in ("", "k", "M", "G"):
         if abs(value) < 999.5:
@@ -78,11 +84,17 @@ def _because(standings: Sequence[Standing], now_s: float) -> str:
         if standing.over:
             continue
         budget = standing.budget
-        days = max(standing.period.ends_s - now_s, 0.0) / 86_400.0
-        time_left = f"{days:.0f} days" if days >= 2 else f"{days * 24:.0f} hours"
         left = amount(max(standing.left, 0.0), budget.resource)
         lines.append(
             f'budget "{budget.name}": {left} of {amount(budget.supply, budget.resource)} left for'
-            f" {time_left}"
+            f" {_lasting(max(standing.period.ends_s - now_s, 0.0))}"
         )
     return f" ({'; '.join(lines)})" if lines else ""
+
+
+def _lasting(seconds: float) -> str:
+    for least, divisor, unit in ((172_800, 86_400, "days"), (5970, 3600, "hours")):
+        if seconds >= least:
+            return f"{seconds / divisor:.0f} {unit}"
+    minutes = ceil(seconds / 60)
+    return f"{minutes} minutes" if minutes > 1 else "a minute"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.api.hints import HintAccepted, HintRequest, program_mark
+from cedos.api.hints import HintAccepted, HintRequest, program_mark, program_text
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.errors import NotFoundError, PrivilegeError
@@ -137,7 +137,7 @@ class Hints:
                 hint.direction,
                 hint.label,
                 hint.deadline_s,
-                server_name=hint.program,
+                server_name=program_text(hint.program),
             )
             network = await self._director.programs.began(mark, transfer, self._context())
         return network

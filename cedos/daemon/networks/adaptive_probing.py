@@ -249,7 +249,7 @@ class AdaptiveProbing:
 
     def _needed(self, network: Network, verdict: ProbeVerdict, moment: Moment) -> ProbeVerdict:
         if self._prober.pings(network):
-            why = "pings tell whether it lives, and how fast it is a probe server alone could tell"
+            why = "pings tell whether it lives; only a probe server could tell how fast it is"
             return verdict._replace(send=False, why=why)
         sent_at_s, _ = self._sent.get((network.name, Direction.DOWN), (-inf, ""))
         quiet_s = moment.now_s - max(sent_at_s, moment.heard_at_s.get(network.name, -inf))

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from cedos.model import Budget, Resource
 from cedos.selector.budgets.calendar import Period, period_at
 from cedos.selector.budgets.controller import Controller, MakeController, Option, Quote
 from cedos.selector.budgets.forecast import Expected, Forecast
 from cedos.selector.budgets.increments import IncrementQuote, bought
+
+_ALIKE: Final = 2.0
+"""A period that is so many times as long, or as short, begins with a controller of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +147,20 @@ class Keeper:
         """The person has another mind; what was spent in the period, and learned, stays."""
         period = period_at(budget, now_s, self._zone)
         same = period.begins_s == self.period.begins_s and budget.resource == self.budget.resource
-        self.budget = budget
-        if same:
-            self.period = period
+        times = _length_s(period) / _length_s(self.period)
+        self.budget, self.period = budget, period
+        if same and 1.0 / _ALIKE <= times <= _ALIKE:
             self.controller.changed(now_s, budget.supply, period.ends_s)
             return
+        # Habits of a day are counted otherwise than those of a month.
         self._learned = self.controller.state()
-        self.period, self._bought_s = period, 0.0
+        if not same:
+            self._bought_s = 0.0
         self._begin(now_s)
+
+    def stamped_anew(self, budget: Budget, now_s: float) -> None:
+        """The same budget with its beginning by another clock; all that is known of it stays."""
+        self.budget, self.period = budget, period_at(budget, now_s, self._zone)
 
     def standing(self, now_s: float) -> Standing:
         left_s = max(self.period.ends_s - now_s, 0.0)
@@ -172,6 +181,10 @@ class Keeper:
             "learned": self.controller.state() or self._learned,
             "bought_s": self._bought_s,
         }
+
+
+def _length_s(period: Period) -> float:
+    return max(period.ends_s - period.begins_s, 1.0)
 
 
 def unit(resource: Resource) -> str:

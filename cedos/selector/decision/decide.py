@@ -11,7 +11,7 @@ from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.decision.living import Living
 from cedos.selector.decision.roles import pairs
 from cedos.selector.decision.silences import silent_s
-from cedos.selector.objective import MaxSPerE
+from cedos.selector.objective import MaxS, MaxSPerE
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
 _RULE = RuleOfThumb()
@@ -73,16 +73,17 @@ def decide_again(case: Case, living: Living) -> Decision:
             case, evaluations, best.strategy, reason.sentences(reason.left(current, dead), why)
         )
     paced = reason.paced(living.pace_bps)
-    enough = staying.cost * (1.0 - living.margin)
-    if not isinstance(case.objective, MaxSPerE):  # whose cost is no time
-        enough = min(enough + living.margin * living.least_s(size_bytes), staying.cost)
+    only_time = isinstance(case.objective, MaxS)
+    # (The cost of the other one is no time.)
+    least_s = 0.0 if isinstance(case.objective, MaxSPerE) else living.least_s(size_bytes)
+    enough = min(staying.cost * (1.0 - living.margin) + living.margin * least_s, staying.cost)
     if best.cost < enough:
-        why = reason.moved(best, staying, living.margin)
+        why = reason.moved(best, staying, living.margin, least_s=least_s, only_time=only_time)
         return _record(case, evaluations, best.strategy, reason.sentences(why, *paced))
     rivals = [each for each in evaluations if each is not staying]
     rival = min(rivals, key=_cost, default=None)
     others = reason.unjudged(case, staying, dead)
-    why = reason.stayed(staying, rival, living.margin, others)
+    why = reason.stayed(staying, rival, living.margin, others, least_s=least_s, only_time=only_time)
     return _record(case, evaluations, current, reason.sentences(why, *paced))
 
 

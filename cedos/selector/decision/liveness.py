@@ -9,6 +9,7 @@ somebody has logged in, though it may answer pings.
 from collections.abc import Callable, Iterable
 
 from cedos.model import Context, Indicator, Network
+from cedos.selector.rounded import lasting
 
 # Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
 BELIEVED_S = 60.0
@@ -73,7 +74,7 @@ def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, st
 
 
 def ago(age_s: float) -> str:
-    """`just now`, `0.4 s ago`, `14 s ago`."""
+    """`just now`, `0.4 s ago`, `14 s ago`, `20 minutes ago`."""
     if age_s < 0.05:
         return "just now"
-    return f"{age_s:.1f} s ago" if age_s < 9.95 else f"{age_s:.0f} s ago"
+    return f"{age_s:.1f} s ago" if age_s < 9.95 else f"{lasting(age_s)} ago"

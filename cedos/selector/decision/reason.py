@@ -1,16 +1,18 @@
 """Why a strategy was chosen, in short sentences, the last without its stop (`cedos explain`)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
+from cedos.selector.budgets.prices import Prices
 from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.liveness import GIVEN_UP_S, ago
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silences import silences, waits
-from cedos.selector.objective import MaxS, Outcome, WeightedCost
-from cedos.selector.rounded import rounded
+from cedos.selector.objective import MaxS, WeightedCost
+from cedos.selector.rounded import lasting, rounded
 from cedos.selector.uncertainty.brute_force import BruteForce
 
 # Nobody reads so slowly: it pauses.
@@ -21,8 +23,9 @@ _ALIKE = 1.05
 _LARGE_BYTES = 100_000
 # A rate as old as this has lost half of what it said, or more (`rates`).
 _OLD_S = 7.0
-# So many times its price for few bytes, the price of many is worth a word.
+# So many times its price for few bytes, the price of many is worth a word, of so many strategies.
 _DEARER = 2.0
+_MOST_DEAR = 2
 
 
 def chosen(
@@ -47,6 +50,7 @@ def chosen(
             evaluations,
             amount(transfer.size.median_bytes),
             only_time,
+            transfer.deadline_s,
             unjudged(case, choice, dead),
         ),
         _evidence(choice.strategy, context, transfer),
@@ -74,26 +78,37 @@ def chosen(
 def _wanted(choice: Evaluation, deadline_s: float) -> str:
     if choice.time_high_s <= deadline_s:
         return f"Wanted within {seconds(deadline_s)}: sooner saves nothing"
-    late_s = choice.time_high_s
-    return (
-        f"Wanted within {seconds(deadline_s)}, which is not certain: it may take {seconds(late_s)}"
-    )
+    sure = "unlikely" if choice.time_s > deadline_s else "not certain"
+    may = f"it may take {seconds(choice.time_high_s)}"
+    return f"Wanted within {seconds(deadline_s)}, which is {sure}: {may}"
 
 
 def sentences(*parts: str) -> str:
     return ". ".join(parts)
 
 
-def moved(choice: Evaluation, current: Evaluation, margin: float) -> str:
+def moved(
+    choice: Evaluation,
+    current: Evaluation,
+    margin: float,
+    *,
+    least_s: float = 0.0,
+    only_time: bool = False,
+) -> str:
+    """`least_s`: what the program itself takes, over any network."""
     lead = (
         f"moves to {label(choice.strategy)}: {seconds(choice.time_s)} left, the move included, against "
         f"{seconds(current.time_s)} on {label(current.strategy)}"
     )
-    if choice.time_s < current.time_s * (1.0 - margin):
+    saved = _saved(choice.time_s, current.time_s, least_s)
+    if saved > margin:
+        beyond = f"Beyond the {seconds(least_s)} that the program itself takes, " if least_s else ""
+        that = "that" if beyond else "That"
         return (
-            f"{lead}. That saves {_saved(choice, current)}, and a move must save {_percent(margin)}"
+            f"{lead}. {beyond}{that} saves {_percent(saved)}, and a move must save"
+            f" {_percent(margin)}"
         )
-    return f"{lead}, but cheaper: {_savings(choice, current)}"
+    return f"{lead}, {_better(choice, current, only_time)}"
 
 
 def left(current: Strategy, dead: Mapping[str, str]) -> str:
@@ -103,9 +118,15 @@ def left(current: Strategy, dead: Mapping[str, str]) -> str:
 
 
 def stayed(
-    current: Evaluation, rival: Evaluation | None, margin: float, unjudged: Sequence[str] = ()
+    current: Evaluation,
+    rival: Evaluation | None,
+    margin: float,
+    unjudged: Sequence[str] = (),
+    *,
+    least_s: float = 0.0,
+    only_time: bool = False,
 ) -> str:
-    """`unjudged`: networks that could be used, but were not evaluated."""
+    """`unjudged`: networks that could be used, but were not evaluated. `least_s`: as of `moved`."""
     lead = f"stays on {label(current.strategy)}"
     if rival is None and unjudged:
         return f"{lead}: {seconds(current.time_s)} left. {_nothing_known(unjudged)}"
@@ -115,10 +136,17 @@ def stayed(
         f"{lead}: {seconds(current.time_s)} left, against {seconds(rival.time_s)} with a move to"
         f" {label(rival.strategy)}"
     )
-    if rival.time_s < current.time_s * (1.0 - margin):
-        return f"{lead}, but cheaper: {_savings(current, rival)}"
-    saves = _saved(rival, current) if rival.time_s < current.time_s else "nothing"
-    return f"{lead}. That would save {saves}, and a move must save {_percent(margin)}"
+    saved = _saved(rival.time_s, current.time_s, least_s)
+    if saved > margin and rival.cost >= current.cost:
+        return f"{lead}, {_better(current, rival, only_time)}"
+    beside = ""
+    if rival.cost < current.cost:
+        counted = _saved(rival.cost, current.cost, least_s)
+        if _percent(counted) != _percent(saved):
+            saved, beside = counted, "Usually" if only_time else "Joules and data counted,"
+    what = _percent(saved) if saved > 0.0 else "nothing"
+    would = f"{beside} that would" if beside else "That would"
+    return f"{lead}. {would} save {what}, and a move must save {_percent(margin)}"
 
 
 def paced(pace_bps: float | None) -> tuple[str, ...]:
@@ -131,8 +159,9 @@ def paced(pace_bps: float | None) -> tuple[str, ...]:
     )
 
 
-def _saved(faster: Evaluation, slower: Evaluation) -> str:
-    return _percent(1.0 - faster.time_s / slower.time_s)
+def _saved(less: float, more: float, least: float) -> float:
+    """The share that is saved of what can be."""
+    return (more - less) / (more - least) if more > max(less, least) else 0.0
 
 
 def label(strategy: Strategy) -> str:
@@ -152,17 +181,15 @@ def _percent(share: float) -> str:
 def seconds(time_s: float) -> str:
     if time_s < 0.1:
         return f"{time_s * 1000:.0f} ms"
-    if time_s < 10:
-        return f"{time_s:.2f} s"
-    return f"{time_s:.0f} s"
+    return f"{time_s:.2f} s" if time_s < 10 else lasting(time_s)
 
 
 def amount(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
+    for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.3g} GB"
+    return f"{rounded(count, 3)} TB"
 
 
 def _verdict(
@@ -170,6 +197,7 @@ def _verdict(
     evaluations: Sequence[Evaluation],
     size: str,
     only_time: bool,
+    deadline_s: float | None,
     others_up: Sequence[str],
 ) -> str:
     lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected for {size}"
@@ -180,16 +208,11 @@ def _verdict(
         time = f"{seconds(choice.time_s)} expected for {size}"
         return f"{label(choice.strategy)} is the only usable network: {time}"
     fastest = min(others, key=lambda other: other.time_s)
-    if fastest.time_s * _ALIKE < choice.time_s and only_time:
-        return (
-            f"{lead}, against {seconds(fastest.time_s)} on {label(fastest.strategy)}, but usually"
-            f" faster (median {seconds(choice.cost)} against {seconds(fastest.cost)})"
-        )
     if fastest.time_s * _ALIKE < choice.time_s:
-        return (
-            f"{lead}, slower than {label(fastest.strategy)} ({seconds(fastest.time_s)}),"
-            f" but cheaper: {_savings(choice, fastest)}"
-        )
+        other = f"slower than {label(fastest.strategy)} ({seconds(fastest.time_s)})"
+        if only_time and deadline_s is None:
+            other = f"against {seconds(fastest.time_s)} on {label(fastest.strategy)}"
+        return f"{lead}, {other}, {_better(choice, fastest, only_time, deadline_s)}"
     singles = [other for other in others if other.strategy.kind == StrategyKind.SINGLE]
     rival = min(singles or others, key=lambda other: other.time_s)
     named = f"{label(rival.strategy)} ({seconds(rival.time_s)})"
@@ -226,9 +249,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
         return ""
     more = [f"{rounded(max(both.energy_j - alone.energy_j, 0.0))} J"]
     if both.metered_bytes > alone.metered_bytes:
-        more.append(
-            f"{rounded((both.metered_bytes - alone.metered_bytes) / 1e6)} MB of metered data"
-        )
+        more.append(f"{amount(both.metered_bytes - alone.metered_bytes)} of metered data")
     price = " and ".join(more)
     if choice is both:
         return (
@@ -262,13 +283,37 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
     return notes + [note for note in (prices, objective.note, learned) if note]
 
 
+def _better(
+    choice: Evaluation, faster: Evaluation, only_time: bool, deadline_s: float | None = None
+) -> str:
+    """Why one is chosen that takes longer in the mean, by what its costs were made of."""
+    high_s, other_s = choice.time_high_s, faster.time_high_s
+    if deadline_s is not None and high_s <= deadline_s < other_s:
+        return f"but surely in time, where {label(faster.strategy)} may take {seconds(other_s)}"
+    late = deadline_s is not None and deadline_s < high_s
+    if late and high_s < other_s and seconds(high_s) != seconds(other_s):
+        return f"but at worst {seconds(high_s)} instead of {seconds(other_s)}"
+    median, other = seconds(choice.cost), seconds(faster.cost)
+    if deadline_s is None and only_time and median != other:
+        return f"but usually faster (median {median} against {other})"
+    if savings := _savings(choice, faster):
+        return f"but cheaper: {savings}"
+    cost, other = rounded(choice.cost, 4), rounded(faster.cost, 4)
+    if cost == other:
+        return "which costs as much"
+    return f"but cheaper: a cost of {cost} instead of {other}"
+
+
 def _savings(choice: Evaluation, fastest: Evaluation) -> str:
+    """What it takes less of; "": nothing."""
     parts = []
-    if choice.metered_bytes < fastest.metered_bytes:
-        less = f"{amount(choice.metered_bytes)} of" if choice.metered_bytes else "no"
-        parts.append(f"{less} metered data instead of {amount(fastest.metered_bytes)}")
-    if choice.energy_j < fastest.energy_j or not parts:
-        parts.append(f"{rounded(choice.energy_j)} J instead of {rounded(fastest.energy_j)} J")
+    less = f"{amount(choice.metered_bytes)} of" if choice.metered_bytes else "no"
+    most = amount(fastest.metered_bytes)
+    if choice.metered_bytes < fastest.metered_bytes and less != f"{most} of":
+        parts.append(f"{less} metered data instead of {most}")
+    joules, more = rounded(choice.energy_j), rounded(fastest.energy_j)
+    if choice.energy_j < fastest.energy_j and joules != more:
+        parts.append(f"{joules} J instead of {more} J")
     return " and ".join(parts)
 
 
@@ -285,38 +330,45 @@ def _prices(objective: WeightedCost) -> str:
 
 
 def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
-    """What a budgeted network's bytes counted for, where so many are dearer than the price of few."""
-    objective = case.objective
-    if not isinstance(objective, WeightedCost) or case.transfer.deadline_s is not None:
+    """What bytes and joules counted for, where so many are dearer than the price of few."""
+    if not isinstance(case.objective, WeightedCost):
         return ""
-    if not objective.prices.data:
-        return ""
-    others = sorted(evaluations, key=lambda each: each.time_s)
-    for each in (choice, *others):
-        network = each.strategy.networks[0] if each.strategy.networks else ""
-        few_s = objective.prices.data_rate(network) * each.metered_bytes
-        if each.strategy.kind != StrategyKind.SINGLE or not 0.0 < few_s < PROHIBITIVE:
-            continue
-        beside_s = objective.cost(
-            Outcome(each.time_s, each.energy_j, each.metered_bytes, each.metered_bytes)
-        )
-        count_s = each.cost - beside_s
-        if count_s < _DEARER * few_s or count_s < 1.0:
-            continue
-        what = f"{amount(each.metered_bytes)} over {network}"
-        if count_s >= PROHIBITIVE:
-            return f"{what} is more than the budget has left to choose with"
-        return (
-            f"{what} counted as {_hours(count_s)} of waiting, as the budget can hardly spare it now"
-        )
-    return ""
+    others = sorted(
+        (each for each in evaluations if each is not choice), key=lambda one: one.time_s
+    )
+    singles = (each for each in (choice, *others) if each.strategy.kind == StrategyKind.SINGLE)
+    told = filter(None, (_dear_ones(case, case.objective.prices, each) for each in singles))
+    return sentences(*islice(told, _MOST_DEAR))
 
 
-def _hours(time_s: float) -> str:
-    for limit_s, divisor, unit in ((100.0, 1, "s"), (6000.0, 60, "minutes"), (2e5, 3600, "hours")):
-        if time_s < limit_s:
-            return f"{time_s / divisor:.0f} {unit}"
-    return f"{time_s / 86_400:.0f} days"
+def _dear_ones(case: Case, prices: Prices, one: Evaluation) -> str:
+    network, size = one.strategy.networks[0], float(case.transfer.size.median_bytes)
+    if case.sent is not None and case.sent.network == network:
+        size = 0.0  # is spent
+    counted = (
+        (amount(size), prices.data_rate(network) * size, prices.data_s(network, size, one.time_s)),
+        (
+            f"{rounded(one.energy_j)} J",
+            prices.energy_rate() * one.energy_j,
+            prices.energy_s(one.energy_j, one.time_s),
+        ),
+    )
+    known = [each for each in counted if 0.0 < each[1] < PROHIBITIVE]
+    beyond = [what for what, _, count_s in known if count_s >= PROHIBITIVE]
+    if beyond:
+        what, are = f"{' and '.join(beyond)} over {network}", "are" if len(beyond) > 1 else "is"
+        return f"{what} {are} more than the budget has left to choose with"
+    dear = [
+        (what, count_s) for what, few_s, count_s in known if count_s >= max(_DEARER * few_s, 1.0)
+    ]
+    if not dear:
+        return ""
+    (what, count_s), *more = dear
+    counted_as = f"{what} over {network} counted as {lasting(count_s)} of waiting"
+    for what, count_s in more:
+        counted_as += f" and {what} as {lasting(count_s)}"
+    spare = "budgets can hardly spare them" if more else "the budget can hardly spare it"
+    return f"{counted_as}, as {spare} now"
 
 
 def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:

@@ -16,7 +16,7 @@ from cedos.commands import budget
 from cedos.commands.console import render
 from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
 from cedos.errors import ConfigError, DaemonUnreachableError
-from cedos.model import Every, Resource
+from cedos.model import Budget, Every, Increment, Resource
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 
@@ -48,6 +48,16 @@ def test_energies_and_money() -> None:
     assert amounts.joules("12Wh") == 43_200.0
     assert amounts.joules("20 kJ") == 20_000.0
     assert amounts.money("7.50") == 7.5
+
+
+def test_too_much_is_called_so_and_no_power_of_ten_is_told() -> None:
+    with pytest.raises(ValueError, match=r'^"9999999TB" is too much: write a size such as "4GB"'):
+        amounts.size_bytes("9999999TB")
+    with pytest.raises(ValueError, match="0 to 1,000,000,000 would be right"):
+        Budget(
+            *("data", Resource.DATA, 4e9, "2026-12-01T00:00:00"),
+            increment=Increment(amount=1e9, money=-5.0, most=4, s_per_money=60.0),
+        )
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-4GB", "4XB", "1e9", "4GB/month", "9999999TB", "4J"])
@@ -305,6 +315,19 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
+def test_without_a_daemon_units_are_those_that_are_bought_too(cedos: Any, folders: Path) -> None:
+    """With a daemon it was 1 GB of three, without one 3 GB."""
+    units = ("--unit", "1GB", "--unit-money", "5")
+    assert cedos(*SET, "data", "3GB", "--until", "2099-12-01", *units).exit_code == 0
+    assert "1 GB (unit 1 of 3, 5 each)" in cedos("budget").stdout
+    usage = Usage(folders / "state" / "usage.sqlite", "boot-1")
+    usage.add("metered/lte0", 1.5e9)
+    usage.write((datetime.now() + timedelta(minutes=1)).timestamp())
+    usage.close()
+    assert "1.5 GB (75 %)  2 GB (unit 2 of 3, 5 each)" in cedos("budget").stdout
+    assert "1.5 GB of 2 GB used (75 %)" in cedos("usage").stdout
+
+
 def test_who_may_not_write_the_file_is_told_who_may(
     cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +405,7 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         '[budgets.day]\nbattery = true\nuntil = "18:00"\nevery = "day"\n'
         "[plan]\nmetered_bytes = 5_000_000_000\nreset_day = 31\n"
     )
-    found = budget_file.configured(load(file), NOW)
+    found = budget_file.configured(load(file), NOW, file.parent)
     assert found["phone"].every is Every.MONTH
     assert found["phone"].networks == ("lte0",)
     assert found["go"].increment is not None

@@ -79,7 +79,7 @@ def test_the_configuration_and_its_mistakes(tmp_path: Path) -> None:
         '[budgets.phone]\ndata = "4GB"\nuntil = "2026-12-01"\nhard = true\n'
         "[plan]\nmetered_bytes = 5_000_000_000\nhard = true\n"
     )
-    found = budget_file.configured(load(file), datetime(2026, 11, 21))
+    found = budget_file.configured(load(file), datetime(2026, 11, 21), file.parent)
     assert (found["phone"].hard, found["plan"].hard) == (True, True)
     for text, why in (
         (

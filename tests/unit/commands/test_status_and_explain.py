@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.api.hints import program_text
 from cedos.api.messages import (
     CarriedMessage,
     DecisionMessage,
@@ -493,3 +494,22 @@ def test_top_outlives_the_daemon(
     assert "New connections have gone over wlan0" in result.stdout
     assert "no daemon answers" in result.stdout
     assert (result.exit_code, looks) == (0, [1])
+
+
+def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(
+    make_decision: Any,
+) -> None:
+    """`Server curl` was said, and `what is surely in time costs as if it took so long`."""
+    message = DecisionMessage.of(make_decision(1))
+    transfer = msgspec.structs.replace(
+        message.transfer, deadline_s=300.0, server_name=program_text("curl"), flow=None
+    )
+    told = list(
+        explain.lines(msgspec.structs.replace(message, transfer=transfer), 0.0, "ex.example")
+    )
+    assert "  For all connections of the program curl" in told
+    assert not any(line.startswith("  Server") for line in told)
+    assert (
+        "  Wanted within 5 min. What is surely in time counts as 5 min, what may be late as the end of"
+        " its interval"
+    ) in told

@@ -48,6 +48,7 @@ def test_what_the_daemon_says_is_shown(cedos: Any, control: Path, fake_daemon: A
         "lte0     1.2 GB",
         "in all   1.2 GB   18 GB",
         'Budget "data": 1 GB of 4 GB used (25 %)',
+        ". Its period ends at ",
     ):
         assert line in done.stdout
     assert "1 GB     lte0 1 GB, wlan0 5 B" in done.stdout
@@ -201,5 +202,24 @@ def test_a_budget_that_is_over_or_has_no_supply_is_told_plainly() -> None:
         over=True,
     )
     shown = "\n".join(usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [over], 90.0))
-    assert 'Budget "trip": 5 MB of 0 B used since' in shown
-    assert "; it ended" in shown
+    assert 'Budget "trip": 5 MB of 0 B used. It ended at' in shown
+    began = msgspec.structs.replace(over, begins_unix_s=5.0)
+    assert "used since 1970-01-01" in "\n".join(
+        usage.lines(UsageMessage(since_unix_s=0.0, networks=(LTE,)), [began], 90.0)
+    )
+
+
+def test_what_no_row_has_is_told_without_calling_it_forgotten() -> None:
+    """Of a history that had just begun, those before it \"are forgotten\"."""
+    used = UsageMessage(
+        since_unix_s=0.0,
+        networks=(LTE,),
+        servers=(ServerUsage(server="a.example", bytes_by_network={"lte0": 5}),),
+        flows_since_unix_s=1.79e9,
+    )
+    told = list(usage.lines(used, [], 1.8e9))
+    assert any(
+        line.startswith("Connections that ended before 2026-")
+        and line.endswith("are not among them.")
+        for line in told
+    )

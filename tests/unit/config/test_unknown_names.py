@@ -28,3 +28,9 @@ def test_each_name_that_is_not_there_is_told() -> None:
         "[providers] series.ppp0 names the interface ppp0, which is not there now; there are lte0, wlan0",
         'the budget "phone" names the network hom, which is not there now; did you mean home?',
     ]
+
+
+def test_one_network_alone_is_told_as_one() -> None:
+    budget = Budget("n", Resource.DATA, 4e9, "2036-12-01T00:00:00", networks=("nonexist",))
+    (told,) = unknown_names(Config(), [budget], interfaces=[], networks=["eth0"])
+    assert told.endswith("which is not there now; there is eth0")

@@ -28,3 +28,11 @@ def test_refusals_are_plain() -> None:
     assert result.exit_code != 0
     assert all(line.isprintable() for line in result.stderr.split("\n"))
     assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0000134, "0.0000134"), (3.14159, "3.14"), (46111.2, "46111"), (0.0, "0")],
+)
+def test_a_cost_is_no_power_of_ten(value: float, shown: str) -> None:
+    assert render.cost(value) == shown

@@ -97,3 +97,22 @@ async def test_a_file_that_cannot_even_be_kept_is_never_written_over(
     assert file.read_text() == "["
     await host.budgets.set(DATA)  # once it can be
     assert (tmp_path / "budgets.json.aside-1").read_text() == "["
+
+
+async def test_a_budget_of_a_day_that_becomes_one_of_a_month_is_priced_as_such(host: Host) -> None:
+    """999 MB of 1 GB were \"nearly used up\": a minute of use, reckoned as a day's, for 35 days."""
+    day = Budget("data", Resource.DATA, 5e6, "2026-11-22T00:00:00", every=Every.DAY)
+    await host.budgets.set(day)
+    host.carry("lte0", 345_000)
+    host.tick()
+    host.budgets.offered([("wlan0", 9.0, 1.0, 1000), ("lte0", 1.0, 1.0, 1000)], 1)
+    for name in ("data", "fresh"):
+        await host.budgets.set(Budget(name, Resource.DATA, 1e9, "2026-12-27T00:00:00"))
+    for _ in range(12):
+        host.carry("lte0", 90_000)
+        host.tick()
+    changed, fresh = host.budgets.standings()
+    assert changed.spent == 1_425_000
+    assert changed.bought_s == pytest.approx(8.0, abs=0.1)
+    assert changed.rate == fresh.rate
+    assert changed.rate < 1e-9

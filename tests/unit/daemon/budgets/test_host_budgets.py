@@ -45,6 +45,16 @@ async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> No
     assert objective.prices.data_rate("lte0") > 0.0
 
 
+async def test_a_budget_of_a_network_that_is_away_prices_nothing(host: Host) -> None:
+    """`At the prices that your budgets set` was said, and that a megabyte over it is almost free."""
+    away = Budget("away", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=("lte7",))
+    await host.budgets.set(away)
+    host.tick()
+    objective = host.preferred[-1][0]
+    assert (objective.name, objective.note) == ("balanced", "")
+    assert objective.s_per_metered_byte > 0.0
+
+
 async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 200_000, 50_000)

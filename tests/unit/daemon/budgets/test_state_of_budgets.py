@@ -15,6 +15,7 @@ from cedos.storage.usage import Usage
 pytestmark = pytest.mark.anyio
 
 Host = Any
+ONCE = Budget("once", Resource.DATA, 1e9, "2026-11-24T11:00:00")
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 
@@ -85,3 +86,47 @@ async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> No
     host.carry("lte0", 30)
     host.tick()
     assert host.spent() == 1230
+
+
+@pytest.mark.parametrize("by_s", [3600.0, 86_400.0, -86_400.0])
+async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
+    host: Host, by_s: float
+) -> None:
+    """All that this start of the host had carried before counted, too: 440 MB instead of 40."""
+    host.carry("lte0", 400_000_000)
+    host.tick(7200.0)
+    await host.budgets.set(ONCE)
+    host.carry("lte0", 40_000_000)
+    host.tick(1800.0)
+    host.budgets.offered([("wlan0", 9.0, 1.0, 1000), ("lte0", 1.0, 1.0, 1000)], 1)
+    for step_s in (by_s, -by_s, by_s):
+        host.now_s += step_s
+        assert host.spent("once") == 40_000_000
+    host.budgets.write()
+    host.start()
+    assert host.spent("once") == 40_000_000
+    (standing,) = host.budgets.standings()
+    assert standing.bought_s == pytest.approx(8.0, abs=0.1)
+    host.now_s -= by_s
+    assert host.spent("once") == 40_000_000
+
+
+async def test_a_clock_that_is_set_where_no_budget_can_be_and_back_changes_nothing(
+    host: Host,
+) -> None:
+    host.carry("lte0", 400_000_000)
+    host.tick(7200.0)
+    await host.budgets.set(ONCE)
+    host.carry("lte0", 40_000_000)
+    host.tick(1800.0)
+    host.now_s += 9 * 86_400.0
+    host.tick()
+    assert host.budgets.standings()[0].over
+    host.now_s -= 9 * 86_400.0
+    host.tick()
+    for wrong_s in (17e8, 16e8):  # 1973, 1976
+        host.now_s -= wrong_s
+        host.tick()
+        host.now_s += wrong_s
+    assert host.spent("once") == 40_000_000
+    assert not host.budgets.standings()[0].over

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.hints import HintRequest
+from cedos.api.hints import HintRequest, program_mark
 from cedos.daemon.decisions.hints import LIFETIME_S, MOST, MOST_OF_A_USER, Hints
 from cedos.errors import NotFoundError, PrivilegeError
 from cedos.model import Context
@@ -95,3 +95,9 @@ async def test_programs_have_marks_of_their_own(world: World) -> None:
     for each in accepted:
         await world.hints.withdraw(each.number, MINE)
     assert {what for what, *_ in world.stage.asked()} <= {"mark"}
+
+
+async def test_what_is_decided_for_a_program_names_it_and_no_server(world: World) -> None:
+    await world.hints.take(HintRequest(program="curl", size_bytes=10**7), MINE)
+    decision = world.stage.director.programs.decision(program_mark(1))
+    assert decision.transfer.server_name == "program curl"

@@ -185,7 +185,7 @@ def test_unknown_place_suggests_a_close_one(folder: Path) -> None:
         ("place,wifi,cellular\n", "no places"),
         ("place,wifi,cellular\nx,ap\n", r"places\.csv:2: 2 fields, but the header has 3"),
         ("place,wifi,cellular\n,ap,lte\n", r"places\.csv:2: the place has no name"),
-        ("place,wifi,cellular\nx,app,lte\n", r":2: no trace 'app'.*mean ap\.trace\.gz"),
+        ("place,wifi,cellular\nx,app,lte\n", r":2: no trace 'app'.*mean ap\?"),
         ("place,wifi,cellular\nx,../ap,lte\n", r":2: wifi is '\.\./ap'"),
         ("place,wifi,cellular\nx,ap,\n", r":2: cellular is ''"),
         ("place,wifi,cellular\nx,ap,lte\n\nx,ap,lte\n", r":4: place 'x' is also in line 2"),
@@ -218,6 +218,13 @@ def test_a_broken_place_does_not_block_the_others(folder: Path) -> None:
     assert list(places.broken) == ["a"]
     with pytest.raises(PlaceError, match=r"places\.csv:2: no trace 'nope'"):
         _ = places["a"]
+
+
+def test_a_misspelt_trace_suggests_the_name_that_would_be_right(folder: Path) -> None:
+    """Not the name of its file, which has an ending."""
+    (folder / "wifi" / "ap.trace.gz").rename(folder / "wifi" / "campus-hall.trace.gz")
+    rewrite(folder, HEADER + "a,,yes,campus-hal,lte,,\nb,,yes,campus-hall,lte,,\n")
+    assert str(load(folder).broken["a"]).endswith("; did you mean campus-hall?")
 
 
 def test_ambiguous_and_half_files_are_refused(folder: Path) -> None:

@@ -70,7 +70,12 @@ def test_sooner_than_wanted_saves_nothing(
     transfer = replace(host.transfer(3_000_000), deadline_s=deadline_s)
     decision = decide(Case(transfer, NOTHING, host.both, model, objective, **RECORD))
     assert str(decision.choice) == expected
-    said = {None: "", 60.0: "sooner saves nothing", 5.0: "sooner saves nothing", 0.5: "not certain"}
+    said = {
+        None: "",
+        60.0: "sooner saves nothing",
+        5.0: "sooner saves nothing",
+        0.5: "which is unlikely",
+    }
     assert said[deadline_s] in decision.reason
 
 

@@ -1,4 +1,6 @@
+import re
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -7,9 +9,10 @@ from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.decide import decide
+from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.living import Living
 from cedos.selector.decision.reason import label, moved, seconds, stayed
-from cedos.selector.objective import MaxSPerE, WeightedCost
+from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 
@@ -115,6 +118,107 @@ def test_staying_is_explained_by_what_decided() -> None:
     assert stayed(slow, slow, 0.1).endswith("That would save nothing, and a move must save 10 %")
 
 
+def single(name: str, time_s: float, cost: float, energy_j: float = 1.0) -> Evaluation:
+    strategy = Strategy(StrategyKind.SINGLE, (name,))
+    return Evaluation(strategy, time_s, time_s, time_s, energy_j, 0.0, cost)
+
+
+def test_a_move_that_saves_of_what_the_program_does_not_take_is_no_cheaper_one() -> None:
+    """`But cheaper: 274 J instead of 76 J` was said of it."""
+    words = moved(
+        single("lte0", 160.0, 160.0, 274.0), single("wlan0", 178.0, 178.0), 0.3, least_s=140
+    )
+    assert "cheaper" not in words
+    assert words.endswith(
+        "on wlan0. Beyond the 140 s that the program itself takes, that saves 47 %, and a move must"
+        " save 30 %"
+    )
+
+
+def test_moves_by_time_alone_are_explained_by_the_times_that_were_compared() -> None:
+    slow, quick = single("wlan0", 25.0, 6.0, 48.0), single("lte0", 11.0, 8.0, 4.8)
+    assert stayed(slow, quick, 0.1, only_time=True).endswith(
+        "but usually faster (median 6.00 s against 8.00 s)"
+    )
+    assert moved(slow, replace(quick, time_s=25.5), 0.1, only_time=True).endswith(
+        "but usually faster (median 6.00 s against 8.00 s)"
+    )
+    nearly = replace(quick, cost=5.7)
+    assert stayed(slow, nearly, 0.1, only_time=True).endswith(
+        "Usually that would save 5 %, and a move must save 10 %"
+    )
+
+
+def test_what_would_be_saved_is_counted_as_the_decision_counts_it() -> None:
+    """The rival is no faster, but spends less."""
+    here, rival = single("lte0", 5.0, 6.2, 12.0), single("wlan0", 5.5, 5.6)
+    assert stayed(here, rival, 0.3).endswith(
+        "Joules and data counted, that would save 10 %, and a move must save 30 %"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wifi", "cellular", "deadline_s", "words"),
+    [
+        ([2.0] * 10, [0.1] * 9 + [9.0], 5.0, ", but surely in time, where lte0 may take "),
+        ([8.0] * 10, [4.0] * 9 + [20.0], 5.0, ", but at worst 8.00 s instead of "),
+        (
+            [3.0] * 10,
+            [1.0] * 10,
+            5.0,
+            ", but cheaper: no metered data instead of 3 kB and 1.3 J instead",
+        ),
+    ],
+)
+@pytest.mark.parametrize("objective", [MaxS(), WeightedCost(0.01, 2e-7)])
+def test_what_is_slower_and_chosen_for_a_deadline_says_so(
+    host: Any,
+    objective: Any,
+    wifi: list[float],
+    cellular: list[float],
+    deadline_s: float,
+    words: str,
+) -> None:
+    """`Usually faster (median 60 s against 60 s)` was the deadline, twice."""
+    context = host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.052)
+    transfer = replace(host.transfer(3000), deadline_s=deadline_s)
+    model = host.oracle(wifi=wifi, cellular=cellular)
+    case = Case(transfer, context, host.both, model, objective, number=1, made_unix_s=0.0)
+    reason = decide(case).reason
+    assert reason.startswith("wlan0: ")
+    assert words in reason
+    assert "median" not in reason
+
+
+def test_nothing_is_called_cheaper_that_takes_more(host: Any) -> None:
+    draw = Random(1)
+    for _ in range(500):
+        samples = [
+            [10 ** draw.uniform(-1, 1) * draw.lognormvariate(0, 1) for _ in range(10)]
+            for _ in range(4)
+        ]
+        names = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+        model = host.oracle(**dict(zip(names, samples, strict=True)))
+        objective = draw.choice([MaxS(), MaxSPerE(), WeightedCost(0.01, 2e-7, noticeable_s=0.1)])
+        transfer = replace(host.transfer(300_000), deadline_s=draw.choice([None, 5.0, 60.0]))
+        case = Case(
+            *(transfer, host.context(), host.both, model, objective),
+            kinds=ALL,
+            number=1,
+            made_unix_s=0.0,
+        )
+        living = Living(
+            Strategy(StrategyKind.SINGLE, (draw.choice(["wlan0", "lte0"]),)),
+            switch_cost_s=0.1,
+            pace_bps=draw.choice([None, 1e6]),
+        )
+        for decision in (decide(case), decide_again(case, living)):
+            for less, more in re.findall(r"([\d.]+) J instead of ([\d.]+) J", decision.reason):
+                assert float(less) < float(more), decision.reason
+            for less, more in re.findall(r"median (.+?) against (.+?)\)", decision.reason):
+                assert less != more, decision.reason
+
+
 def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(host: Any) -> None:
     reason = why(host, host.oracle(cellular=0.5))
     assert reason.startswith(
@@ -153,7 +257,7 @@ def test_redundancy_is_named(host: Any) -> None:
         "wlan0 + lte0 (sent twice): 0.20 s expected for 3 kB, 5.5 times faster"
     )
     assert (
-        ". Sending twice saves 0.89 s on average over wlan0 alone, and costs 8.3 J and 0.003 MB of"
+        ". Sending twice saves 0.89 s on average over wlan0 alone, and costs 8.3 J and 3 kB of"
         " metered data more. The slowest 5 % take 2.23 s or longer, instead of 40 s"
     ) in reason
 
@@ -164,7 +268,7 @@ def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(
     reason = why(host, model, kinds=ALL, objective=dear)
     assert reason.startswith("wlan0: 1.09 s expected for 3 kB")
     assert (
-        ". wlan0 + lte0 (sent twice) would take 0.20 s, but is not worth 8.3 J and 0.003 MB of"
+        ". wlan0 + lte0 (sent twice) would take 0.20 s, but is not worth 8.3 J and 3 kB of"
         " metered data more" in reason
     )
     assert "would take" not in why(host, host.oracle(wifi=0.1, cellular=1.0), kinds=ALL)
@@ -184,7 +288,15 @@ def test_an_observed_round_trip_is_not_called_a_ping(host: Any) -> None:
 
 @pytest.mark.parametrize(
     ("time_s", "expected"),
-    [(0.0004, "0 ms"), (0.0214, "21 ms"), (0.25, "0.25 s"), (9.876, "9.88 s"), (61.2, "61 s")],
+    [
+        (0.0004, "0 ms"),
+        (0.0214, "21 ms"),
+        (0.25, "0.25 s"),
+        (9.876, "9.88 s"),
+        (61.2, "61 s"),
+        (5658.0, "94 minutes"),
+        (86_400.0, "24 hours"),
+    ],
 )
 def test_durations(time_s: float, expected: str) -> None:
     assert seconds(time_s) == expected
@@ -255,3 +367,27 @@ def test_what_many_bytes_counted_for_is_told_beside_the_price_of_few(
         assert reason.endswith(note)
     else:
         assert f"{note}. {words}" in reason
+
+
+def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host: Any) -> None:
+    """`A joule is almost free` stood beside a cost of 3207, of which 3157 were joules."""
+    model = host.oracle(wifi=10.0, cellular=50.0)
+    prices = Prices(data={"wlan0": (Steep(1e-9, 1e6, 1e-5),)}, energy=(Steep(1e-6, 1.0, 36.0),))
+    objective = WeightedCost(name="budgets", note="A joule is almost free", prices=prices)
+    reason = why(host, model, 30_000_000, objective=objective)
+    assert reason.endswith(
+        "A joule is almost free. 30 MB over wlan0 counted as 300 s of waiting and 4.3 J as 154 s, as"
+        " budgets can hardly spare them now. 90 J over lte0 counted as 54 minutes of waiting, as the"
+        " budget can hardly spare it now"
+    )
+    more = WeightedCost(prices=Prices(energy=(Steep(1e-6, 50.0, PROHIBITIVE),)))
+    assert "90 J over lte0 is more than the budget has left to choose with" in why(
+        host, model, 30_000_000, objective=more
+    )
+
+
+def test_amounts_beyond_measure_are_no_powers_of_ten(host: Any) -> None:
+    reason = why(host, host.oracle(wifi=7.5e7, cellular=2.3e9), 900_000_000_000_000)
+    assert reason.startswith(
+        "wlan0: 868 days expected for 900 TB, 31 times faster than lte0 (26620 days)"
+    )

@@ -1,0 +1,93 @@
+"""Budgets of the configuration that do not recur: they begin when the daemon first reads them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cedos.config import BudgetConfig, Config
+from cedos.model import Budget, Resource
+
+pytestmark = pytest.mark.anyio
+
+Host = Any
+MakeHost = Callable[..., Host]
+ONCE = Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB")})
+
+
+def again(host: Host, config: Config) -> None:
+    """Another daemon, or the same one with another configuration."""
+    host.budgets.write()
+    host.config = config
+    host.start()
+
+
+async def test_what_was_used_before_is_none_of_its(make_host: MakeHost) -> None:
+    host = make_host()
+    host.carry("lte0", 50_000_000_000)
+    host.tick(7200.0)
+    again(host, ONCE)
+    assert host.spent("trip") == 0.0
+    host.carry("lte0", 300_000_000)
+    host.tick(3600.0)
+    assert host.spent("trip") == pytest.approx(300e6, rel=1e-6)
+
+
+async def test_its_price_is_that_of_one_that_was_set(make_host: MakeHost) -> None:
+    """1,798,070 s a megabyte were asked once a hundredth was used: a period since 1970."""
+    host = make_host(ONCE)
+    await host.budgets.set(Budget("set", Resource.DATA, 1e9, "2026-12-24T00:00:00"))
+    for number in range(400):
+        if number % 8 == 0:
+            host.carry("lte0", 3_000_000)
+            ways = [("wlan0", 9.0, 1.0, 3_000_000), ("lte0", 1.0, 1.0, 3_000_000)]
+            host.budgets.offered(ways, 1)
+        host.tick(900.0)
+    trip, other = host.budgets.standings()
+    assert trip.rate == pytest.approx(other.rate, rel=0.01)
+    assert trip.forecast is not None
+    assert other.forecast is not None
+    assert trip.forecast.likely == pytest.approx(other.forecast.likely, rel=0.01)
+
+
+async def test_a_restart_goes_on_and_another_end_too(make_host: MakeHost) -> None:
+    host = make_host(ONCE)
+    host.carry("lte0", 300_000_000)
+    host.tick(3600.0)
+    again(host, ONCE)
+    assert host.spent("trip") == 300_000_000
+    later = BudgetConfig(until="2026-12-31", data="2GB")
+    again(host, Config(budgets={"trip": later}))
+    assert host.spent("trip") == 300_000_000
+    again(host, Config(budgets={"trip": BudgetConfig(until="2026-12-31", energy="20kJ")}))
+    assert host.spent("trip") < 100.0  # of something else nothing was used
+
+
+async def test_one_that_is_over_is_only_that(make_host: MakeHost) -> None:
+    host = make_host(Config(budgets={"trip": BudgetConfig(until="2026-11-01", data="1GB")}))
+    (standing,) = host.budgets.standings()
+    assert standing.over
+
+
+async def test_one_that_is_set_by_its_name_goes_on(make_host: MakeHost) -> None:
+    host = make_host()
+    host.carry("lte0", 400_000_000)
+    host.tick(7200.0)
+    again(host, ONCE)
+    host.carry("lte0", 30_000_000)
+    host.tick(3600.0)
+    await host.budgets.set(Budget("trip", Resource.DATA, 8e9, "2026-12-24T00:00:00"))
+    assert host.spent("trip") == pytest.approx(30e6, rel=1e-6)
+
+
+async def test_a_clock_that_is_set_moves_its_beginning(make_host: MakeHost) -> None:
+    host = make_host()
+    host.carry("lte0", 400_000_000)
+    host.tick(7200.0)
+    again(host, ONCE)
+    host.carry("lte0", 30_000_000)
+    host.tick(3600.0)
+    host.now_s += 86_400.0
+    host.tick()
+    again(host, ONCE)
+    assert host.spent("trip") == pytest.approx(30e6, rel=1e-6)
