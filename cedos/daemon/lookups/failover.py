@@ -144,7 +144,7 @@ class LookupFailover:
     def _asked(self, key: FlowKey, question: bytes, interface: str) -> None:
         network = next((n.name for n in self._networks() if n.interface == interface), None)
         asked = dns.asked(question)
-        if network is None or asked is None or is_local(asked[0]) or key.local.is_link_local:
+        if network is None or asked is None or is_local(asked[0]):
             return
         now_s = self._clock()
         self._forget(now_s)
