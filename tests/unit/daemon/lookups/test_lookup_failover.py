@@ -57,8 +57,9 @@ class World:
         self.failover.observe(CapturedPacket(KEY, True, question, interface=interface))
         return question
 
-    def answer(self, question: bytes) -> None:
-        self.failover.observe(CapturedPacket(KEY, False, answer_to(question), interface="wlan0"))
+    def answer(self, question: bytes, code: int = 0) -> None:
+        answer = answer_to(question, code)
+        self.failover.observe(CapturedPacket(KEY, False, answer, interface="wlan0"))
 
 
 @pytest.fixture
@@ -288,3 +289,19 @@ async def test_a_public_resolver_is_asked_over_the_other_network_too(world: Worl
     await asyncio.sleep(0.15)
     assert world.asked[2:] == [("lte0", LTE0.gateways[0])]
     world.failover.close()
+
+
+@pytest.mark.parametrize(("code", "fails"), [(2, True), (5, True), (3, False)])
+async def test_a_resolver_that_fails_for_every_name_is_told_of_and_its_network_pinged_once(
+    world: World, code: int, fails: bool
+) -> None:
+    for number, name in enumerate(("a.example.org", "b.example.org", "c.example.org", "x.test")):
+        world.answer(world.ask(name, number), code)
+    assert world.failover.problems == []
+    for number, name in enumerate(("y.example.net", "z.example.com"), 10):
+        world.answer(world.ask(name, number), code)
+    fails_text = "the DNS resolver of wlan0 fails. Programs that ask no other one find no names"
+    assert world.failover.problems == [fails_text] * fails
+    assert world.doubted == ["wlan0"] * fails
+    world.answer(world.ask("known.example", 20))
+    assert world.failover.problems == []
