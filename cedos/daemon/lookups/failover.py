@@ -86,6 +86,7 @@ class LookupFailover:
         networks: those that may be used now, in the order of preference.
         doubt: takes a network whose resolver has left a question without an answer, and did not before.
         lies: whether a network answers whatever it likes (a captive portal).
+        heard: told over which network which resolver has answered.
         is_own: whether a flow is this process's, to learn about a network.
     """
 
@@ -97,6 +98,7 @@ class LookupFailover:
         is_own: Callable[[FlowKey], bool] = lambda key: False,
         lies: Callable[[str], bool] = lambda name: False,
         doubt: Callable[[Network], None] = lambda network: None,
+        heard: Callable[[str, Address], None] = lambda network, resolver: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._networks = networks
@@ -105,6 +107,7 @@ class LookupFailover:
         self._is_own = is_own
         self._lies = lies
         self._doubt = doubt
+        self._told_heard = heard
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
@@ -187,6 +190,8 @@ class LookupFailover:
             return
         if lookup.waiting is not None:
             lookup.waiting.cancel()
+        if not self._lies(lookup.network):
+            self._told_heard(lookup.network, key.remote)
         took_s = self._clock() - lookup.at_s
         resolver = self._resolver(lookup.network, key.remote)
         self._counts(resolver, lookup, answer)

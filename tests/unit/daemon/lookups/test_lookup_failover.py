@@ -38,12 +38,14 @@ class World:
         self.answering = True
         self.liars: set[str] = set()
         self.doubted: list[str] = []
+        self.heard: list[tuple[str, Address]] = []
         self.failover = LookupFailover(
             lambda: self.networks,
             self._ask,
             lambda key, payload: self.delivered.append((key, payload)),
             lies=self.liars.__contains__,
             doubt=lambda network: self.doubted.append(network.name),
+            heard=lambda network, resolver: self.heard.append((network, resolver)),
         )
 
     async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes | None:
@@ -73,6 +75,17 @@ async def test_an_answer_in_time_costs_nothing(world: World) -> None:
     world.answer(world.ask())
     await asyncio.sleep(0.1)
     assert (world.asked, world.delivered, world.failover.problems) == ([], [], [])
+
+
+async def test_who_answers_is_told_but_where_a_network_lies(world: World) -> None:
+    question = world.ask()
+    assert not world.heard
+    world.answer(question)
+    assert world.heard == [("wlan0", RESOLVER)]
+    world.answer(question)  # nobody has asked that
+    world.liars.add("wlan0")
+    world.answer(world.ask(number=8))
+    assert len(world.heard) == 1
 
 
 async def test_silence_is_answered_over_another_network(world: World) -> None:
