@@ -341,7 +341,11 @@ class Daemon:
         deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
         self._lookups = (
             LookupWatch(
-                lambda: self._decider.usable, self._lies, deliver, self._observer.prober.ask
+                lambda: self._decider.usable,
+                self._lies,
+                deliver,
+                doubt=self._observer.prober.ask,
+                heard=lambda name, resolver: self._observer.heard(name, resolver, time.monotonic()),
             )
             if watched
             else None

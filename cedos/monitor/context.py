@@ -95,6 +95,11 @@ class ContextKeeper:
         known = self._networks.get(network)
         return known is not None and known.pings.dropped
 
+    def may_drop_pings(self, network: str) -> bool:
+        """Whether no ping was answered over the network so far: it is dead, or drops them."""
+        known = self._networks.get(network)
+        return known is None or known.pings.never_answered
+
     def observe_rtt(self, network: str, rtt_s: float, at_s: float) -> None:
         self._observe_rtt(network, rtt_s, at_s, active=False)
 

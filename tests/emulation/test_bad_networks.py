@@ -123,14 +123,21 @@ class Host:
     """The daemon on the laptop."""
 
     def __init__(
-        self, around: Surroundings, folder: Path, page: str, *, interval_s: float = 0.5
+        self,
+        around: Surroundings,
+        folder: Path,
+        page: str,
+        *,
+        interval_s: float = 0.5,
+        dns: bool = False,
     ) -> None:
         self.around = around
         self._folder = folder
         (folder / "cedos.toml").write_text(
             f'[probes]\ntarget = "{SERVERS[0]}"\ninterval_s = {interval_s}\n'
             f"idle_interval_s = {interval_s}\n"
-            f'dns = false\nportal_url = "{page}"\nportal_body = "all is well"\n'
+            f'dns = {str(dns).lower()}\ndns_name = "portal.test"\n'
+            f'portal_url = "{page}"\nportal_body = "all is well"\n'
             "[providers]\nhost = false\n"
             # Both are equally quick here: the one that costs nothing is used while it can be.
             '[decision]\nobjective = "balanced"\nseconds_per_metered_mb = 1000\n'
@@ -305,6 +312,34 @@ def test_a_router_that_drops_pings_is_not_dead(around: Surroundings, tmp_path: P
         for process in waiting:
             process.wait(20)
         assert host.address() == "10.9.2.2"
+    finally:
+        output = host.end()
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("resolver_answers", [True, False])
+def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(
+    around: Surroundings, tmp_path: Path, resolver_answers: bool
+) -> None:
+    """No test page is asked for, and no program: only the resolver shows that the network carries."""
+    around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
+    if not resolver_answers:
+        around.spot.run("iptables", *DEAF.split())
+    host = Host(around, tmp_path, "", interval_s=2.0, dns=True)
+    try:
+        host.until(uses("wlan0" if resolver_answers else "lte0"), 60)
+        end_s = time.monotonic() + 10.0
+        used = set()
+        while time.monotonic() < end_s:
+            status = host.status()
+            assert status is not None
+            used.add(status.default.network)
+            time.sleep(0.2)
+        if resolver_answers:
+            assert used == {"wlan0"}
+            assert host.address() == "10.9.1.2"
+        else:
+            host.until(uses("lte0"), 1)
     finally:
         output = host.end()
     assert "Traceback" not in output

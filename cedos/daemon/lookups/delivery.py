@@ -8,15 +8,17 @@ received where that address is. systemd-resolved also asks the resolvers of all 
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError, PrivilegeError
-from cedos.model import FlowKey
+from cedos.model import Address, FlowKey
 
 _IPV4: Final = struct.Struct("!BBHHHBBH4s4s")
 _IPV6: Final = struct.Struct("!IHBB16s16s")
 _UDP: Final = struct.Struct("!HHHH")
 _HOPS: Final = 64
+_ADDRESSES: Final = Path("/proc/thread-self/net/if_inet6")
 
 
 def datagram(key: FlowKey, payload: bytes) -> bytes:
@@ -46,6 +48,19 @@ def _checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
+def links_of(address: Address) -> list[int]:
+    """The interfaces of the calling thread's namespace that have a link-local address (by index)."""
+    try:
+        lines = _ADDRESSES.read_text(encoding="ascii").splitlines()
+    except OSError:  # no IPv6 here
+        return []
+    return [
+        int(index, 16)
+        for octets, index, *_ in map(str.split, lines)
+        if bytes.fromhex(octets) == address.packed
+    ]
+
+
 class AnswerDelivery:
     """Raw sockets of the calling thread's namespace. PrivilegeError, HostError: there are none."""
 
@@ -70,7 +85,13 @@ class AnswerDelivery:
     def __call__(self, key: FlowKey, payload: bytes) -> None:
         """Errors: OSError."""
         packet = datagram(key, payload)
-        self._sockets[key.local.version].sendto(packet, (str(key.local), 0))
+        sender = self._sockets[key.local.version]
+        if key.local.version == 6 and key.local.is_link_local:
+            # Several may have it (VLANs, say); the program's socket is on one of them.
+            for index in links_of(key.local):
+                sender.sendto(packet, (str(key.local), 0, 0, index))
+        else:
+            sender.sendto(packet, (str(key.local), 0))
 
     def close(self) -> None:
         for each in self._sockets.values():

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -36,6 +36,8 @@ _REFUSED_S: Final = 2.0
 """Where only others' refusals are heard, a resolver that is not known to be silent has so long."""
 _WEIGHT: Final = 0.2
 _PORT: Final = 53
+_FAILING: Final = 3
+"""A resolver that fails for so many names in a row, with nothing in common, has no way out itself."""
 _LOCAL: Final = frozenset(
     ("local", "lan", "home", "home.arpa", "internal", "localdomain", "corp", "localhost")
 )
@@ -63,10 +65,14 @@ class _Lookup:
 
 @dataclass(slots=True)
 class _Resolver:
-    """Whom programs ask over a network. `silent`: over which other one its questions are answered."""
+    """Whom programs ask over a network. `silent`: over which other one its questions are answered.
+
+    `failed`: the domains for which it has said so since it last knew an answer.
+    """
 
     usual_s: float | None = None
     silent: str | None = None
+    failed: set[str] = field(default_factory=set)
 
     @property
     def patience_s(self) -> float:
@@ -80,6 +86,7 @@ class LookupFailover:
         networks: those that may be used now, in the order of preference.
         doubt: takes a network whose resolver has left a question without an answer, and did not before.
         lies: whether a network answers whatever it likes (a captive portal).
+        heard: told over which network which resolver has answered.
         is_own: whether a flow is this process's, to learn about a network.
     """
 
@@ -91,6 +98,7 @@ class LookupFailover:
         is_own: Callable[[FlowKey], bool] = lambda key: False,
         lies: Callable[[str], bool] = lambda name: False,
         doubt: Callable[[Network], None] = lambda network: None,
+        heard: Callable[[str, Address], None] = lambda network, resolver: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._networks = networks
@@ -99,6 +107,7 @@ class LookupFailover:
         self._is_own = is_own
         self._lies = lies
         self._doubt = doubt
+        self._told_heard = heard
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
@@ -110,17 +119,21 @@ class LookupFailover:
     @property
     def problems(self) -> list[str]:
         there = {network.name: network for network in self._networks()}
-        silent = {
-            name: resolver.silent
+        own = {
+            name: resolver
             for (name, address), resolver in self._resolvers.items()
-            if resolver.silent in there
-            and name in there
             # (Another that one program asks is that program's own matter.)
-            and address in (*there[name].resolvers, *there[name].gateways)
+            if name in there and address in (*there[name].resolvers, *there[name].gateways)
         }
-        return [
-            f"the DNS resolver of {name} does not answer. Look-ups are answered over {other}"
-            for name, other in silent.items()
+        silent = [
+            f"the DNS resolver of {name} does not answer. Look-ups are answered over {each.silent}"
+            for name, each in own.items()
+            if each.silent in there
+        ]
+        return silent + [
+            f"the DNS resolver of {name} fails. Programs that ask no other one find no names"
+            for name, each in own.items()
+            if each.silent is None and len(each.failed) >= _FAILING
         ]
 
     def observe(self, packet: CapturedPacket) -> None:
@@ -144,7 +157,7 @@ class LookupFailover:
     def _asked(self, key: FlowKey, question: bytes, interface: str) -> None:
         network = next((n.name for n in self._networks() if n.interface == interface), None)
         asked = dns.asked(question)
-        if network is None or asked is None or is_local(asked[0]) or key.local.is_link_local:
+        if network is None or asked is None or is_local(asked[0]):
             return
         now_s = self._clock()
         self._forget(now_s)
@@ -177,13 +190,35 @@ class LookupFailover:
             return
         if lookup.waiting is not None:
             lookup.waiting.cancel()
+        if not self._lies(lookup.network):
+            self._told_heard(lookup.network, key.remote)
         took_s = self._clock() - lookup.at_s
         resolver = self._resolver(lookup.network, key.remote)
+        self._counts(resolver, lookup, answer)
         usual_s = took_s if resolver.usual_s is None else resolver.usual_s
         resolver.usual_s = usual_s + _WEIGHT * (took_s - usual_s)
         if resolver.silent is not None and took_s <= resolver.patience_s:
             resolver.silent = None
             _log.info("a resolver answers again", network=lookup.network)
+
+    def _counts(self, resolver: _Resolver, lookup: _Lookup, answer: bytes) -> None:
+        """A program believes what says that it fails, and hears nobody else; at least people are told."""
+        reply = dns.parse(answer)
+        if reply is None or reply.code not in dns.FAILURES:
+            resolver.failed.clear()
+            return
+        failing = len(resolver.failed) >= _FAILING
+        if not failing:
+            resolver.failed.add(".".join(lookup.name.split(".")[-2:]))
+        if len(resolver.failed) >= _FAILING and not failing:
+            _log.warning("a resolver fails for all names", network=lookup.network)
+            self._ask_for(lookup.network)
+
+    def _ask_for(self, name: str) -> None:
+        """Has a network pinged."""
+        for network in self._networks():
+            if network.name == name:
+                self._doubt(network)
 
     def _forget(self, now_s: float) -> None:
         while self._lookups:
@@ -200,9 +235,7 @@ class LookupFailover:
             return
         lookup.waiting = None
         if self._resolver(lookup.network, number[0].remote).silent is None:  # else it is no news
-            for network in self._networks():
-                if network.name == lookup.network:
-                    self._doubt(network)
+            self._ask_for(lookup.network)
         if not self._bucket.take(self._clock()):
             return
         task = self._loop.create_task(self._repeat(number, lookup))

@@ -11,7 +11,7 @@ from cedos.daemon.lookups.capture import open_lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, Deliver
 from cedos.daemon.lookups.failover import LookupFailover
 from cedos.errors import CedosError
-from cedos.model import Network
+from cedos.model import Address, Network
 from cedos.monitor.flows.own_flows import is_own
 from cedos.profiler.capture.packet_socket import Capture
 
@@ -24,7 +24,7 @@ class LookupWatch:
     """`networks`: those that may be used now; `lies`: whether a captive portal is in a network's way.
 
     `deliver` hands answers over, where this process may not; `doubt` takes a network whose resolver
-    leaves a question without an answer.
+    leaves a question without an answer, `heard` a network's name and the resolver that answered there.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class LookupWatch:
         lies: Callable[[str], bool],
         deliver: Deliver | None = None,
         doubt: Callable[[Network], None] = lambda network: None,
+        heard: Callable[[str, Address], None] = lambda network, resolver: None,
     ) -> None:
         self._given_delivery = deliver
         self._doubt = doubt
+        self._heard = heard
         self._networks = networks
         self._lies = lies
         self._failover: LookupFailover | None = None
@@ -60,7 +62,7 @@ class LookupWatch:
 
     async def _follow(self, capture: Capture, deliver: Deliver) -> None:
         failover = self._failover = LookupFailover(
-            self._cheapest_first, ask, deliver, is_own, self._lies, self._doubt
+            self._cheapest_first, ask, deliver, is_own, self._lies, self._doubt, self._heard
         )
         loop = asyncio.get_running_loop()
         loop.add_reader(capture.fileno(), _read, capture, failover)

@@ -54,6 +54,8 @@ _MOMENT_S = 0.01
 _NEAR_S = 2.0
 """So shortly after a host before its router sent or took much, not all that an interface carried is
 from behind that."""
+_UDP_KEPT_S = 120.0
+"""Connection tracking gives a UDP flow up so long after its last packet at most."""
 _JUST_ANSWERED_S = 0.5
 """A round trip that ended no longer before its flow says what one takes now."""
 
@@ -189,6 +191,7 @@ class Observer:
         self._watch = PassiveWatch()
         self._delivery = DeliveryWatch()
         self._told = asyncio.Event()
+        self._asking: set[asyncio.Task[None]] = set()
         self._networks: Sequence[Network] = ()
         self._near_at_s: dict[str, float] = {}
         self._near_bytes: dict[FlowKey, int] = {}
@@ -289,14 +292,22 @@ class Observer:
             self._delivery.forget(event.key)
             return
         self._delivery.closed(event)
+        if event.key.protocol == "udp" and event.bytes_down:
+            self.heard(network, event.key.remote, time.monotonic() - _UDP_KEPT_S)
         # Most flows are too short to be seen alive: what their round trips took is known at the end.
         answered_s = event.idle_ack_s
         if event.rtt_s is None or answered_s is None:
             return
         now_s = time.monotonic()
-        self.keeper.observe_answer(network, now_s - answered_s)
+        self.heard(network, event.key.remote, now_s - answered_s)
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
+
+    def heard(self, network: str, remote: Address, at_s: float) -> None:
+        """Takes that `remote` said something: one beyond the router shows that its network carries."""
+        if not self._on_link(network, remote):
+            self.keeper.observe_answer(network, at_s)
+            self.prober.heard(network, at_s)
 
     def rescued(self, key: FlowKey) -> None:
         """A first packet had no reply over the network of its address: whether that lives is asked."""
@@ -356,6 +367,7 @@ class Observer:
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
             stack.callback(self._counters.close)
+            stack.callback(lambda: [task.cancel() for task in self._asking])
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
@@ -403,6 +415,11 @@ class Observer:
             if counted is not None:
                 self._metered(network, counted, time.monotonic())
         return counted
+
+    def _on_link(self, name: str, remote: Address) -> bool:
+        """Whether no router lies between: an answer says nothing of what is behind it."""
+        own = next((each.addresses for each in self._networks if each.name == name), ())
+        return any(remote in address.network for address in own)
 
     def _before_router(self, key: FlowKey) -> str | None:
         """The network of a flow to a host before its router, which says nothing of what is behind it."""
@@ -474,6 +491,8 @@ class Observer:
         async for result in self.prober.results():
             if result.kind is ProbeKind.PING:
                 rtt_s = result.indicators.get("rtt_s")
+                if rtt_s is None and self._asks_for_names(result.network, result.at_s):
+                    continue
                 self.keeper.observe_ping(result.network, rtt_s, result.at_s)
                 if rtt_s is not None:
                     self._answered(result.network)
@@ -486,3 +505,19 @@ class Observer:
                     for name, value in result.named.items()
                 }
                 self.keeper.update(result.network, found)
+
+    def _asks_for_names(self, name: str, at_s: float) -> bool:
+        """Whether a lost ping waits for another witness: the network may be one that drops them all."""
+        network = next((each for each in self._networks if each.name == name), None)
+        if network is None or not self._config.probes.dns or not self.keeper.may_drop_pings(name):
+            return False
+        task = asyncio.create_task(self._lost(network, at_s), name="names")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return True
+
+    async def _lost(self, network: Network, at_s: float) -> None:
+        if await self.prober.knows_names(network):
+            self.keeper.observe_answer(network.name, time.monotonic())
+        self.keeper.observe_ping(network.name, None, at_s)
+        self._changed()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.daemon.lookups import capture as lookups
-from cedos.daemon.lookups.delivery import AnswerDelivery
+from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
 from cedos.kernel import conntrack, sock_diag
 from cedos.kernel.mptcp_netlink import PathManagerCommand
 from cedos.kernel.netlink import (
@@ -334,6 +334,8 @@ def _tells(record: Record, key: str, value: str) -> bool:
 
 def _is_here(address: Address) -> bool:
     """Whether an address is one of this host's: a socket can have it."""
+    if address.version == 6 and address.is_link_local:
+        return bool(links_of(address))
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trying:
         trying.bind((str(address), 0))

@@ -35,7 +35,7 @@ class PingWitness:
             self._contradicted += 1
 
     def observe_answer(self, at_s: float) -> None:
-        """Something else came back: data, an acknowledgement, the test page."""
+        """Something else came back: data, an acknowledgement, a look-up's answer, the test page."""
         self._other_s = max(self._other_s, at_s)
 
     def moved(self) -> None:
@@ -51,6 +51,11 @@ class PingWitness:
     def dropped(self) -> bool:
         """Whether this network never lets a ping through: it need not be asked."""
         return not self._ever and self._contradicted >= _CONTRADICTED
+
+    @property
+    def never_answered(self) -> bool:
+        """Whether no ping ever was: the network is dead, or drops them."""
+        return not self._ever
 
     @property
     def _worthless(self) -> bool:

@@ -5,9 +5,11 @@ Every probe leaves through its network's interface, has a time limit, and is acc
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from cedos.errors import PrivilegeError
@@ -265,6 +267,23 @@ class Prober:
                     timeout_s=self._timeout_s,
                 )
         return self.finished(network, outcome, kind, direction)
+
+    async def knows_names(self, network: Network) -> bool:
+        """Whether the network's resolver knows of a name that nobody has asked it for.
+
+        It has asked somebody beyond the network for it; what is known could come from its memory.
+        """
+        resolver = next(iter((*network.resolvers, *network.gateways)), None)
+        fresh = f"{secrets.token_hex(8)}.{self._dns_name}"
+        try:
+            outcome = await dns_probe.run(
+                network, fresh, resolver=resolver, timeout_s=self._timeout_s
+            )
+        except ValueError:  # there is no room for another label
+            return False
+        # (How long that takes is no indicator: others ask for names that are known.)
+        self.finished(network, replace(outcome, indicators={}), ProbeKind.DNS)
+        return not outcome.problem
 
     def finished(
         self,

@@ -29,13 +29,17 @@ class Resolver:
     def __init__(self, phones: Any) -> None:
         self.silent: set[str] = set()
         self.asked: list[str] = []
-        self._sockets = []
-        with phones.entered():
-            for gateway in GATEWAYS:
-                one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-                one.bind((gateway, 53))
-                self._sockets.append(one)
-                threading.Thread(target=self._serve, args=(gateway, one), daemon=True).start()
+        self._sockets: list[socket.socket] = []
+        self._phones = phones
+        for gateway in GATEWAYS:
+            self.listen(gateway, socket.AF_INET, (gateway, 53))
+
+    def listen(self, gateway: str, family: int, address: Any) -> None:
+        with self._phones.entered():
+            one = socket.socket(family, socket.SOCK_DGRAM)
+            one.bind(address)
+        self._sockets.append(one)
+        threading.Thread(target=self._serve, args=(gateway, one), daemon=True).start()
 
     def _serve(self, gateway: str, one: socket.socket) -> None:
         with suppress(OSError):
@@ -105,13 +109,19 @@ class Stub:
 
 
 def look_up(
-    laptop: Any, name: str, number: int, *, wait_s: float = 5.0, resolver: str = GATEWAYS[0]
+    laptop: Any,
+    name: str,
+    number: int,
+    *,
+    wait_s: float = 5.0,
+    resolver: str = GATEWAYS[0],
+    link: tuple[int, ...] = (),
 ) -> tuple[str, float]:
     """As a program with one resolver in resolv.conf does; the address, and how long it took."""
     with laptop.entered():
-        asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        asker = socket.socket(socket.AF_INET6 if link else socket.AF_INET, socket.SOCK_DGRAM)
     with asker:
-        asker.connect((resolver, 53))
+        asker.connect((resolver, 53, *link))
         asker.settimeout(wait_s)
         began_s = time.monotonic()
         asker.send(dns.question(number, name))
@@ -176,6 +186,29 @@ def test_a_stub_that_keeps_to_the_dead_network_is_answered_too(
         print([round(each, 3) for each in took_s])
         assert took_s[0] < 0.8
         assert sorted(took_s)[18] < 0.5
+
+
+def test_a_router_that_announces_its_link_local_address_is_not_waited_for(
+    tethered: Any, install: Any, resolver: Resolver
+) -> None:
+    """By IPv6's router advertisements (RFC 8106); also where two interfaces have one address."""
+    laptop, phones = tethered.laptop, tethered.phones
+    index = {}
+    for where, last, names in ((laptop, 2, ("wlan0", "lte0")), (phones, 1, ("wlan0",))):
+        for name in names:
+            where.ip("address", "add", f"fe80::{last}/64", "dev", name, "nodad")
+            index[where] = json.loads(where.ip("-j", "link", "show", "wlan0"))[0]["ifindex"]
+    resolver.listen("192.0.2.9", socket.AF_INET6, ("fe80::1", 53, 0, index[phones]))
+
+    def asked(number: int) -> tuple[str, float]:
+        link = (0, index[laptop])
+        return look_up(laptop, f"{number}.example", number, resolver="fe80::1", link=link)
+
+    with install(laptop).up():
+        assert asked(1)[0] == "192.0.2.9"
+        resolver.silent = {"192.0.2.9"}
+        assert asked(2) == (GATEWAYS[1], pytest.approx(0.4, abs=0.3))
+        assert asked(3)[1] < 0.2
 
 
 def test_without_it_the_program_waits(tethered: Any, install: Any, resolver: Resolver) -> None:

@@ -1,6 +1,7 @@
 """What the doctor finds on hosts of all kinds; a folder stands for their /proc and /sys."""
 
 import asyncio
+import io
 import json
 import os
 from collections import namedtuple
@@ -180,6 +181,8 @@ def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation, "open_capture", refuse)
     found = observation.lookups(files, Config())
     assert (found.state, found.found) == (FindingState.LIMITED, "no CAP_NET_RAW")
+    monkeypatch.setattr(observation, "open_capture", io.BytesIO)
+    assert "over another network" in observation.lookups(files, Config()).found
 
 
 def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,12 +38,14 @@ class World:
         self.answering = True
         self.liars: set[str] = set()
         self.doubted: list[str] = []
+        self.heard: list[tuple[str, Address]] = []
         self.failover = LookupFailover(
             lambda: self.networks,
             self._ask,
             lambda key, payload: self.delivered.append((key, payload)),
             lies=self.liars.__contains__,
             doubt=lambda network: self.doubted.append(network.name),
+            heard=lambda network, resolver: self.heard.append((network, resolver)),
         )
 
     async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes | None:
@@ -57,8 +59,9 @@ class World:
         self.failover.observe(CapturedPacket(KEY, True, question, interface=interface))
         return question
 
-    def answer(self, question: bytes) -> None:
-        self.failover.observe(CapturedPacket(KEY, False, answer_to(question), interface="wlan0"))
+    def answer(self, question: bytes, code: int = 0) -> None:
+        answer = answer_to(question, code)
+        self.failover.observe(CapturedPacket(KEY, False, answer, interface="wlan0"))
 
 
 @pytest.fixture
@@ -72,6 +75,17 @@ async def test_an_answer_in_time_costs_nothing(world: World) -> None:
     world.answer(world.ask())
     await asyncio.sleep(0.1)
     assert (world.asked, world.delivered, world.failover.problems) == ([], [], [])
+
+
+async def test_who_answers_is_told_but_where_a_network_lies(world: World) -> None:
+    question = world.ask()
+    assert not world.heard
+    world.answer(question)
+    assert world.heard == [("wlan0", RESOLVER)]
+    world.answer(question)  # nobody has asked that
+    world.liars.add("wlan0")
+    world.answer(world.ask(number=8))
+    assert len(world.heard) == 1
 
 
 async def test_silence_is_answered_over_another_network(world: World) -> None:
@@ -288,3 +302,19 @@ async def test_a_public_resolver_is_asked_over_the_other_network_too(world: Worl
     await asyncio.sleep(0.15)
     assert world.asked[2:] == [("lte0", LTE0.gateways[0])]
     world.failover.close()
+
+
+@pytest.mark.parametrize(("code", "fails"), [(2, True), (5, True), (3, False)])
+async def test_a_resolver_that_fails_for_every_name_is_told_of_and_its_network_pinged_once(
+    world: World, code: int, fails: bool
+) -> None:
+    for number, name in enumerate(("a.example.org", "b.example.org", "c.example.org", "x.test")):
+        world.answer(world.ask(name, number), code)
+    assert world.failover.problems == []
+    for number, name in enumerate(("y.example.net", "z.example.com"), 10):
+        world.answer(world.ask(name, number), code)
+    fails_text = "the DNS resolver of wlan0 fails. Programs that ask no other one find no names"
+    assert world.failover.problems == [fails_text] * fails
+    assert world.doubted == ["wlan0"] * fails
+    world.answer(world.ask("known.example", 20))
+    assert world.failover.problems == []

@@ -21,6 +21,7 @@ from cedos.kernel.rtnetlink import Counters
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.probing.result import ProbeOutcome, Spent
+from cedos.selector.decision.liveness import why_dead
 
 pytestmark = pytest.mark.anyio
 
@@ -39,10 +40,10 @@ Make = Callable[..., Observer]
 
 @pytest.fixture
 def make() -> Make:
-    def made(target: str = "1.1.1.1") -> Observer:
+    def made(target: str = "1.1.1.1", *, dns: bool = True) -> Observer:
         config = Config(
             providers=ProvidersConfig(host=False),
-            probes=ProbesConfig(target=target, portal_url=""),
+            probes=ProbesConfig(target=target, portal_url="", dns=dns),
         )
         observer = Observer(config, None, lambda: None)
         observer.networks_changed([WLAN, LTE])
@@ -205,6 +206,52 @@ async def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behin
     await observer._read(WLAN)
     found = observer.context().networks["wlan0"]["delivery_down_bps"]
     assert found.value > 0.0
+
+
+@pytest.mark.parametrize(
+    ("remote", "bytes_down", "lives"),
+    [("198.51.100.1", 1200, True), ("198.51.100.1", 0, False), ("10.0.0.9", 1200, False)],
+)
+async def test_who_drops_pings_and_answers_by_udp_lives(
+    make: Make, remote: str, bytes_down: int, lives: bool
+) -> None:
+    observer = make()
+    key = FlowKey(ip_address("10.0.0.2"), 4000, ip_address(remote), 443, "udp")
+    observer.closed(FlowClosed(key, 0.0, bytes_down, 500, exact=False), "wlan0")
+    observer.keeper.observe_up("wlan0", True, time.monotonic())
+    for _ in range(5):
+        observer.keeper.observe_ping("wlan0", None, time.monotonic())
+    assert observer.context().networks["wlan0"]["available"].value == float(lives)
+
+
+@pytest.mark.parametrize(("dns", "knows"), [(True, True), (True, False), (False, True)])
+async def test_a_network_whose_pings_are_lost_from_the_first_is_asked_for_names(
+    make: Make, monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool
+) -> None:
+    observer = make(dns=dns)
+    observer.networks_changed([replace(WLAN, up=True), LTE])
+    asked: list[str] = []
+
+    async def knows_names(network: Network) -> bool:
+        asked.append(network.name)
+        return knows
+
+    monkeypatch.setattr(observer.prober, "knows_names", knows_names)
+    following = asyncio.create_task(observer._follow_probes())
+    for number in range(7):
+        observer.prober.finished(WLAN, LOST)
+        await asyncio.sleep(0.01)
+        if number == 4 and dns and knows:  # it is known now that they are dropped: none is sent
+            break
+    lives = dns and knows
+    assert asked == ["wlan0"] * ((5 if knows else 7) if dns else 0)
+    assert (why_dead(observer.context(), "wlan0") is None) is lives
+    assert observer.keeper.drops_pings("wlan0") is lives
+    observer.prober.finished(LTE, ANSWERED)
+    observer.prober.finished(LTE, LOST)
+    await asyncio.sleep(0.01)
+    assert "lte0" not in asked
+    following.cancel()
 
 
 async def test_a_portal_is_logged_when_it_is_found_and_when_it_is_gone(make: Make) -> None:

@@ -167,6 +167,8 @@ def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
 def test_answers_are_for_look_ups_of_this_host(asked: Asked) -> None:
     here = replace(KEY, local=ip_address("127.0.0.1"))
     assert asked.refuses("answer_lookup", KEY, b"x")  # nobody's address
+    link = replace(KEY, local=ip_address("fe80::1:2:3"), remote=ip_address("fe80::1"))
+    assert asked.refuses("answer_lookup", link, b"x")
     assert asked.refuses("answer_lookup", replace(here, remote_port=80), b"x")
     assert asked.refuses("answer_lookup", replace(here, protocol="tcp"), b"x")
     assert asked.refuses("answer_lookup", here, bytes(5000))

@@ -63,3 +63,15 @@ def test_after_sleep_the_pings_count_anew() -> None:
     witness.slept(100.0)
     assert not witness.deaf
     assert witness.loss is None
+
+
+def test_what_answered_one_ping_does_not_drop_them() -> None:
+    witness = PingWitness(3)
+    lose(witness, 5, 0.0)
+    witness.observe_answer(5.0)
+    assert witness.never_answered
+    witness.observe_ping(True, 10.0)
+    lose(witness, 5, 11.0)
+    assert not witness.never_answered
+    witness.moved()
+    assert witness.never_answered

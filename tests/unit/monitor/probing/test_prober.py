@@ -9,8 +9,8 @@ import pytest
 from doubles.monitor import played_pinger
 
 from cedos.errors import PrivilegeError
-from cedos.model import Direction, Network, NetworkKind
-from cedos.monitor.probing import udp_train
+from cedos.model import Address, Direction, Network, NetworkKind
+from cedos.monitor.probing import dns_probe, udp_train
 from cedos.monitor.probing.ping import PING_BYTES
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, ProbeOutcome, ProbeServer, Spent
@@ -75,6 +75,39 @@ async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
         prober.user_present(True)
         await asyncio.sleep(0.3)
         assert min(pinged().values()) > 1
+
+
+@pytest.mark.parametrize("problem", ["", "the resolver failed or refused"])
+async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
+    monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    asked: list[tuple[str, Address | None]] = []
+
+    async def run(
+        network: Network, name: str, *, resolver: Address | None, timeout_s: float
+    ) -> ProbeOutcome:
+        asked.append((name, resolver))
+        return ProbeOutcome({} if problem else {"dns_s": 0.2}, Spent(70, 90, 0.2), problem)
+
+    monkeypatch.setattr(dns_probe, "run", run)
+    router, resolver = ip_address("10.0.0.1"), ip_address("10.0.0.53")
+    async with Prober(lambda n: TARGET, dns_name="example.com") as prober:
+        routed = replace(WIFI, gateways=(router,))
+        for each in (routed, replace(routed, resolvers=(resolver,))):
+            assert await prober.knows_names(each) is (not problem)
+        assert ("home" in prober.heard_at_s) is (not problem)
+        results = prober.results()
+        result = await anext(results)
+    assert (result.kind, dict(result.indicators)) == (ProbeKind.DNS, {})
+    names = {name for name, _ in asked}
+    assert len(names) == 2
+    assert all(name.endswith(".example.com") for name in names)
+    assert [whom for _, whom in asked] == [router, resolver]
+
+
+async def test_no_name_is_longer_than_names_are() -> None:
+    async with Prober(lambda n: TARGET, dns_name="a." * 123 + "example") as prober:
+        assert not await prober.knows_names(replace(WIFI, gateways=(TARGET,)))
 
 
 def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> None:
