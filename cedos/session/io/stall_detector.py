@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from cedos.kernel.tcp_info import TcpInfo
 from cedos.session.io.dialler import Dialler
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SILENCE_S, SessionPath
+from cedos.session.protocol.crawl_watch import CrawlWatch
 from cedos.session.protocol.path_watch import PathProgress, PathVoice, PathWatch
 from cedos.session.protocol.session import Session
 
@@ -30,7 +32,8 @@ class StallDetector:
     """
 
     __slots__ = (
-        "_core", "_dialler", "_driver", "_paths", "_pauses", "_probed", "_pump", "_watches", "timer",
+        "_core", "_crawls", "_dialler", "_driver", "_paths", "_pauses", "_probed", "_pump", "_watches",
+        "timer",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +49,7 @@ class StallDetector:
         self._dialler, self._pump, self._pauses = dialler, pump, pauses
         self._probed: set[int] = set()  # paths silent for so long that another connection is tried
         self._watches: dict[int, PathWatch] = {}
+        self._crawls: dict[int, CrawlWatch] = {}
         self.timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -83,6 +87,7 @@ class StallDetector:
         self._probed &= self._paths.keys()
         for gone in self._watches.keys() - self._paths.keys():
             del self._watches[gone]
+            self._crawls.pop(gone, None)
         waiting = [self._check_path(path, now) for path in list(self._paths.values())]
         if self._paths and all(self._overdue(path, now) for path in self._paths.values()):
             for path in list(self._paths.values()):
@@ -99,6 +104,7 @@ class StallDetector:
         if info is None:
             return False
         watch = self._watches.setdefault(path.path_id, PathWatch())
+        crawl = self._crawls.setdefault(path.path_id, CrawlWatch())
         waits = info.waits
         voice = watch.observe(
             PathProgress(
@@ -111,7 +117,14 @@ class StallDetector:
             ),
             now,
         )
+        if voice is PathVoice.SILENT:
+            crawl.rests()
+        begins = voice is not PathVoice.SILENT and self._begins_to_crawl(path, info, now)
+        if crawl.crawls and voice is PathVoice.SPEAKS:
+            voice = PathVoice.PAUSES  # nothing new goes there
         changed = self._core.path_voice(path.path_id, voice, now)
+        if begins:
+            self._core.requeue(path.path_id, now)
         if changed and voice is PathVoice.PAUSES:
             self._pauses(path, watch.silent_s)
         if voice is PathVoice.SILENT:
@@ -124,6 +137,30 @@ class StallDetector:
             if self._dialler is not None:
                 self._dialler.end_probe(path)
         return waits or info.unsent_bytes > 0
+
+    def _begins_to_crawl(self, path: SessionPath, info: TcpInfo, now: float) -> bool:
+        on_way_bytes = info.in_flight_bytes + info.unsent_bytes
+        elsewhere_s = self._elsewhere_s(path, on_way_bytes)
+        crawl = self._crawls[path.path_id]
+        return crawl.observe(info.acknowledged_bytes, on_way_bytes, elsewhere_s, now)
+
+    def _elsewhere_s(self, path: SessionPath, size_bytes: int) -> float:
+        """How soon so much more could be there over another path that neither is silent nor crawls."""
+        found = float("inf")
+        for other in self._paths.values():
+            crawl, info = self._crawls.get(other.path_id), other.estimator.info
+            rate_bps = other.facts.rate_bps
+            if (
+                other is path
+                or not rate_bps
+                or info is None
+                or other.facts.stalled_at_s is not None
+            ):
+                continue
+            if crawl is None or not crawl.crawls:
+                before_bytes = info.in_flight_bytes + info.unsent_bytes
+                found = min(found, 8 * (before_bytes + size_bytes) / rate_bps)
+        return found
 
     @property
     def _deadline_s(self) -> float:

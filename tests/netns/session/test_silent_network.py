@@ -143,6 +143,30 @@ def test_a_dead_path_is_not_waited_for(
     assert longest_stall_s(arrivals) < MOST_STALL_S
 
 
+@pytest.mark.parametrize("down", [True, False], ids=["down", "up"])
+def test_what_waits_in_the_queue_of_a_network_that_fades_goes_over_the_other(
+    world: Any, down: bool
+) -> None:
+    """It is not silent: acknowledgements go on, at a hundredth of the rate."""
+
+    def shape(rate: str) -> None:
+        for where in (world.near, world.far):
+            shaped = f"tc qdisc replace dev wlan0 root tbf rate {rate} burst 3100 limit 1000000"
+            where.run(*shaped.split())
+
+    def meanwhile(arrivals: Arrivals, over: Callable[[], bool]) -> None:
+        while not over() and (not arrivals or arrivals[-1][1] < SIZE // 4):
+            time.sleep(0.002)
+        shape("200kbit")
+
+    world.shape("20mbit")
+    shape("20mbit")
+    arrivals = transfer(world, meanwhile, down=down)
+    assert longest_stall_s(arrivals) < MOST_STALL_S
+    # The rest over the other network alone takes 3.6 s; what waited here, tens of seconds.
+    assert arrivals[-1][0] - arrivals[0][0] < 8.0
+
+
 @pytest.mark.parametrize("ends", ["far", "near", "both"])
 @pytest.mark.parametrize(("down", "name"), [(True, "wlan0"), (False, "lte0")], ids=str)
 def test_what_this_host_cannot_send_is_not_waited_for(

@@ -21,7 +21,7 @@ class PlayedHost:
         terms = SimpleNamespace(seconds=60)
         core: Any = SimpleNamespace(path_voice=self._voice, control=SimpleNamespace(terms=terms))
         self._estimator = SimpleNamespace(poll=self._poll, info=None)
-        facts = SimpleNamespace(stalled_at_s=None)
+        facts = SimpleNamespace(stalled_at_s=None, rate_bps=8e6)
         paths: dict[int, Any] = {
             number: SimpleNamespace(
                 path_id=number, estimator=self._estimator, connection=None, facts=facts
@@ -35,6 +35,7 @@ class PlayedHost:
         self._estimator.info = SimpleNamespace(
             waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
             acknowledged_idle_s=self.now_s - at_s, retries=0, repeated_segments=0, unsent_bytes=0,
+            in_flight_bytes=1_000, acknowledged_bytes=int(1_000_000 * at_s),
         )  # fmt: skip
         return True
 
