@@ -133,7 +133,7 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
         for name in render.in_order(known)
         if render.worth_telling(name, (one := known[name]).value)
     ]
-    yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", ""), rows, indent="  ")
+    yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", "HOW"), rows, indent="  ")
 
 
 def _expected(decision: DecisionMessage) -> Iterator[str]:

@@ -170,6 +170,7 @@ def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:
         yield "No rules. `cedos rule add --host updates.example --never metered` would make one."
         return
     yield from render.table(("RULE", "HOST", "PORT", "NETWORKS", "NOW"), map(_row, rules))
+    yield "Where none of these networks is up, such connections are refused."
 
 
 def _row(one: RuleMessage) -> tuple[str, ...]:

@@ -238,7 +238,7 @@ class Steering:
                         "the journal stays, though all is undone: the next start finds nothing to do",
                         why=str(error),
                     )
-                _log.info(f"undone: {undone.in_short}")
+                _log.info(f"undone: {undone.in_short}. Rules and budgets of yours are kept")
                 _log.debug("undone", steps=undone.done)
         finally:
             self._filter.close()

@@ -141,7 +141,7 @@ class RuledDestinations:
             return replace(decision, transfer=transfer, choice=nowhere, reason=why)
         best = min(ways, key=lambda each: each.cost).strategy
         others = (
-            "It is the only one that the rule allows"
+            f"{best.networks[0]} is the only network that it allows"
             if len(ways) == 1
             else f"Of those that it allows {best.networks[0]} is best now"
         )

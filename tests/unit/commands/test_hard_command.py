@@ -25,7 +25,9 @@ def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> Non
     assert "It is hard: once it is used up, programs are blocked" in cedos("explain").stdout
     cedos(*line[:-1])
     assert not fake_daemon.budgets["data"].hard  # soft unless somebody says otherwise
-    assert "hard" not in cedos("budget").stdout
+    shown = cedos("budget").stdout
+    assert "data, hard" not in shown
+    assert "Once it is used up, programs still get through; `--hard` makes it a wall." in shown
 
 
 def test_without_a_daemon_it_counts_from_the_next_one_on(cedos: Any, tmp_path: Path) -> None:

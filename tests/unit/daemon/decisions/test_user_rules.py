@@ -123,7 +123,7 @@ async def test_it_goes_to_the_best_of_what_is_allowed(ruled: Stage) -> None:
     ]
     (told,) = ruled.director.ruled.messages({})
     assert told.network == "wlan0"
-    assert told.why == ("Your rule 1: never metered. It is the only one that the rule allows")
+    assert told.why == ("Your rule 1: never metered. wlan0 is the only network that it allows")
     flow = ruled.connection()
     assert flow.decision == ruled.director.ruled.decision(ruled.key).number
     await ruled.reconsider()
