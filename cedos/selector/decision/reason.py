@@ -345,14 +345,14 @@ def _dear_ones(case: Case, prices: Prices, one: Evaluation) -> str:
     network, size = one.strategy.networks[0], float(case.transfer.size.median_bytes)
     if case.sent is not None and case.sent.network == network:
         size = 0.0  # is spent
-    counted = (
-        (amount(size), prices.data_rate(network) * size, prices.data_s(network, size, one.time_s)),
-        (
-            f"{rounded(one.energy_j)} J",
-            prices.energy_rate() * one.energy_j,
-            prices.energy_s(one.energy_j, one.time_s),
-        ),
-    )
+    joules = one.energy_j
+    data = prices.data_rate(network) * size, prices.data_s(network, size, one.time_s)
+    energy = prices.energy_rate() * joules, prices.energy_s(joules, one.time_s)
+    if not any(
+        count_s >= min(PROHIBITIVE, max(_DEARER * few_s, 1.0)) for few_s, count_s in (data, energy)
+    ):
+        return ""  # as nearly always: nothing is put in words for nobody
+    counted = ((amount(size), *data), (f"{rounded(joules)} J", *energy))
     known = [each for each in counted if 0.0 < each[1] < PROHIBITIVE]
     beyond = [what for what, _, count_s in known if count_s >= PROHIBITIVE]
     if beyond:
