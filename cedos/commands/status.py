@@ -87,11 +87,13 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
     default = status.default
     way = f"over {default.network}" if default.network else "as the host would send them"
     since = f" for {render.duration(default.age_s)} now" if default.age_s is not None else ""
-    number = f" (decision {default.decision})" if default.decision is not None else ""
+    decided = ""
+    if default.decision is not None:
+        decided = f" (decision {default.decision}). Reason now:"
     for version, vpn in default.vpn.items():
         yield f"New IPv{version} connections go through the VPN {vpn}, which cedos leaves alone"
     others = f"{'Other new' if default.vpn else 'New'} connections"
-    yield f"{others} have gone {way}{since}{number}"
+    yield f"{others} have gone {way}{since}{decided}"
     yield from _wrapped(render.sentence(default.reason), width)
     if status.flows:
         yield ""

@@ -448,6 +448,13 @@ def test_strategies_and_sizes() -> None:
     assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, as its header says"
 
 
+def test_the_reason_of_the_default_is_of_now_and_its_decision_of_then() -> None:
+    default = DefaultMessage(network="lte0", reason="lte0: faster", age_s=11.0, decision=5)
+    shown = list(status.lines(msgspec.structs.replace(STATUS, default=default)))
+    at = shown.index("New connections have gone over lte0 for 11 s now (decision 5). Reason now:")
+    assert shown[at + 1] == "  lte0: faster."
+
+
 def test_top(cedos: Any, control: Path) -> None:
     result = cedos("top", "--interval", "0.05", "--count", "3")
     assert result.exit_code == 0
