@@ -424,9 +424,8 @@ class Observer:
     def _before_router(self, key: FlowKey) -> str | None:
         """The network of a flow to a host before its router, which says nothing of what is behind it."""
         for network in self._networks:
-            for address in network.addresses:
-                if key.local == address.ip:
-                    return network.name if key.remote in address.network else None
+            if any(key.local == address.ip for address in network.addresses):
+                return network.name if self._on_link(network.name, key.remote) else None
         return None
 
     def _carried_near(self, name: str, seen: FlowSample | FlowClosed, before_bytes: int) -> None:

@@ -33,10 +33,7 @@ from cedos.errors import CedosError, HostError, SessionError
 from cedos.model import Label
 from cedos.session.blocking import at_exit, background
 from cedos.session.blocking.detached_stream import DetachedStream
-from cedos.session.blocking.options import (
-    SocketOption,
-    known,
-)
+from cedos.session.blocking.options import SocketOption, known
 from cedos.session.blocking.os_errors import as_os_error, not_supported, run
 from cedos.session.blocking.read_ahead import ReadAhead
 from cedos.session.blocking.readiness import Readiness

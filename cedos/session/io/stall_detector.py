@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cedos.kernel.tcp_info import TcpInfo
 from cedos.session.io.dialler import Dialler
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SILENCE_S, SessionPath
@@ -117,9 +116,15 @@ class StallDetector:
             ),
             now,
         )
+        begins = False
         if voice is PathVoice.SILENT:
             crawl.rests()
-        begins = voice is not PathVoice.SILENT and self._begins_to_crawl(path, info, now)
+        else:
+            on_way_bytes = info.in_flight_bytes + info.unsent_bytes
+            elsewhere_s = self._elsewhere_s(path, on_way_bytes)
+            begins = crawl.observe(
+                info.acknowledged_bytes, on_way_bytes, elsewhere_s, info.rtt_min_s or 0.0, now
+            )
         if crawl.crawls and voice is PathVoice.SPEAKS:
             voice = PathVoice.PAUSES  # nothing new goes there
         changed = self._core.path_voice(path.path_id, voice, now)
@@ -138,28 +143,15 @@ class StallDetector:
                 self._dialler.end_probe(path)
         return waits or info.unsent_bytes > 0
 
-    def _begins_to_crawl(self, path: SessionPath, info: TcpInfo, now: float) -> bool:
-        on_way_bytes = info.in_flight_bytes + info.unsent_bytes
-        elsewhere_s = self._elsewhere_s(path, on_way_bytes)
-        crawl = self._crawls[path.path_id]
-        return crawl.observe(info.acknowledged_bytes, on_way_bytes, elsewhere_s, now)
-
     def _elsewhere_s(self, path: SessionPath, size_bytes: int) -> float:
         """How soon so much more could be there over another path that neither is silent nor crawls."""
         found = float("inf")
         for other in self._paths.values():
             crawl, info = self._crawls.get(other.path_id), other.estimator.info
-            rate_bps = other.facts.rate_bps
-            if (
-                other is path
-                or not rate_bps
-                or info is None
-                or other.facts.stalled_at_s is not None
-            ):
-                continue
-            if crawl is None or not crawl.crawls:
-                before_bytes = info.in_flight_bytes + info.unsent_bytes
-                found = min(found, 8 * (before_bytes + size_bytes) / rate_bps)
+            slow = other.facts.stalled_at_s is not None or (crawl is not None and crawl.crawls)
+            if other is not path and not slow and info is not None and other.facts.rate_bps:
+                whole_bytes = info.in_flight_bytes + info.unsent_bytes + size_bytes
+                found = min(found, 8 * whole_bytes / other.facts.rate_bps)
         return found
 
     @property

@@ -10,7 +10,9 @@ from typing import Final
 _OVER_S: Final = 0.4
 """A rate is that of so long at most,"""
 _LEAST_OVER_S: Final = 0.25
-"""and of so long at least: acknowledgements come in bursts."""
+"""and of so long at least: acknowledgements come in bursts. Both are so many round trips at least,"""
+_OVER_ROUND_TRIPS: Final = 2.0
+"""as the first acknowledgement of what is sent takes one."""
 _LEAST_S: Final = 0.5
 """What is here within this is waited for."""
 _TIMES_ELSEWHERE: Final = 3.0
@@ -36,26 +38,33 @@ class CrawlWatch:
         self._had_s = 0.0
 
     def observe(
-        self, acknowledged_bytes: int, on_way_bytes: int, elsewhere_s: float, now: float
+        self,
+        acknowledged_bytes: int,
+        on_way_bytes: int,
+        elsewhere_s: float,
+        rtt_min_s: float,
+        now: float,
     ) -> bool:
         """Looks again; whether it has just begun to crawl.
 
         `on_way_bytes`: handed to the path and not acknowledged; `elsewhere_s`: in so long all of that
-        could be there over another path, infinite without one.
+        could be there over another path, infinite without one; `rtt_min_s`: the path's, 0 unknown.
         """
         if not on_way_bytes:
             self.rests()
             return False
         seen = self._acknowledged
         seen.append((now, acknowledged_bytes))
-        while len(seen) > 2 and seen[1][0] <= now - _OVER_S:
+        least_s = _OVER_ROUND_TRIPS * rtt_min_s
+        while len(seen) > 2 and seen[1][0] <= now - max(_OVER_S, least_s):
             seen.popleft()
         over_s = now - seen[0][0]
-        if over_s < _LEAST_OVER_S:
-            return False
-        rate_bps = 8 * (acknowledged_bytes - seen[0][1]) / over_s
+        came_bytes = acknowledged_bytes - seen[0][1]
+        if over_s < max(_LEAST_OVER_S, least_s) or not came_bytes:
+            return False  # that nothing comes at all is silence (`path_watch`)
+        rate_bps = 8 * came_bytes / over_s
         had_bps = self._had_bps * 0.5 ** ((now - self._had_s) / _FORGETS_S)
-        needs_s = 8 * on_way_bytes / rate_bps if rate_bps else float("inf")
+        needs_s = 8 * on_way_bytes / rate_bps
         if self.crawls:
             self.crawls = needs_s > _LEAST_S / 2
             if not self.crawls:

@@ -16,6 +16,7 @@ class PlayedPath:
     def __init__(self) -> None:
         self.watch = CrawlWatch()
         self.now_s, self.acknowledged, self.on_way = 0.0, 0.0, 0.0
+        self.rtt_s = 0.02
         self.begun: list[float] = []
 
     def play(
@@ -33,7 +34,11 @@ class PlayedPath:
             self.acknowledged += carried
             self.on_way = self.on_way - carried if queue_bytes is None else queue_bytes
             if self.watch.observe(
-                int(self.acknowledged), int(self.on_way), elsewhere(self.on_way), self.now_s
+                int(self.acknowledged),
+                int(self.on_way),
+                elsewhere(self.on_way),
+                self.rtt_s,
+                self.now_s,
             ):
                 self.begun.append(self.now_s)
 
@@ -77,6 +82,19 @@ def test_a_path_that_had_nothing_to_do_is_none_that_fades() -> None:
     assert not path.begun
 
 
+def test_what_is_asked_over_a_long_way_is_not_late_before_it_can_be_here() -> None:
+    path = PlayedPath()
+    path.rtt_s = 0.6
+    path.play(3.0, 24e6, queue_bytes=2_000_000)
+    path.play(2.0, 24e6)
+    for _ in range(6):
+        path.on_way = 30_000
+        path.play(0.6, 0.0)  # a round trip
+        path.play(0.2, 24e6)
+        assert not path.watch.crawls
+    assert not path.begun
+
+
 def test_the_rate_that_it_had_is_forgotten() -> None:
     path = PlayedPath()
     path.play(2.0, 24e6, queue_bytes=300_000)
@@ -104,7 +122,7 @@ def test_whatever_is_seen_it_begins_only_where_it_did_not_crawl(
     watch, now_s, acknowledged, crawled = CrawlWatch(), 0.0, 0, False
     for more, on_way, elsewhere_s, later_s in seen:
         now_s, acknowledged = now_s + later_s, acknowledged + more
-        begins = watch.observe(acknowledged, on_way, elsewhere_s, now_s)
+        begins = watch.observe(acknowledged, on_way, elsewhere_s, 0.05, now_s)
         assert begins <= (watch.crawls and not crawled)
         assert on_way or not watch.crawls
         crawled = watch.crawls
