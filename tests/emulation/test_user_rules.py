@@ -37,7 +37,7 @@ SCRIPT = f"""
     {CEDOS} rule add --host 198.51.100.4 --only lte0 > /dev/null
     kill $daemon; wait $daemon
     begin
-    {CEDOS} rule test eu.updates.example | tail -1
+    {CEDOS} rule test eu.updates.example | grep "^1 "
     fetch never_metered updates.example
     fetch only_lte 198.51.100.4
     paths ruled 198.51.100.4
