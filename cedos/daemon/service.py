@@ -238,7 +238,9 @@ class Daemon:
             state_file.read(state / _RULES_FILE, _RULES),
             lambda kept: state_file.write(state / _RULES_FILE, kept, _RULES),
         )
-        self._director = Director(steering, self._flows, sizes, self._decider, rules)
+        self._director = Director(
+            steering, self._flows, sizes, self._decider, rules, self._observer.ask
+        )
         steering.keep_to(self._director.ruled.may_use)
         self._rescuer = Rescuer(
             steering.rescues,

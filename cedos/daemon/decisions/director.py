@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cedos.daemon.decisions.decider import Decider
@@ -20,7 +20,7 @@ from cedos.profiler.sizes import SizeHistory
 
 
 class Director:
-    """Decides and steers.
+    """Decides and steers; `ask` pings a network now.
 
     Decisions are taken one after the other: whoever calls a coroutine of it or of its parts holds
     `turn`.
@@ -33,13 +33,14 @@ class Director:
         sizes: SizeHistory,
         decider: Decider,
         rules: UserRules | None = None,
+        ask: Callable[[Network], None] = lambda _: None,
     ) -> None:
         self.turn = asyncio.Lock()
         self.decider = decider
         self.default = DefaultNetwork(steer, decider)
         self.ruled = RuledDestinations(steer, decider, rules or UserRules())
         self.destinations = SteeredDestinations(
-            steer, decider, self.default, sizes, self.ruled.covers
+            steer, decider, self.default, sizes, self.ruled.covers, flows.connected, ask
         )
         self.programs = Programs(steer, decider)
         self.moves = Moves(steer, decider, self.default)
@@ -52,6 +53,7 @@ class Director:
     def networks_changed(self, networks: Sequence[Network]) -> None:
         """Takes the networks; the next `reconsider` uses them."""
         self.decider.networks_changed(networks)
+        self.destinations.networks_changed(networks)
         self._flows.networks_changed(networks)
 
     async def reconsider(self, context: Context) -> None:
@@ -74,7 +76,9 @@ class Director:
         """A connection began, of a socket with this mark: it goes where was decided before."""
         if flow.incoming or flow.key.protocol != "tcp":
             return
-        destination = self.destinations.visited(flow.key, now_s)
+        path = flow.paths.get(flow.key)
+        network = path.network if path is not None else None
+        destination = self.destinations.visited(flow.key, network, now_s)
         flow.led(self.ruled.decision(flow.key) or self.programs.decision(mark) or destination)
 
     def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:

@@ -93,6 +93,13 @@ class LivingFlows:
         self._owners = {address.ip: name for address, name in addresses}
         self._prefixes = {address.ip: address.network for address, _ in addresses}
 
+    def connected(self, address: str, port: int | None) -> bool:
+        """Whether a TCP flow with this other end lives."""
+        return any(
+            key.remote_port == port and str(key.remote) == address and key.protocol == "tcp"
+            for key in self._by_key
+        )
+
     def find(self, key: FlowKey) -> LivingFlow | None:
         return self._by_key.get(key)
 

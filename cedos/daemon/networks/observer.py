@@ -312,11 +312,14 @@ class Observer:
     def rescued(self, key: FlowKey) -> None:
         """A first packet had no reply over the network of its address: whether that lives is asked."""
         self.portals.rescued(key)
-        if not self._config.probes.enabled:
-            return
         for network in usable(self._networks, self._barred):
             if network.up and any(key.local == address.ip for address in network.addresses):
-                self.prober.ask(network)
+                self.ask(network)
+
+    def ask(self, network: Network) -> None:
+        """Pings a network now, where pings are allowed and none may still be answered."""
+        if self._config.probes.enabled:
+            self.prober.ask(network)
 
     def transferred(self, network: str, carried_bytes: int, time_s: float) -> None:
         """Takes a small download over one network that has just ended."""
