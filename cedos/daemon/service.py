@@ -239,7 +239,13 @@ class Daemon:
             lambda kept: state_file.write(state / _RULES_FILE, kept, _RULES),
         )
         self._director = Director(
-            steering, self._flows, sizes, self._decider, rules, self._observer.ask
+            steering,
+            self._flows,
+            sizes,
+            self._decider,
+            rules,
+            self._observer.ask,
+            partial(self._wakeup.changed, urgent=True),
         )
         steering.keep_to(self._director.ruled.may_use)
         self._rescuer = Rescuer(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.default_network import DefaultNetwork
+from cedos.daemon.decisions.destination_trials import DestinationTrials
 from cedos.daemon.decisions.destinations import SteeredDestinations
 from cedos.daemon.decisions.moves import Moves
 from cedos.daemon.decisions.programs import Programs
@@ -20,7 +21,7 @@ from cedos.profiler.sizes import SizeHistory
 
 
 class Director:
-    """Decides and steers; `ask` pings a network now.
+    """Decides and steers; `ask` pings a network now, `wake` has all decided on again soon.
 
     Decisions are taken one after the other: whoever calls a coroutine of it or of its parts holds
     `turn`.
@@ -34,13 +35,15 @@ class Director:
         decider: Decider,
         rules: UserRules | None = None,
         ask: Callable[[Network], None] = lambda _: None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.turn = asyncio.Lock()
         self.decider = decider
         self.default = DefaultNetwork(steer, decider)
         self.ruled = RuledDestinations(steer, decider, rules or UserRules())
+        trials = DestinationTrials(decider, flows.connected, ask, wake)
         self.destinations = SteeredDestinations(
-            steer, decider, self.default, sizes, self.ruled.covers, flows.connected, ask
+            steer, decider, self.default, sizes, self.ruled.covers, trials
         )
         self.programs = Programs(steer, decider)
         self.moves = Moves(steer, decider, self.default)

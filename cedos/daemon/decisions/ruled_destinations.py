@@ -6,8 +6,7 @@ from ipaddress import ip_network
 
 from cedos.api.rules import RuleMessage, RuleRequest
 from cedos.daemon.decisions.decider import Decider
-from cedos.daemon.decisions.destinations import Place
-from cedos.daemon.decisions.steer_interface import Steer, carried_out
+from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
 from cedos.daemon.decisions.user_rules import UserRules
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.model import Address, Context, Decision, FlowKey, Strategy, StrategyKind

@@ -10,6 +10,9 @@ from cedos.model import Strategy
 
 _log = structlog.get_logger(__name__)
 
+Place = tuple[str, int | None]
+"""A destination: a prefix and a port; None: all ports."""
+
 
 class Steer(Protocol):
     """The hands on the kernel (`cedos.steer.steering.Steering`). Errors: SteeringError."""

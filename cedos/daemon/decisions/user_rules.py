@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from cedos.api.rules import MOST_ADDRESSES, RuleRequest
-from cedos.daemon.decisions.destinations import Place
+from cedos.daemon.decisions.steer_interface import Place
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Address
 

@@ -93,11 +93,14 @@ class LivingFlows:
         self._owners = {address.ip: name for address, name in addresses}
         self._prefixes = {address.ip: address.network for address, _ in addresses}
 
-    def connected(self, address: str, port: int | None) -> bool:
-        """Whether a TCP flow with this other end lives."""
+    def connected(self, address: str, port: int | None, before_s: float) -> bool:
+        """Whether a TCP flow with this other end lives that began before an instant."""
         return any(
-            key.remote_port == port and str(key.remote) == address and key.protocol == "tcp"
-            for key in self._by_key
+            flow.started_at_s < before_s
+            and key.remote_port == port
+            and key.protocol == "tcp"
+            and str(key.remote) == address
+            for key, flow in self._by_key.items()
         )
 
     def find(self, key: FlowKey) -> LivingFlow | None:

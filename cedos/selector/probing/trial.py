@@ -11,7 +11,7 @@ from math import erf, inf, log, sqrt
 from typing import Final, NamedTuple
 
 from cedos.model import Context, Decision, Evaluation, Network, Strategy, StrategyKind
-from cedos.selector.decision.rates import RATES, indicator_of
+from cedos.selector.decision.rates import DELIVERY, RATES, RECENT, UPLINK
 from cedos.selector.decision.reason import seconds
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 
@@ -27,14 +27,22 @@ _ASKED_S: Final = 10.0
 _LASTS: Final = 0.5
 """Of so large a share of them what was seen is still true."""
 
-_OLD_S: Final = 5.0
+_IDLE_S: Final = 10.0
+"""For so long nothing told how fast the network is, in either direction. What is used shows it anyhow,
+and one that fades under what it carries is soon dead (docs/decisions/trials.md)."""
+
 _AGAIN_S: Final = 10.0
 _SELDOMER: Final = 1.5
 _AT_MOST_S: Final = 300.0
 """From one trial to the next: longer each time, unless the network is chosen for something meanwhile."""
 
+_TOLD: Final = (*RATES, *(UPLINK[name] for name in RATES), *DELIVERY.values(), *RECENT)
+
 _LEAST_BYTES: Final = 20_000
 """What is smaller shows the round trip, which pings tell as well."""
+
+_GAIN_S: Final = 0.1
+"""It has to save so much more than it loses."""
 
 _MOST_BYTES: Final = 2_000_000
 _MOST_LATE_S: Final = 10.0
@@ -120,6 +128,7 @@ class Trials:
                 and not network.metered
                 and context.at_s >= self._not_before_s.get(name, -inf)
                 and lives(context, name)
+                and _idle(context, name)
                 and (found := _worth(recurring, context, network, objective)) is not None
                 and (found.answered or self._may_ask(name, context.at_s))
             ):
@@ -138,6 +147,12 @@ class Trials:
             return False
         self._asked_at_s[name] = now_s
         return True
+
+
+def _idle(context: Context, network: str) -> bool:
+    known = context.networks.get(network, {})
+    told_at_s = max((known[name].measured_at_s for name in _TOLD if name in known), default=-inf)
+    return context.at_s - told_at_s >= _IDLE_S
 
 
 def lives(context: Context, network: str) -> bool:
@@ -160,18 +175,17 @@ def _worth(
         alone = by_strategy.get(Strategy(StrategyKind.SINGLE, (network.name,)))
         if chosen is None or alone is None or chosen is alone or decision.transfer.deadline_s:
             continue
-        saves_s, loses_s = _in_hindsight(chosen, alone, objective)
+        saves_s, loses_s = in_hindsight(chosen, alone, objective)
         saved_s += _LASTS * each.begun * saves_s
         size = decision.transfer.size
         if (
             size.median_bytes >= _LEAST_BYTES
             and size.high_bytes <= _MOST_BYTES
             and alone.time_high_s - chosen.time_s <= _MOST_LATE_S
-            and _age_s(decision, network.name) >= _OLD_S
         ):
             candidates.append((size.median_bytes, loses_s, which))
     for _, lost_s, which in sorted(candidates, reverse=True):
-        if lost_s < saved_s and not recurring[which].kept():
+        if lost_s + _GAIN_S < saved_s and not recurring[which].kept():
             break
     else:
         return None
@@ -185,7 +199,7 @@ def _worth(
     return Trial(which, network, why, answered)
 
 
-def _in_hindsight(
+def in_hindsight(
     chosen: Evaluation, alone: Evaluation, objective: Objective
 ) -> tuple[float, float]:
     """What whoever knew the other network's time would save, and what one who did not loses, s.
@@ -205,10 +219,3 @@ def _in_hindsight(
 
 def _normal(z: float) -> float:
     return 0.5 * (1.0 + erf(z / sqrt(2.0)))
-
-
-def _age_s(decision: Decision, network: str) -> float:
-    """Of the rate that is known; infinite: none is."""
-    known = decision.context.networks.get(network, {})
-    rate = indicator_of(known, RATES[0], decision.transfer.direction)
-    return inf if rate is None else decision.context.at_s - rate.measured_at_s

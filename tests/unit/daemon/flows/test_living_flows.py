@@ -277,6 +277,17 @@ def test_when_something_last_came_over_a_network(flows: LivingFlows) -> None:
     assert flows.heard_at_s("lte0") == -inf
 
 
+def test_whether_an_old_connection_with_a_server_lives(flows: LivingFlows) -> None:
+    flows.opened(FlowOpened(FIRST, 10.0, 110.0))
+    server, port = str(SERVER), FIRST.remote_port
+    assert flows.connected(server, port, 10.1)
+    assert not flows.connected(server, port, 10.0), "it began then"
+    assert not flows.connected(server, port + 1, 10.1)
+    assert not flows.connected("192.0.2.99", port, 10.1)
+    flows.closed(FlowClosed(FIRST, 111.0, 1000, 100, at_s=11.0))
+    assert not flows.connected(server, port, 10.1)
+
+
 def test_what_this_network_itself_says_is_not_from_beyond(flows: LivingFlows) -> None:
     printer = replace(FIRST, remote=ip_address("10.0.0.9"))
     flows.sampled([sample(printer, 100, at_s=1.5, idle_down_s=0.0)], 1.5)

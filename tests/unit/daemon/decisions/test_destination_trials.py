@@ -1,0 +1,161 @@
+"""A connection goes over a network that is believed slow, to see what that does."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from cedos.model import Context, Direction, FlowKey, Indicator, Network
+from cedos.monitor.events import FlowClosed, FlowOpened
+from predictors.base import Distribution
+
+pytestmark = pytest.mark.anyio
+
+Stage = Any
+RULE = ("destination", "198.51.100.1/32", 80)
+"""Without a network: it goes where the default goes, over the phone."""
+
+
+class Doubtful:
+    """Of 300 kB: Wi-Fi takes a tenth of a second, or one, or four; cellular less than one."""
+
+    features = ("size_bytes",)
+
+    def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
+        large = features["size_bytes"] / 300_000
+        return {
+            "wifi": Distribution((0.1 * large,) * 4 + (0.9 * large,) * 4 + (4.0 * large,) * 4),
+            "cellular": Distribution((0.6 * large,)),
+        }
+
+
+@pytest.fixture
+def stage(make_stage: Callable[[Doubtful], Stage]) -> Stage:
+    """Downloads of 300 kB began often and ended; `stage.pinged` are the networks that were pinged."""
+    stage = make_stage(Doubtful())
+    stage.pinged, stage.woken = [], []
+    stage.director = type(stage.director)(
+        stage.steer,
+        stage.flows,
+        stage.sizes,
+        stage.director.decider,
+        ask=stage.pinged.append,
+        wake=lambda: stage.woken.append("now"),
+    )
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    for _ in range(20):
+        stage.sizes.learn(stage.server, 80, Direction.DOWN, 300_000)
+    stage.port = 5000
+    return stage
+
+
+def began(stage: Stage, at_s: float, network: Network | None = None) -> Any:
+    """A connection; the decision that it followed."""
+    stage.port += 1
+    local = (network or stage.lte).addresses[0].ip
+    key = FlowKey(local, stage.port, ip_address(stage.server), 80)
+    flow = stage.flows.opened(FlowOpened(key, at_s, at_s))
+    stage.director.visited(flow, at_s)
+    return flow
+
+
+def ended(stage: Stage, flow: Any, at_s: float) -> None:
+    stage.flows.closed(FlowClosed(flow.key, at_s, 300_000, 100, at_s=at_s))
+
+
+async def looked(stage: Stage, at_s: float, answered_s: float = 0.5) -> list[tuple[object, ...]]:
+    """All is decided on again; what steering was asked."""
+    known = {"available": Indicator(1.0, at_s), "rtt_s": Indicator(0.02, at_s - answered_s)}
+    known["past1_bps"] = Indicator(1e6, at_s - 20.0)
+    await stage.director.reconsider(Context(at_s, {"wlan0": known, "lte0": {}}))
+    asked: list[tuple[object, ...]] = stage.asked()
+    return asked
+
+
+async def busy(stage: Stage, until_s: float = 30.0) -> None:
+    for second in range(int(until_s) - 20, int(until_s)):
+        ended(stage, began(stage, float(second)), second + 0.5)
+    await looked(stage, until_s - 0.1)
+    stage.asked()
+
+
+async def test_the_next_connection_shows_what_the_network_does(stage: Stage) -> None:
+    await busy(stage)
+    assert await looked(stage, 30.0) == [(*RULE, "wlan0")]
+    assert began(stage, 30.1, stage.lte).decision is not None, "it began before the rule"
+    decision = stage.decisions[-1]
+    flow = began(stage, 30.2, stage.wlan)
+    made = stage.decisions[-1]
+    assert made is not decision
+    assert flow.decision == made.number == decision.number + 1
+    assert made.choice.networks == ("wlan0",)
+    assert "to show how fast it is by now" in made.reason
+    assert stage.woken == ["now"]
+    assert began(stage, 30.25, stage.wlan).decision == made.number, "the rule stood still"
+    assert await looked(stage, 30.3) == [(*RULE, None)]
+    assert await looked(stage, 31.0) == []
+
+
+async def test_kept_connections_are_not_tried(stage: Stage) -> None:
+    await busy(stage)
+    began(stage, 29.95)
+    kept = began(stage, 24.9)
+    assert await looked(stage, 30.0) == [], "it lives for five seconds"
+    ended(stage, kept, 30.5)
+    assert await looked(stage, 30.6) == [(*RULE, "wlan0")], "the other one is new"
+
+
+async def test_where_no_connection_is_old_nobody_knows_whether_they_are_kept(stage: Stage) -> None:
+    for _ in range(30):
+        ended(stage, began(stage, 26.0), 26.1)
+    await looked(stage, 29.9)
+    assert await looked(stage, 30.9) == []
+    assert await looked(stage, 31.0) == [(*RULE, "wlan0")]
+
+
+async def test_a_trial_that_nobody_takes_ends_and_waits(stage: Stage) -> None:
+    await busy(stage)
+    assert await looked(stage, 30.0) == [(*RULE, "wlan0")]
+    assert await looked(stage, 34.9) == []
+    assert await looked(stage, 35.0) == [(*RULE, None)]
+    assert await looked(stage, 44.9) == []
+    assert await looked(stage, 45.0) == [(*RULE, "wlan0")]
+
+
+async def test_a_trial_ends_when_its_network_falls_silent(stage: Stage) -> None:
+    await busy(stage)
+    assert await looked(stage, 30.0) == [(*RULE, "wlan0")]
+    known = {"silence_s": Indicator(0.4, 31.0), "past1_bps": Indicator(1e6, 11.0)}
+    await stage.director.reconsider(Context(31.0, {"wlan0": known, "lte0": {}}))
+    assert stage.asked() == [(*RULE, None)]
+
+
+async def test_a_network_that_was_not_heard_is_pinged_first(stage: Stage) -> None:
+    await busy(stage)
+    assert await looked(stage, 30.0, answered_s=20.0) == []
+    assert stage.pinged == [stage.wlan]
+    assert await looked(stage, 30.1, answered_s=20.0) == []
+    assert stage.pinged == [stage.wlan]
+    assert await looked(stage, 30.2, answered_s=0.05) == [(*RULE, "wlan0")]
+
+
+async def test_metered_networks_are_never_tried(stage: Stage) -> None:
+    stage.director.networks_changed([replace(stage.wlan, metered=True), stage.lte])
+    await busy(stage)
+    assert await looked(stage, 30.0) == []
+    assert stage.pinged == []
+
+
+async def test_a_network_that_was_gone_is_tried_as_if_it_were_new(stage: Stage) -> None:
+    await busy(stage)
+    assert await looked(stage, 30.0) == [(*RULE, "wlan0")]
+    began(stage, 30.1, stage.wlan)
+    assert await looked(stage, 36.0) == [(*RULE, None)]
+    stage.director.networks_changed([stage.lte])
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    ended(stage, began(stage, 36.1), 36.2)
+    for flow in list(stage.flows):
+        ended(stage, flow, 36.3)
+    assert await looked(stage, 36.5) == [(*RULE, "wlan0")], "else not before 40.1"

@@ -1,0 +1,249 @@
+"""When a transfer goes over a network that is believed worse, to see what that does."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import (
+    Context,
+    Decision,
+    Evaluation,
+    Indicator,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+)
+from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.probing.trial import Recurring, Trial, Trials, in_hindsight, lives
+
+LTE, WLAN = (Strategy(StrategyKind.SINGLE, (name,)) for name in ("lte0", "wlan0"))
+SECONDS = WeightedCost()
+
+
+def evaluation(
+    strategy: Strategy, time_s: float, spread: float = 1.0, cost: float | None = None
+) -> Evaluation:
+    """`spread`: the ends of its interval are so many times the time, and one over it."""
+    cost = time_s if cost is None else cost
+    return Evaluation(strategy, time_s, time_s / spread, time_s * spread, 0.0, 0.0, cost)
+
+
+def known(at_s: float = 100.0, age_s: float | None = 12.0, **signs: float) -> Context:
+    wifi = {name: Indicator(value, at_s) for name, value in signs.items()}
+    wifi.setdefault("rtt_s", Indicator(0.02, at_s - 0.1))
+    if age_s is not None:
+        wifi["past1_bps"] = Indicator(1e6, at_s - age_s)
+    return Context(at_s, {"wlan0": wifi, "lte0": {}})
+
+
+def recurring(
+    host: Any, context: Context, *, begun: int = 14, size_bytes: int = 300_000, wifi_s: float = 1.0,
+    spread: float = 6.5, most_bytes: int | None = None, kept: bool = False,
+    choice: Strategy = LTE, deadline_s: float | None = None, lte_cost: float = 0.6,
+) -> Recurring:  # fmt: skip
+    size = SizeEstimate(size_bytes // 2, size_bytes, most_bytes or 2 * size_bytes, "history")
+    transfer = replace(host.transfer(), size=size, deadline_s=deadline_s)
+    evaluations = (
+        evaluation(LTE, 0.6, cost=lte_cost),
+        evaluation(WLAN, wifi_s, spread),
+    )
+    decision = Decision(1, 0.0, transfer, context, evaluations, choice, "balanced", "why")
+    return Recurring(decision, begun, lambda: kept)
+
+
+def due(
+    host: Any, found: Sequence[Recurring], context: Context, trials: Trials | None = None,
+    objective: Objective = SECONDS, **wifi: Any,
+) -> Trial | None:  # fmt: skip
+    networks = [host.lte, replace(host.wlan, **wifi)]
+    return (trials or Trials()).due(found, context, networks, objective)
+
+
+def test_a_network_that_may_be_fast_by_now_is_tried(host: Any) -> None:
+    context = known()
+    trial = due(host, [recurring(host, context)], context)
+    assert trial is not None
+    assert (trial.which, trial.network.name, trial.answered) == (0, "wlan0", True)
+    assert trial.why.startswith("wlan0 carries this one to show how fast it is by now")
+    unknown = known(age_s=None)
+    assert due(host, [recurring(host, unknown)], unknown) is not None
+
+
+@pytest.mark.parametrize(
+    ("wifi", "what", "signs"),
+    [
+        ({"metered": True}, {}, {}),
+        ({"up": False}, {}, {}),
+        ({}, {"begun": 0}, {}),
+        ({}, {"spread": 1.1}, {}),
+        ({}, {"spread": 12.0}, {}),
+        ({}, {"size_bytes": 9_000}, {}),
+        ({}, {"most_bytes": 9_000_000}, {}),
+        ({}, {"kept": True}, {}),
+        ({}, {"choice": WLAN}, {}),
+        ({}, {"deadline_s": 60.0}, {}),
+        ({}, {}, {"age_s": 9.0}),
+        ({}, {}, {"past1_up_bps": 1e6}),
+        ({}, {}, {"delivery_up_bps": 1e6}),
+        ({}, {}, {"recent_s": 0.1}),
+        ({}, {}, {"silence_s": 0.4}),
+        ({}, {}, {"ping_loss": 0.5}),
+        ({}, {}, {"captive": 1.0}),
+    ],
+    ids=[
+        "metered", "down", "nobody asks", "surely slow", "may be late", "tiny", "may be large",
+        "kept connections", "used anyway", "deadline", "used lately", "used upwards", "delivers",
+        "carried something small", "silent", "lossy", "portal",
+    ],
+)  # fmt: skip
+def test_it_is_not_where_that_costs_or_tells_too_little(
+    host: Any, wifi: dict[str, Any], what: dict[str, Any], signs: dict[str, float]
+) -> None:
+    context = known(**signs)
+    assert due(host, [recurring(host, context, **what)], context, **wifi) is None
+
+
+def test_it_is_not_where_costs_are_no_seconds(host: Any) -> None:
+    context = known()
+    found = [recurring(host, context)]
+    assert due(host, found, context, objective=MaxSPerE()) is None
+    assert due(host, found, context, objective=MaxS()) is not None
+
+
+def test_metered_bytes_of_the_other_network_count(host: Any) -> None:
+    context = known()
+    few = [recurring(host, context, begun=4)]
+    assert due(host, few, context) is None
+    dear = [recurring(host, context, begun=4, lte_cost=1.2)]
+    assert due(host, dear, context) is not None
+
+
+def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(host: Any) -> None:
+    context = known()
+    found = [
+        recurring(host, context, begun=1),
+        recurring(host, context, begun=1, size_bytes=500_000),
+        recurring(host, context, begun=6, size_bytes=4_000_000, wifi_s=12.0, lte_cost=8.0),
+    ]
+    trial = due(host, found, context)
+    assert trial is not None
+    assert trial.which == 1
+    assert due(host, found[:2], context) is None, "by themselves they would gain too little"
+
+
+def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(host: Any) -> None:
+    trials = Trials()
+
+    def at(at_s: float, answered_at_s: float) -> bool | None:
+        context = known(at_s)
+        context.networks["wlan0"]["rtt_s"] = Indicator(0.02, answered_at_s)  # type: ignore[index]
+        trial = due(host, [recurring(host, context)], context, trials)
+        return None if trial is None else trial.answered
+
+    assert at(100.0, 90.0) is False
+    assert at(101.0, 90.0) is None
+    assert at(101.1, 101.0) is True
+    assert at(109.9, 101.0) is None
+    assert at(110.0, 101.0) is False
+
+
+def test_trials_that_showed_nothing_become_rarer(host: Any) -> None:
+    trials = Trials()
+
+    def next_after(at_s: int) -> int:
+        for now_s in range(at_s, at_s + 1000):
+            context = known(float(now_s))
+            if due(host, [recurring(host, context)], context, trials):
+                trials.made("wlan0", 300_000, float(now_s))
+                return now_s - at_s
+        raise AssertionError
+
+    assert [next_after(1000 * n) for n in range(1, 3)] == [0, 0], "long ago"
+    at_s, pauses = 3000, []
+    for _ in range(12):
+        pauses.append(next_after(at_s))
+        at_s += pauses[-1]
+    assert pauses[1:4] == [23, 34, 51], "half as long again, rounded up"
+    assert pauses[-1] == 300
+
+
+@pytest.mark.parametrize(("size_bytes", "soon"), [(300_000, True), (299_000, False)])
+def test_once_what_was_tried_goes_there_the_network_may_be_tried_soon_again(
+    host: Any, size_bytes: int, soon: bool
+) -> None:
+    trials = Trials()
+    for at_s in (100.0, 200.0, 300.0):
+        trials.made("wlan0", 300_000, at_s)
+    context = known(311.0)
+    assert due(host, [recurring(host, context)], context, trials) is None
+    due(host, [recurring(host, context, size_bytes=size_bytes, choice=WLAN)], context, trials)
+    trials.made("wlan0", 300_000, 400.0)
+    context = known(410.0)
+    assert (due(host, [recurring(host, context)], context, trials) is not None) is soon
+
+
+def test_half_of_what_is_saved_has_to_be_a_tenth_of_a_second_more_than_what_is_lost(
+    host: Any,
+) -> None:
+    context = known()
+    once = recurring(host, context, begun=1)
+    saves_s, loses_s = in_hindsight(*once.decision.evaluations, SECONDS)
+    enough = int((loses_s + 0.1) / (0.5 * saves_s)) + 1
+    assert due(host, [once._replace(begun=enough - 1)], context) is None
+    assert due(host, [once._replace(begun=enough)], context) is not None
+
+
+def test_one_that_nobody_took_is_repeated_later(host: Any) -> None:
+    trials = Trials()
+    trials.missed("wlan0", 100.0)
+    for at_s, again in ((109.0, False), (110.0, True)):
+        context = known(at_s)
+        assert (due(host, [recurring(host, context)], context, trials) is not None) is again
+
+
+def test_what_is_gone_is_forgotten(host: Any) -> None:
+    trials, context = Trials(), known()
+    trials.made("wlan0", 300_000, 100.0)
+    assert due(host, [recurring(host, context)], context, trials) is None
+    trials.networks_changed([host.lte])
+    assert due(host, [recurring(host, context)], context, trials) is not None
+
+
+def test_a_network_lives_while_nothing_speaks_against_it() -> None:
+    assert lives(known(), "wlan0")
+    assert lives(known(), "unknown0")
+    assert not lives(known(silence_s=0.2), "wlan0")
+
+
+@given(
+    even=st.floats(0.05, 50.0), time=st.floats(0.05, 50.0), spread=st.floats(1.0, 200.0)
+)  # fmt: skip
+def test_hindsight_saves_and_loses_no_less_than_nothing(
+    even: float, time: float, spread: float
+) -> None:
+    chosen, alone = evaluation(LTE, even), evaluation(WLAN, time, spread)
+    saves_s, loses_s = in_hindsight(chosen, alone, SECONDS)
+    assert -1e-9 <= saves_s <= even
+    assert loses_s >= -1e-9
+    assert saves_s - loses_s == pytest.approx(even - time, abs=1e-6)
+
+
+def test_hindsight_is_what_drawing_says() -> None:
+    chosen, alone = evaluation(LTE, 1.0), evaluation(WLAN, 2.0, 30.0)
+    sigma = 3.4012 / (1.645 * 1.3)  # the logarithm of 30
+    draw = Random(1)
+    times = [2.0 * exp(draw.gauss(-0.5 * sigma**2, sigma)) for _ in range(200_000)]
+    saves_s, loses_s = in_hindsight(chosen, alone, SECONDS)
+    assert saves_s == pytest.approx(sum(max(1.0 - t, 0.0) for t in times) / len(times), rel=0.02)
+    assert loses_s == pytest.approx(sum(max(t - 1.0, 0.0) for t in times) / len(times), rel=0.05)
+
+
+def test_hindsight_saves_nothing_where_the_other_one_costs_more_at_any_speed() -> None:
+    alone = evaluation(WLAN, 2.0, 30.0, cost=9.0)
+    assert in_hindsight(evaluation(LTE, 1.0), alone, SECONDS) == (0.0, 8.0)
