@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from ipaddress import ip_address
 
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.steer_interface import Place
 from cedos.model import Context, Decision, Network, Strategy, StrategyKind
 from cedos.selector.decision.reason import sentences
 from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, lives
+from cedos.steer.routing.plan import leads_out
 
 _COUNTED = 100
 """Of the connections with a destination the last ones are counted."""
@@ -104,7 +106,7 @@ class DestinationTrials:
             self._trials.missed(running.network, now_s)
         self._running = None
         recurring = {
-            place: Recurring(visits.decision, begun, partial(self._kept, visits, place[1], now_s))
+            place: Recurring(visits.decision, begun, partial(self._barred, visits, place[1], now_s))
             for place, visits in places.items()
             if visits.decision is not None and (begun := visits.since(now_s - OF_LATE_S))
         }
@@ -125,7 +127,11 @@ class DestinationTrials:
         )
         self._running = _RunningTrial(place, found.network.name, decision, now_s + _TRIED_S)
 
-    def _kept(self, visits: Visits, port: int | None, now_s: float) -> bool:
-        """Whether a destination's connections are kept, or are too new to tell."""
+    def _barred(self, visits: Visits, port: int | None, now_s: float, network: Network) -> bool:
+        """Whether connections cannot go there, are kept, or are too new to tell."""
         before_s = now_s - _KEPT_S
-        return visits.begun_at_s[0] > before_s or self._connected(visits.address, port, before_s)
+        return (
+            not leads_out(network, ip_address(visits.address).version)
+            or visits.begun_at_s[0] > before_s
+            or self._connected(visits.address, port, before_s)
+        )

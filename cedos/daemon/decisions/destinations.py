@@ -74,6 +74,8 @@ class SteeredDestinations:
     def visited(self, key: FlowKey, network: str | None, now_s: float) -> Decision | None:
         """A connection to a destination began: it may be worth a rule of its own from now on.
 
+        `network`: over which; None: that is not known (a VPN carries it), or it is told of again.
+
         Returns:
             The decision by which the connection went where it goes.
         """
@@ -83,7 +85,8 @@ class SteeredDestinations:
         known.until_s = max(known.until_s, now_s + _REMEMBERED_S)
         if known.visits is None:
             known.visits = Visits(address)
-        known.visits.begun_at_s.append(now_s)
+        if network is not None:
+            known.visits.begun_at_s.append(now_s)
         tried = self._trials.visited(place, network, now_s)
         return tried or known.decision or self._default.decision
 

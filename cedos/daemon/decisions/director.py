@@ -79,8 +79,8 @@ class Director:
         """A connection began, of a socket with this mark: it goes where was decided before."""
         if flow.incoming or flow.key.protocol != "tcp":
             return
-        path = flow.paths.get(flow.key)
-        network = path.network if path is not None else None
+        # (MPTCP connections are told of again with each subflow.)
+        network = flow.paths[flow.key].network if flow.strategy is None else None
         destination = self.destinations.visited(flow.key, network, now_s)
         flow.led(self.ruled.decision(flow.key) or self.programs.decision(mark) or destination)
 

@@ -55,12 +55,13 @@ _QUANTILES: Final = 3.29 * 1.3
 class Recurring(NamedTuple):
     """A destination's next transfer as it is seen now, and how many began of late.
 
-    `kept`: whether its connections are kept: what else they carry later has no bound.
+    `barred`: whether none may be tried over a network, as it cannot go there, or is kept: what else it
+    carries later has no bound.
     """
 
     decision: Decision
     begun: int
-    kept: Callable[[], bool]
+    barred: Callable[[Network], bool]
 
 
 class Trial(NamedTuple):
@@ -185,7 +186,7 @@ def _worth(
         ):
             candidates.append((size.median_bytes, loses_s, which))
     for _, lost_s, which in sorted(candidates, reverse=True):
-        if lost_s + _GAIN_S < saved_s and not recurring[which].kept():
+        if lost_s + _GAIN_S < saved_s and not recurring[which].barred(network):
             break
     else:
         return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 import pytest
@@ -139,6 +139,32 @@ async def test_a_network_that_was_not_heard_is_pinged_first(stage: Stage) -> Non
     assert await looked(stage, 30.1, answered_s=20.0) == []
     assert stage.pinged == [stage.wlan]
     assert await looked(stage, 30.2, answered_s=0.05) == [(*RULE, "wlan0")]
+
+
+async def test_what_a_network_has_no_ip_version_for_is_not_tried_there(stage: Stage) -> None:
+    only_ipv6 = replace(stage.wlan, addresses=(ip_interface("2001:db8::2/64"),))
+    stage.director.networks_changed([only_ipv6, stage.lte])
+    await busy(stage)
+    assert await looked(stage, 30.0) == []
+    assert stage.pinged == []
+
+
+async def test_connections_that_a_vpn_carries_do_not_count(stage: Stage) -> None:
+    tunnel = replace(stage.lte, name="tun0", addresses=(ip_interface("10.9.0.2/24"),))
+    for _ in range(30):
+        ended(stage, began(stage, 20.0, tunnel), 20.1)
+    await looked(stage, 29.9)
+    assert await looked(stage, 30.0) == []
+
+
+async def test_a_connection_with_several_paths_counts_once(stage: Stage) -> None:
+    for _ in range(3):
+        flow = began(stage, 20.0)
+        for _ in range(10):
+            stage.director.visited(flow, 20.05)
+        ended(stage, flow, 20.1)
+    await looked(stage, 29.9)
+    assert await looked(stage, 30.0) == [], "of three not enough would be saved"
 
 
 async def test_metered_networks_are_never_tried(stage: Stage) -> None:
