@@ -38,9 +38,10 @@ class ProfiledFlow:
     """What is known of a flow.
 
     `client`: this host asks and the other end serves. `opaque`: the whole flow counts as one
-    transfer, as nothing (more) can be read in it. `numbered`: all its messages told where they begin.
-    `ech`: the server's name may be that of a front (see `tls`). `body_of`: the resource that a body
-    without a stated length belongs to; `body_chunked`: it comes in chunks.
+    transfer, as nothing (more) can be read in it. `tls`: it began with a handshake of TLS; `ech`: the
+    server's name may be that of a front (see `profiler.tls`). `numbered`: all its messages told where
+    they begin. `body_of`: the resource that a body without a stated length belongs to; `body_chunked`:
+    it comes in chunks.
     """
 
     key: FlowKey
@@ -49,6 +50,7 @@ class ProfiledFlow:
     server_name: str | None = None
     ech: bool = False
     opaque: bool = True
+    tls: bool = False
     mptcp: bool = False
     numbered: bool = True
     observed_at_s: float | None = None

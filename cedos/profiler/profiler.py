@@ -27,7 +27,7 @@ _OPENING_LATE_S = 2.0
 class SizeLearned:
     """The size of a transfer that has begun, or a better estimate; `label`, `deadline_s` by a hint.
 
-    `opaque`: its content is hidden, as TLS hides it.
+    `tls`: its connection began with a handshake of TLS that was seen.
     """
 
     key: FlowKey
@@ -36,7 +36,7 @@ class SizeLearned:
     server_name: str | None = None
     label: Label | None = None
     deadline_s: float | None = None
-    opaque: bool = False
+    tls: bool = False
 
 
 class Profiler:
@@ -179,6 +179,7 @@ class Profiler:
             return []
         if not flow.opaque:
             flow.opaque, flow.running = True, None
+        flow.tls = True
         return self._named(flow, self._hellos.begin(captured), now_s)
 
     def _initial(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
@@ -393,7 +394,7 @@ class Profiler:
             flow.server_name,
             hint.label if hint else None,
             hint.deadline_s if hint else None,
-            flow.opaque,
+            flow.tls,
         )
 
 

@@ -101,8 +101,8 @@ def finished_transfer(
     if flow.exact and carried < transfer.size.median_bytes:
         return None  # broken off
     time_s = closed.at_s - flow.started_at_s - idle_s
-    if flow.opaque:
-        # Predictors were told nothing of TLS, whose handshake is a round trip more.
+    if flow.tls:
+        # Predictors were told nothing of its handshake, which is a round trip more.
         time_s -= record.subflows[0].rtt_min_s or 0.0
     if time_s <= 0.0:
         return None

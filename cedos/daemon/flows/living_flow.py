@@ -111,10 +111,10 @@ class LivingFlow:
     """A flow: its paths, the transfer it carries now, and what was decided about it.
 
     `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
-    `transfers` counts those that have begun, as far as that is seen; `opaque`: its content is hidden.
-    `context` is what was known when the flow began, `pace` how fast its program reads, `read_slowly`
-    whether that ever set the pace, `tries` whether it goes over fewer networks now to see if that is
-    enough.
+    `transfers` counts those that have begun, as far as that is seen; `tls`: it began with a handshake
+    of TLS. `context` is what was known when the flow began, `pace` how fast its program reads,
+    `read_slowly` whether that ever set the pace, `tries` whether it goes over fewer networks now to see
+    if that is enough.
     """
 
     key: FlowKey
@@ -132,7 +132,7 @@ class LivingFlow:
     rate_bps: float | None = None
     stalled_s: float = 0.0
     transfers: int = 0
-    opaque: bool = False
+    tls: bool = False
     context: Context | None = None
     pace: ReadingPace = field(default_factory=ReadingPace)
     read_slowly: bool = False
@@ -334,7 +334,7 @@ class LivingFlow:
             self.moved()
             self.pace.clear()
         self.server_name = event.server_name or self.server_name
-        self.opaque |= event.opaque
+        self.tls |= event.tls
         self.transfer = Transfer(
             size=event.size,
             direction=event.direction,

@@ -21,6 +21,7 @@ def test_a_download_from_its_connection_to_its_length(web: Web) -> None:
     assert asked.size.source == "default"
     (answered,) = talk.receive(web.answer(10_000_000), body=10_000_000)
     assert (answered.direction, answered.size) == (DOWN, web.exactly(10_000_000))
+    assert not any(told.tls for told in (opened, asked, answered))
     assert profiler.server_name(web.key) == "a.example"
 
 

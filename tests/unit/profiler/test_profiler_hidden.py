@@ -45,7 +45,8 @@ def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None
         profiler.closed(key, 8_000_000, 20_000)
     assert named.size.median_bytes == 8_000_000
     (tcp,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
-    assert tcp.opaque
+    assert tcp.tls
+    assert not named.tls, "its handshake takes no round trip more"
     assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
 
 

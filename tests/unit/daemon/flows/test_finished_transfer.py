@@ -17,7 +17,7 @@ from cedos.model import (
     SizeEstimate,
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.profiler.profiler import SizeLearned
+from cedos.profiler.profiler import Profiler, SizeLearned
 from cedos.selector.decision.roles import assign
 from cedos.storage import predictor_file
 from predictors.completion import CompletionModel
@@ -83,14 +83,14 @@ class Kept:
     """A connection over TLS that is looked at now and then; `took_s` when it has ended."""
 
     def __init__(
-        self, key: FlowKey = KEPT, *, opaque: bool = True, networks: Sequence[Network] = BOTH
+        self, key: FlowKey = KEPT, *, tls: bool = True, networks: Sequence[Network] = BOTH
     ) -> None:
         self.key, self.networks = key, networks
         self.flows = LivingFlows()
         self.flows.networks_changed(networks)
         self.flow = self.flows.opened(FlowOpened(key, 10.0, 110.0))
         guess = SizeEstimate(30_000, 30_000, 30_000, "default")
-        self.flows.learned(SizeLearned(key, Direction.DOWN, guess, opaque=opaque))
+        self.flows.learned(SizeLearned(key, Direction.DOWN, guess, tls=tls))
 
     def look(
         self, at_s: float, down: int, up: int, quiet_s: float, unacknowledged: int = 0
@@ -137,11 +137,11 @@ def test_a_kept_connection_that_asks_again_is_more_than_one_transfer() -> None:
 
 
 def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
-    kept = Kept(opaque=False)
+    kept = Kept(tls=False)
     kept.look(12.0, 20_000, 800, 1.8)  # it stands still, and goes on
     kept.look(13.0, 25_000, 840, 0.1)  # a larger window was granted
     assert kept.took_s(13.4, 30_000, 870, 0.2) == pytest.approx(3.2), "the end was said, too"
-    kept = Kept(opaque=False)
+    kept = Kept(tls=False)
     kept.look(12.0, 0, 800, 1.8, 800)  # what was asked has not arrived
     kept.look(13.0, 0, 900, 1.0)  # its server thinks
     assert kept.took_s(14.0, 30_000, 900, 0.5) == pytest.approx(3.5)
@@ -149,7 +149,15 @@ def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
 
 def test_a_handshake_of_tls_is_no_part_of_what_predictors_know() -> None:
     assert Kept().took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.08)
-    assert Kept(opaque=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
+    assert Kept(tls=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
+
+
+def test_a_connection_that_says_nothing_of_itself_is_none_of_tls() -> None:
+    """What the profiler tells of each, before anything was sent, is told of plain ones, too."""
+    kept = Kept(tls=False)
+    for event in Profiler().opened(KEPT, 10.0):
+        kept.flows.learned(event)
+    assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 
 
 def test_what_came_from_a_host_before_the_router_is_not_judged() -> None:
