@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 from click.testing import CliRunner
@@ -72,3 +73,13 @@ def test_cedos_is_a_policy_and_leaves_its_decisions(
     assert run.decisions[0]["at_s"] < 0
     assert all(row["reason"] for row in run.decisions)
     assert not [each for each in registry.iterdir() if each.is_dir()]
+    # What the daemon says that its transfers took is what the client measured.
+    shares = [
+        predicted["took_s"] / flow["time_s"]
+        for predicted in run.predictions
+        for flow in run.flows
+        if 0 <= predicted["size_bytes"] - flow["size_bytes"] < 400  # the answer's head
+        and abs(flow["started_s"] + flow["time_s"] - predicted["ended_s"]) < 1.0
+    ]
+    assert len(shares) >= 3
+    assert 0.85 < median(shares) < 1.2
