@@ -1,5 +1,6 @@
 """`cedos-emu evaluate`: decision quality against the oracle, prediction error, coverage."""
 
+import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "cedos-emu evaluate traces/transfers.parquet",
         "cedos-emu evaluate traces/transfers.parquet traces/transfers_aged.parquet",
+        "cedos-emu evaluate traces/transfers.parquet --without rtt_s --without wifi_rssi_dbm",
         "cedos-emu evaluate other.csv --model shipped --json other.json",
     ),
 )
@@ -55,6 +57,14 @@ if TYPE_CHECKING:
     help="Compare families of models in one table, each trained as the first.",
 )
 @click.option(
+    "--without",
+    "left_out",
+    multiple=True,
+    metavar="COLUMN",
+    help="Judge models that neither learn nor see this column of DATA: what is it worth? Repeatable; "
+    "wifi_rtt_s, or rtt_s of both networks.",
+)
+@click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Figures, to F."
 )
 def command(
@@ -64,6 +74,7 @@ def command(
     train_share: float | None,
     kind: str,
     kinds: str | None,
+    left_out: tuple[str, ...],
     out: Path | None,
 ) -> None:
     """Judges choices of network on DATA, where every strategy was measured from the same instants.
@@ -76,6 +87,8 @@ def command(
     relative error, and how often 90 % intervals cover. Where DATA tell how old rates are
     (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
+    import numpy as np  # noqa: PLC0415
+
     from cedos.storage import predictor_file  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab.data import datasets, evaluate  # noqa: PLC0415
@@ -83,9 +96,13 @@ def command(
 
     if out is not None:
         written.make_room(out, "--json")
+    named = {name: _context_columns(name) for name in left_out}
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
+    for name, columns in named.items():
+        if not any(np.isfinite(read.numbers.get(column, np.nan)).any() for column in columns):
+            raise click.BadParameter(f"no row of DATA knows {name}", param_hint="--without")
     model = None
     if model_name is not None:
         file = None if model_name == "shipped" else Path(model_name)
@@ -98,6 +115,7 @@ def command(
             train_share=train_share,
             settings=Settings(kind=kind),
             kinds=_kinds(kinds),
+            without=tuple(dict.fromkeys(each for columns in named.values() for each in columns)),
             progress=report,
         )
     found |= {
@@ -118,6 +136,18 @@ def _trained_on(provenance: Mapping[str, Any], data: tuple[Path, ...]) -> list[s
     """Which of the files a model was trained on, by their contents."""
     known = provenance.get("data_sha256") or ()
     return [each.name for each in data if hashlib.sha256(each.read_bytes()).hexdigest() in known]
+
+
+def _context_columns(name: str) -> tuple[str, ...]:
+    from emu.lab.data.datasets import context_columns  # noqa: PLC0415
+    from predictors.inputs import CONTEXT_COLUMNS, NETWORKS  # noqa: PLC0415
+
+    if columns := context_columns(name):
+        return columns
+    short = [each.removeprefix(f"{network}_") for each in CONTEXT_COLUMNS for network in NETWORKS]
+    near = difflib.get_close_matches(name, [*CONTEXT_COLUMNS, *short], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CONTEXT_COLUMNS)}"
+    raise click.BadParameter(f"no context column is called {name}; {hint}", param_hint="--without")
 
 
 def _kinds(text: str | None) -> tuple[str, ...]:
@@ -143,6 +173,9 @@ def _show(found: Mapping[str, Any]) -> None:
         f"{found['data']}: {found['rows']} rows, {found['places']} places, {found['groups']} groups; "
         f"model: {judged}"
     )
+    if found["without"]:
+        left_out = (f"{name} (known in {rows} rows)" for name, rows in found["without"].items())
+        console.print(f"without {', '.join(left_out)}")
     if found.get("trained_on"):
         console.print(
             f"CAUTION: this model was trained on these rows: {', '.join(found['trained_on'])}; these"

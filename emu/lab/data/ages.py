@@ -36,9 +36,7 @@ def by_age(data: DataSet) -> dict[str, Rows]:
 
 def singles(data: DataSet) -> DataSet:
     """The same rows with the networks alone as strategies: nothing hides a wrong belief of one."""
-    times = {name for name in data.numbers if name.startswith("t_mptcp_")}
-    kept = {name: values for name, values in data.numbers.items() if name not in times}
-    return DataSet(data.source, data.texts, kept)
+    return data.without({name for name in data.numbers if name.startswith("t_mptcp_")})
 
 
 def _numbers(data: DataSet, column: str) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ are not known are kept apart and reported, and what is wrong is named by file, r
 
 import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +108,11 @@ class DataSet:
         wanted = (*CONTEXT_COLUMNS, *OTHER_INDICATORS)
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
+    def without(self, columns: Collection[str]) -> "DataSet":
+        """The same rows, as if nobody had known these columns."""
+        kept = {name: column for name, column in self.numbers.items() if name not in columns}
+        return DataSet(self.source, self.texts, kept, self.ignored)
+
     def take(self, rows: NDArray[Any]) -> "DataSet":
         return DataSet(
             self.source,
@@ -132,6 +137,15 @@ class DataSet:
             }
             rows.append(row | {"direction": "up" if up else "down"})
         return rows
+
+
+def context_columns(name: str) -> tuple[str, ...]:
+    """The context columns that are called so, alone or after a network: `recent_s` is of both.
+
+    None where nothing is.
+    """
+    called = {name, *(f"{network}_{name}" for network in NETWORKS)}
+    return tuple(column for column in CONTEXT_COLUMNS if column in called)
 
 
 def read(path: Path) -> DataSet:

@@ -5,7 +5,7 @@ never seen. The decision is the daemon's own (`cedos.selector`); Delphi judged i
 same way, on recorded completion times (section 7.3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,7 @@ def evaluate(
     train_share: float | None = None,
     settings: Settings = USUAL,
     kinds: Sequence[str] = (),
+    without: Collection[str] = (),
     progress: Progress = _quietly,
 ) -> dict[str, Any]:
     """Judges a model, or, without one, the way of training it.
@@ -66,6 +67,8 @@ def evaluate(
             `folds.models_at_random`.
         settings: how models are trained.
         kinds: families of models to compare in one table, trained in the same way.
+        without: context columns that models are neither trained with nor told. All else (rules of thumb,
+            which rows are steady or old) goes by the data as they are, so that figures compare.
         progress: told of the share done.
 
     Returns:
@@ -73,7 +76,8 @@ def evaluate(
         both networks alone took at most twice as long or as short as naively expected; `adaptation`:
         regret at places after `adapted.FIRST` transfers of their own; `ages` where the data tell how old
         rates are: choices between the networks alone; `outages`: what becomes of
-        transfers at instants at which a network collapses; `kinds`.
+        transfers at instants at which a network collapses; `kinds`; `without`: in how many rows each
+        column was known that was left out.
 
     Raises:
         DataSetError: too few rows or groups.
@@ -83,7 +87,8 @@ def evaluate(
     data = data.take(complete)
     groups = np.arange(len(data)) if group_by == "row" else data.texts[group_by]
     # Rows that are dealt at random learn the errors' intervals from random rows, too.
-    examples = examples_of(data, groups if train_share is None else np.arange(len(data)))
+    dealt = groups if train_share is None else np.arange(len(data))
+    examples = examples_of(data.without(without), dealt)
 
     def trained(settings: Settings) -> list[CompletionModel]:
         if train_share is not None:
@@ -115,12 +120,17 @@ def evaluate(
             of["cedos-late"] = with_late_copies(data, mine, predicted, judge.energy_j)
         of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
-    steady = steady_rows(data, rows, models)
+    whole = examples_of(data, dealt)
+    steady = steady_rows(data, [whole.row(index) for index in range(len(data))], models)
     found: dict[str, Any] = {
         "rows": len(data),
         "places": len(np.unique(data.texts["place"])),
         "groups": len(np.unique(groups)),
         "rows_left_out": left_out,
+        "without": {
+            name: int(np.isfinite(data.numbers[name]).sum()) if name in data.numbers else 0
+            for name in without
+        },
         "policies": judge.figures(policies),
         "steady": {"rows": int(steady.sum()), "policies": judge.figures(policies, steady)},
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},

@@ -20,6 +20,7 @@ from emu.lab.data.evaluate import OBJECTIVES, evaluate, prediction
 from emu.statistics import Bootstrap
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
+from predictors.training.examples import Settings
 
 # Power of Delphi, Table 4, receiving: Wi-Fi 0.428 W, LTE 1.674 W and 6.5 J after it.
 ROWS: list[dict[str, Any]] = [
@@ -253,6 +254,97 @@ def test_without_a_model_each_group_is_judged_by_the_others(group_by: str) -> No
     assert found["steady"]["rows"] > 0
     assert told[-1] == 1.0
     assert told == sorted(told)
+
+
+def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_before() -> None:
+    data, rtts = data_set(walks(1)), ("wifi_rtt_s", "cellular_rtt_s")
+    quick = Settings(trees=5, folds=3)
+    with_them = evaluate(data, settings=quick)
+    without = evaluate(data, settings=quick, without=rtts)
+    assert with_them["without"] == {}
+    assert without["without"] == dict.fromkeys(rtts, 72)
+    # Round trips alone tell which network is faster: without them a coin might choose as well.
+    told, untold = (
+        found["policies"]["cedos"]["max_s"]["within10_share"] for found in (with_them, without)
+    )
+    assert told > 0.85
+    assert untold < 0.7
+    assert without["policies"]["lower_ping"] == with_them["policies"]["lower_ping"]
+    assert without["steady"]["rows"] == with_them["steady"]["rows"] > 0
+
+
+def test_a_given_model_is_not_told_what_is_left_out() -> None:
+    seen: list[Mapping[str, float]] = []
+
+    class Listening(CompletionModel):
+        def predict(
+            self, features: Mapping[str, float], *, widening: float = 1.0
+        ) -> dict[str, Distribution]:
+            seen.append(features)
+            return model.predict(features)
+
+    model = constant(WIFI_BEST)
+    listening = Listening(model.features, model.typical, model.parts, model.errors)
+    evaluate(data_set(), listening, without=("wifi_rtt_s",))
+    assert seen
+    assert not any("wifi_rtt_s" in each for each in seen)
+    assert any("cellular_rtt_s" in each for each in seen)
+
+
+def test_rows_stay_old_where_models_are_not_told_their_age() -> None:
+    data = data_set()
+    old = {"wifi_rate_age_s": np.array([0.0, 20.0, 20.0, np.nan])}
+    aged = DataSet(data.source, data.texts, data.numbers | old)
+    found = evaluate(aged, constant(WIFI_BEST), without=tuple(old))
+    assert {name: each["rows"] for name, each in found["ages"].items()} == {
+        "fresh": 2, "wifi old": 2, "wifi old, no small transfer known": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("wifi_link_bps", ("wifi_link_bps",)),
+        ("link_bps", ("wifi_link_bps",)),
+        ("recent_s", ("wifi_recent_s", "cellular_recent_s")),
+        ("speed_mps", ("speed_mps",)),
+        ("size_bytes", ()),
+        ("s", ()),
+    ],
+)
+def test_a_column_is_named_with_its_network_or_for_both(
+    name: str, columns: tuple[str, ...]
+) -> None:
+    assert datasets.context_columns(name) == columns
+
+
+def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
+    data, out = tmp_path / "data.csv", tmp_path / "f.json"
+    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
+    left_out = ("--without", "rtt_s", "--without", "wifi_rtt_s", "--without", "wifi_past5_bps")
+    judged = CliRunner().invoke(evaluate_command, [str(data), *left_out, "--json", str(out)])
+    assert judged.exit_code == 0, judged.output
+    rows = dict.fromkeys(("wifi_rtt_s", "cellular_rtt_s", "wifi_past5_bps"), 12)
+    assert json.loads(out.read_text())["without"] == rows
+    assert "without wifi_rtt_s (known in 12 rows), cellular_rtt_s (known in" in judged.output
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("wifi_link_bsp", "no context column is called wifi_link_bsp; did you mean wifi_link_bps?"),
+        ("recnt_s", "no context column is called recnt_s; did you mean recent_s?"),
+        ("??", "no context column is called ??; there are wifi_rtt_s, wifi_rtt_min_s,"),
+        ("t_wifi_s", "no context column is called t_wifi_s"),
+        ("cqi", "no row of DATA knows cqi"),
+    ],
+)
+def test_a_column_that_cannot_be_left_out_is_refused(tmp_path: Path, name: str, says: str) -> None:
+    data = tmp_path / "data.csv"
+    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
+    refused = CliRunner().invoke(evaluate_command, [str(data), "--without", name])
+    assert refused.exit_code == 2
+    assert says in " ".join(refused.stderr.split())
 
 
 def test_too_few_groups_are_said() -> None:
