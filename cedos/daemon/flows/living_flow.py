@@ -334,7 +334,7 @@ class LivingFlow:
             self.moved()
             self.pace.clear()
         self.server_name = event.server_name or self.server_name
-        self.opaque |= event.opaque
+        self.opaque = event.opaque  # the first word, before anything was read, is that it is
         self.transfer = Transfer(
             size=event.size,
             direction=event.direction,

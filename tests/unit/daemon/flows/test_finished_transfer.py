@@ -17,7 +17,8 @@ from cedos.model import (
     SizeEstimate,
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.profiler.profiler import SizeLearned
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.profiler import Profiler, SizeLearned
 from cedos.selector.decision.roles import assign
 from cedos.storage import predictor_file
 from predictors.completion import CompletionModel
@@ -162,6 +163,21 @@ def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
 def test_a_handshake_of_tls_is_no_part_of_what_predictors_know() -> None:
     assert Kept().took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.08)
     assert Kept(opaque=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
+
+
+def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
+    """Until something was read of it a flow may be anything; each took a round trip too little then."""
+    key, profiler = replace(KEPT, remote_port=80), Profiler()
+    request = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 29900\r\n\r\n"
+    kept = Kept(key, opaque=True)
+    for event in [
+        *profiler.opened(key, 10.0),
+        *profiler.observe(CapturedPacket(key, True, request, 1, 1), 10.02),
+        *profiler.observe(CapturedPacket(key, False, answer, 1, 1 + len(request)), 10.04),
+    ]:
+        kept.flows.learned(event)
+    assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 
 
 def test_what_came_from_a_host_before_the_router_is_not_judged() -> None:
