@@ -80,7 +80,6 @@ _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
 _RULES_FILE, _RULES = "rules.json", "the rules"
 _KEEP_S = 60.0
-_JUDGED = 1_000
 """What is learned is kept so often, and at the end."""
 
 
@@ -329,7 +328,7 @@ class Daemon:
         self._packets = PacketHandler(
             capture, self._flows, self._profiler, self._director, self._observer
         )
-        reliability = Reliability(reversed(history.flows(_JUDGED)) if history else ())
+        reliability = Reliability.of_history(history)
         self._events = FlowEvents(
             monitor=flow_monitor,
             steering=steering,

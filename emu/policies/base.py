@@ -18,8 +18,8 @@ class Stage:
     """What a policy may use: the laptop, the place replayed to it, and where to leave its logs.
 
     `replay_at_s` is the monotonic instant at which the replay stood at the place's `offset_s`.
-    `settings` are the scenario's `[policy.NAME]` table. A policy may add to `variables`, the environment
-    of the client's programs.
+    `seed` is that of the repeat, `settings` are the scenario's `[policy.NAME]` table. A policy may add to
+    `variables`, the environment of the client's programs.
     """
 
     laptop: Laptop
@@ -27,6 +27,7 @@ class Stage:
     directory: Path
     replay_at_s: float
     offset_s: float
+    seed: int
     settings: Mapping[str, object] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
 

@@ -32,7 +32,8 @@ class RandomNetwork(CedosBlind):
         use_kernel_path_manager(laptop)
         laptop.client.ip("rule", "add", "pref", _BEFORE_THE_DAEMONS, "iif", "lo", "lookup", "main")
         super().start(with_settings(stage, "steering", _WATCHING))
-        draw = random.Random(stage.offset_s)
+        # Of another seed, or an instant would show the same network in every run.
+        draw = random.Random(f"{stage.seed}/{stage.place.name}/{stage.offset_s}")
 
         def prefer() -> None:
             while not self._over.is_set():

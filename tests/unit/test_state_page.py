@@ -149,13 +149,46 @@ def test_results_that_it_leads_to_are_there(link: str) -> None:
 
 def test_old_rates() -> None:
     ages, said = result("delphi_ages")["ages"], row("choice between the two networks alone")
-    shown = [
-        f"{cedos['mean_s_over_oracle']:.2f} / {cedos['regret_mean']:.2f}"
-        for cedos in (
-            ages[name]["policies"]["cedos"] for name in ("fresh", "wifi old", "cellular old")
-        )
-    ]
+    by_evidence = row("the same where Wi-Fi's is old")
+    shown = [_chosen(ages[name]) for name in ("fresh", "wifi old", "cellular old")]
     assert "; ".join(shown) in said
+    known = "wifi old, small transfer known", "wifi old, no small transfer known"
+    assert f"| {'; '.join(_chosen(ages[name]) for name in known)}; " in by_evidence
+    assert (
+        f"{_covered(ages, known, 'wifi')} / {_covered(ages, known, 'cellular')} %; " in by_evidence
+    )
+    old = "cellular old"
+    assert (
+        f"; {_covered(ages, [old], 'wifi')} / {_covered(ages, [old], 'cellular')} % |"
+        in by_evidence
+    )
+
+
+def test_old_rates_of_another_collection() -> None:
+    ages, said = result("delphi_ages_elsewhere")["ages"], row("the same of another collection's")
+    names = "wifi old", "wifi old, small transfer known", "cellular old"
+    hedged = ", ".join(
+        f"{ages[name]['policies']['cedos-hedged']['mean_s_over_oracle']:.2f}"
+        for name in ("wifi old", "cellular old")
+    )
+    cover = [
+        100 * each["coverage90"]
+        for name in ("wifi old", "cellular old")
+        for each in ages[name]["prediction"].values()
+    ]
+    shown = "; ".join(_chosen(ages[name]) for name in names)
+    assert f"| {shown}; {hedged}; {min(cover):.0f} to {max(cover):.0f} % |" in said
+
+
+def _chosen(of_age: Any) -> str:
+    cedos = of_age["policies"]["cedos"]
+    return f"{cedos['mean_s_over_oracle']:.2f} / {cedos['regret_mean']:.2f}"
+
+
+def _covered(ages: Any, names: Iterable[str], network: str) -> str:
+    return ", ".join(
+        f"{100 * ages[name]['prediction'][network]['coverage90']:.0f}" for name in names
+    )
 
 
 def test_pages_and_videos_beside_their_rivals() -> None:

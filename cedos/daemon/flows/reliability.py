@@ -1,15 +1,17 @@
-"""How well this host's networks are predicted: the last transfers over each of them alone. Pure."""
+"""How well this host's networks are predicted: the last transfers over each of them alone."""
 
 from collections import deque
 from collections.abc import Iterable
 
 from cedos.model import FlowRecord
+from cedos.storage.history import History
 from predictors.calibration import Calibration, Judged, calibration
 
 TRANSFERS = 200
 """So many of each network count; older ones say how it was predicted then."""
 
 _NETWORKS = 32
+_LOOKED_AT = 1_000
 
 
 class Reliability:
@@ -20,6 +22,11 @@ class Reliability:
         self._judged: dict[str, deque[Judged]] = {}
         for record in records:
             self.add(record)
+
+    @classmethod
+    def of_history(cls, history: History | None) -> "Reliability":
+        """As an earlier daemon left it."""
+        return cls(reversed(history.flows(_LOOKED_AT)) if history else ())
 
     def add(self, record: FlowRecord) -> None:
         prediction = record.prediction

@@ -214,6 +214,7 @@ def _run_policy(
             directory,
             replay_at_s,
             offset_s,
+            scenario.seed + repeat,
             scenario.policy.get(name, {}),
             variables,
         )

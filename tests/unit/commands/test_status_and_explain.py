@@ -32,6 +32,7 @@ from cedos.api.probing import ProbingMessage, SentProbeMessage
 from cedos.commands import explain, status
 from cedos.commands.console import prefetch_text, render
 from cedos.model import Direction, NetworkKind, SizeEstimate, Strategy, StrategyKind
+from predictors.calibration import Calibration
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
 STATUS = StatusMessage(
@@ -98,6 +99,18 @@ def test_status_in_full() -> None:
     assert "0x00000abc tcp 192.168.43.2:5" in text
     assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
+
+
+def test_status_says_how_well_each_network_is_predicted() -> None:
+    held = Calibration(20, 0.5, 0.9, 0.85)
+    (unknown,) = STATUS.networks
+    known = msgspec.structs.replace(unknown, name="wlan0", predicted=held)
+    shown = status.lines(msgspec.structs.replace(STATUS, networks=[known, unknown]))
+    said = (
+        "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within the 90 %"
+        " interval"
+    )
+    assert [line for line in shown if "as expected" in line] == [said]
 
 
 def carried(server: str = "github.com", gateway: str = "gw.example", **more: Any) -> CarriedMessage:

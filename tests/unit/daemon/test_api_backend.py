@@ -3,6 +3,7 @@
 import socket
 from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from cedos.api.messages import flow_text
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
-from cedos.model import FlowKey
+from cedos.model import Context, Direction, FlowKey, FlowRecord, Network, NetworkKind, Prediction
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.open_sockets import OpenSockets
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.anyio
 RESOLVER = (ip_address("127.0.0.1"), 53)
 
 
-def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
+def backend_of(flows: LivingFlows, open_sockets: OpenSockets, **known: Any) -> ApiBackend:
     async def sockets() -> OpenSockets:
         return open_sockets
 
@@ -34,9 +36,29 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
         "reliability director hints log observer budgets hard_budgets prefetching transfers"
         " probing problems tunnelled config_file usage history history_file"
     )
-    parts: Any = dict.fromkeys(others.split())
+    parts: Any = dict.fromkeys(others.split()) | known
     carried = ToldConnections(list, lambda _number: None, None)
     return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, carried=carried, **parts)
+
+
+async def test_networks_come_with_how_well_they_were_predicted() -> None:
+    wlan, lte = (
+        Network(name, name, index, kind, metered=False)
+        for name, index, kind in (("wlan0", 2, NetworkKind.WIFI), ("lte0", 3, NetworkKind.CELLULAR))
+    )
+    expected = {"wifi": (0.5, 1.0, 2.0, 1.2)}
+    one = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, expected)
+    reliability = Reliability([FlowRecord((), None, 1.0, 2.0, prediction=one)])
+    backend = backend_of(
+        LivingFlows(),
+        OpenSockets(None, None),
+        reliability=reliability,
+        observer=SimpleNamespace(context=lambda: Context(1.0, {})),
+        director=SimpleNamespace(networks=(wlan, lte), decider=SimpleNamespace(barred={})),
+    )
+    found = {each.name: each.predicted for each in await backend.networks()}
+    assert found == {"wlan0": reliability.of("wlan0"), "lte0": None}
+    assert found["wlan0"] is not None
 
 
 async def test_flows_without_a_socket_are_over() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cedos.api.lock import only_daemon
+from cedos.api.messages import NetworkMessage
 from cedos.config import Config, PredictorsConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
@@ -18,6 +19,8 @@ from cedos.doctor import mptcp, observation, services, surroundings
 from cedos.doctor.examine import can_run
 from cedos.doctor.finding import Files, Finding, FindingState, limited, missing, ok
 from cedos.errors import PrivilegeError
+from cedos.model import NetworkKind
+from predictors.calibration import Calibration
 
 
 @pytest.fixture
@@ -288,6 +291,36 @@ def test_daemon(tmp_path: Path) -> None:
     assert (left.state, left.remedy) == (FindingState.LIMITED, "cedos restore")
     with only_daemon(where.pid_file, steers=False):
         assert surroundings.daemon(where) == ok("daemon", f"running (process {os.getpid()})")
+
+
+def test_how_well_the_running_daemon_predicts(
+    tmp_path: Path, serve: Any, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = Directories(tmp_path / "state", tmp_path / "run")
+    assert surroundings.predictions(where) is None
+    wlan, usb = (
+        NetworkMessage(
+            name=name, interface=name, kind=kind, metered=False, up=True, predicted=predicted
+        )
+        for name, kind, predicted in (
+            ("wlan0", NetworkKind.WIFI, Calibration(20, 0.5, 0.9, 0.85)),
+            ("usb0", NetworkKind.CELLULAR, None),
+        )
+    )
+    known = [usb]
+
+    async def networks() -> list[NetworkMessage]:
+        return known
+
+    monkeypatch.setattr(fake_daemon, "networks", networks)
+    with serve(fake_daemon, where.socket):
+        assert surroundings.predictions(where) is None, "there is nothing to say yet"
+        known.append(wlan)
+        assert surroundings.predictions(where) == ok(
+            "predictions",
+            "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within"
+            " the 90 % interval",
+        )
 
 
 def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from cedos.model import (
     SizeEstimate,
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler, SizeLearned
 from cedos.selector.decision.roles import assign
 from cedos.storage import predictor_file
@@ -62,6 +63,18 @@ def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(
     usual_s, longer_s = alone.expected["wifi"][1], beside.expected["wifi"][1]
     assert longer_s / usual_s == pytest.approx(beside.lengthened)
     assert beside.expected["cellular"] == alone.expected["cellular"]
+
+
+def test_it_is_kept_how_old_the_rate_of_its_network_was(model: CompletionModel) -> None:
+    later = replace(KNOWN, at_s=7.0)
+    fresh = {**KNOWN.networks["lte0"], "past1_bps": Indicator(1e7, 7.0)}
+    networks = {**KNOWN.networks, "lte0": fresh}
+    for role, network, age_s in (("wifi", "wlan0", 7.0), ("cellular", "lte0", 0.0)):
+        found = replace(DONE, strategy=role, network=network).expected(
+            replace(later, networks=networks), model
+        )
+        assert found is not None
+        assert found.rate_age_s == age_s
 
 
 def test_predictors_are_not_shown_this_hosts_own_queue(model: CompletionModel) -> None:
@@ -156,6 +169,21 @@ def test_a_connection_that_says_nothing_of_itself_is_none_of_tls() -> None:
     """What the profiler tells of each, before anything was sent, is told of plain ones, too."""
     kept = Kept(tls=False)
     for event in Profiler().opened(KEPT, 10.0):
+        kept.flows.learned(event)
+    assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
+
+
+def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
+    """Until something was read of it a flow may be anything; each took a round trip too little then."""
+    key, profiler = replace(KEPT, remote_port=80), Profiler()
+    request = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 29900\r\n\r\n"
+    kept = Kept(key, tls=False)
+    for event in [
+        *profiler.opened(key, 10.0),
+        *profiler.observe(CapturedPacket(key, True, request, 1, 1), 10.02),
+        *profiler.observe(CapturedPacket(key, False, answer, 1, 1 + len(request)), 10.04),
+    ]:
         kept.flows.learned(event)
     assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 

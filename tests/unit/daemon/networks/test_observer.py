@@ -254,6 +254,12 @@ async def test_a_network_whose_pings_are_lost_from_the_first_is_asked_for_names(
     following.cancel()
 
 
+async def test_how_long_silences_lasted_is_known_with_the_rest(make: Make) -> None:
+    observer = make()
+    observer.silent({}, {"wlan0": (0.5, 4.0)}, time.monotonic())
+    assert observer.context().pauses == {"wlan0": (0.5, 4.0)}
+
+
 async def test_a_portal_is_logged_when_it_is_found_and_when_it_is_gone(make: Make) -> None:
     observer = make()
     with structlog.testing.capture_logs() as logged:

@@ -17,7 +17,7 @@ def test_a_collection_named_relatively_is_found_from_the_run_folder(
 ) -> None:
     monkeypatch.chdir(ROOT)
     place = places.load(Path("traces"))["walk-away-s7"]
-    stage = Stage(None, place, tmp_path, 0.0, 0.0)  # no laptop is touched
+    stage = Stage(None, place, tmp_path, 0.0, 0.0, 1)  # no laptop is touched
     file = tmp_path / "cedos.toml"
     file.write_text(configuration(stage))
     monkeypatch.chdir(tmp_path)
@@ -46,7 +46,7 @@ def test_variants_change_their_own_settings_alone(
     started: list[Stage] = []
     monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
     policy = policies.make(name)
-    policy.start(Stage(None, place, tmp_path, 0.0, 0.0, given))  # no laptop is touched
+    policy.start(Stage(None, place, tmp_path, 0.0, 0.0, 1, given))  # no laptop is touched
     assert policy.name == name
     assert started[0].settings == {**given, section: {"other": 1, **forced}}, (
         "they stay what makes it that policy"
