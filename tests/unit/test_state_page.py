@@ -261,3 +261,11 @@ def test_budgets_of_prefetching() -> None:
     }
     assert f"e-mail {min(times['email']):.1f} to {max(times['email']):.1f}x by goal" in said
     assert f"news {max(times['news']):.1f} and {min(times['news']):.1f}x" in said
+
+
+def test_the_row_of_trials_is_that_of_its_result_file() -> None:
+    figures = result("trials")["figures"]
+    cases = ("often", "each_second", "long_slow", "small", "metered", "metered_each_second")
+    medians = " / ".join(f"{figures[f'{case}_median_s']:.1f}" for case in cases)
+    longest = max(figures[f"{case}_longest_s"] for case in cases)
+    assert f"| {medians} s; {longest:.0f} s |" in row("a free Wi-Fi that went from")
