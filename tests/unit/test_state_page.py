@@ -238,6 +238,7 @@ def test_what_is_expected_of_live_transfers() -> None:
     for name, beginning in (
         ("delphi_calibration", "what it expects of transfers live"),
         ("delphi_calibration_rerun", "the same, the 18 runs once more"),
+        ("delphi_calibration_27", "the same, these runs on 27 November"),
     ):
         found = result(name)["policies"][CEDOS]["calibration"]
         medians = [
