@@ -87,8 +87,6 @@ def command(
     relative error, and how often 90 % intervals cover. Where DATA tell how old rates are
     (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
-    import numpy as np  # noqa: PLC0415
-
     from cedos.storage import predictor_file  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab.data import datasets, evaluate  # noqa: PLC0415
@@ -101,7 +99,7 @@ def command(
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
     for name, columns in named.items():
-        if not any(np.isfinite(read.numbers.get(column, np.nan)).any() for column in columns):
+        if not any(map(read.rows_that_know, columns)):
             raise click.BadParameter(f"no row of DATA knows {name}", param_hint="--without")
     model = None
     if model_name is not None:

@@ -96,18 +96,19 @@ class Decider:
 
     def renewed(
         self, transfer: Transfer, context: Context, before: Decision | None
-    ) -> Decision | None:
-        """A decision for new connections, recorded; None where the one before still holds.
+    ) -> tuple[Decision, Decision]:
+        """The decision for new connections that is in force from now on, and what is seen now.
 
-        It holds while its choice is still possible and not clearly (by `margin`) worse than the best.
+        The one before holds, and nothing is recorded, while its choice is still possible and not clearly
+        (by `margin`) worse than the best.
         """
-        decision = self.considered(transfer, context, before)
-        if before is not None and decision.choice == before.choice:
-            return None
-        return self.record(decision)
+        seen = self.considered(transfer, context, before)
+        if before is not None and seen.choice == before.choice:
+            return before, seen
+        return self.record(seen), seen
 
     def considered(self, transfer: Transfer, context: Context, before: Decision | None) -> Decision:
-        """What `renewed` would decide by what is known now, and why; not recorded."""
+        """What would be decided by what is known now, and why; not recorded."""
         decision = self._decide(transfer, context)
         if before is None or decision.choice == before.choice:
             return decision

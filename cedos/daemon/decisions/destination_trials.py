@@ -13,7 +13,7 @@ from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.steer_interface import Place
 from cedos.model import Context, Decision, Network, Strategy, StrategyKind
 from cedos.selector.decision.reason import sentences
-from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, lives
+from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, in_doubt
 from cedos.steer.routing.plan import leads_out
 
 _COUNTED = 100
@@ -101,31 +101,29 @@ class DestinationTrials:
         """Ends the trial that is over, and begins one where it is worth it."""
         running, now_s = self._running, context.at_s
         if running is not None and not running.taken:
-            if now_s < running.until_s and lives(context, running.network):
+            if now_s < running.until_s and not in_doubt(context, running.network):
                 return
             self._trials.missed(running.network, now_s)
         self._running = None
-        recurring = {
-            place: Recurring(visits.decision, begun, partial(self._barred, visits, place[1], now_s))
+        recurring = [
+            Recurring(place, visits.decision, begun, partial(self._barred, visits, place[1], now_s))
             for place, visits in places.items()
             if visits.decision is not None and (begun := visits.since(now_s - OF_LATE_S))
-        }
+        ]
         decider = self._decider
-        found = self._trials.due(
-            list(recurring.values()), context, decider.usable, decider.objective
-        )
+        found = self._trials.due(recurring, context, decider.usable, decider.objective)
         if found is None:
             return
+        name, tried = found.network.name, found.of
         if not found.answered:
             self._ask(found.network)
             return
-        place, tried = list(recurring.items())[found.which]
         decision = replace(
             tried.decision,
-            choice=Strategy(StrategyKind.SINGLE, (found.network.name,)),
+            choice=Strategy(StrategyKind.SINGLE, (name,)),
             reason=sentences(found.why, tried.decision.reason),
         )
-        self._running = _RunningTrial(place, found.network.name, decision, now_s + _TRIED_S)
+        self._running = _RunningTrial(tried.destination, name, decision, now_s + _TRIED_S)
 
     def _barred(self, visits: Visits, port: int | None, now_s: float, network: Network) -> bool:
         """Whether connections cannot go there, are kept, or are too new to tell."""

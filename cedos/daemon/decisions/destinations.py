@@ -94,23 +94,32 @@ class SteeredDestinations:
         """Decides on all of them again, and forgets those of long ago."""
         if not self._decider.choices.destinations or self._default.decision is None:
             return
-        visited = {place: each.visits for place, each in self._known.items() if each.visits}
-        self._trials.reconsider(visited, context)
+        ruled = {
+            place
+            for place in self._known
+            if self._ruled(ip_network(place[0]).network_address, place[1])
+        }
+        self._trials.reconsider(
+            {
+                place: each.visits
+                for place, each in self._known.items()
+                if each.visits is not None and place not in ruled
+            },
+            context,
+        )
         for place, known in list(self._known.items()):
             if context.at_s > known.until_s or len(self._known) > _MOST:
                 del self._known[place]
                 await self._rule(place, known, None)
                 continue
-            if self._ruled(ip_network(place[0]).network_address, place[1]):
+            if place in ruled:
                 await self._rule(place, known, None)
                 continue
             transfer = known.hinted or self._expected(known.visits, place[1])
             if transfer is not None:
-                newest = self._decider.considered(transfer, context, known.decision)
-                if known.decision is None or newest.choice != known.decision.choice:
-                    known.decision = self._decider.record(newest)
+                known.decision, seen = self._decider.renewed(transfer, context, known.decision)
                 if known.visits is not None:
-                    known.visits.decision = newest
+                    known.visits.decision = seen
             choice = known.decision.choice if known.decision else None
             usual = choice.networks[0] if choice and choice.networks else None
             await self._rule(place, known, self._trials.network_of(place) or usual)

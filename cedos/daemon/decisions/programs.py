@@ -47,11 +47,8 @@ class Programs:
             await self._lead(mark, known, context)
 
     async def _lead(self, mark: int, known: _MarkedProgram, context: Context) -> str | None:
-        known.decision = (
-            self._decider.renewed(known.transfer, context, known.decision) or known.decision
-        )
-        choice = known.decision.choice if known.decision else None
-        wanted = choice.networks[0] if choice and choice.networks else None
+        known.decision, _ = self._decider.renewed(known.transfer, context, known.decision)
+        wanted = next(iter(known.decision.choice.networks), None)
         if wanted != known.rule and await carried_out(self._steer.set_mark(mark, wanted)):
             known.rule = wanted
         return wanted

@@ -6,14 +6,19 @@ have saved, and the largest of them that loses less than that, and not much wher
 over the other network (docs/decisions/trials.md).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from math import erf, inf, log, sqrt
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from math import inf, log
+from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from cedos.model import Context, Decision, Evaluation, Network, Strategy, StrategyKind
 from cedos.selector.decision.rates import DELIVERY, RATES, RECENT, UPLINK
 from cedos.selector.decision.reason import seconds
+from cedos.selector.decision.silences import silent_s
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
+from cedos.selector.uncertainty.completion import INTERVAL_SIGMAS
 
 OF_LATE_S: Final = 30.0
 """Connections of so long ago say how many the answer will serve: with age it gets old itself."""
@@ -48,70 +53,75 @@ _MOST_BYTES: Final = 2_000_000
 _MOST_LATE_S: Final = 10.0
 """What is tried is small, or nearly surely in time."""
 
-_QUANTILES: Final = 3.29 * 1.3
-"""Standard deviations from one end of an interval to the other (`selector.uncertainty.completion`)."""
+_normal: Final = NormalDist().cdf
 
 
 class Recurring(NamedTuple):
     """A destination's next transfer as it is seen now, and how many began of late.
 
+    `destination`: a prefix and a port (None: all ports), for whoever carries the trial out.
     `barred`: whether none may be tried over a network, as it cannot go there, or is kept: what else it
     carries later has no bound.
     """
 
+    destination: tuple[str, int | None]
     decision: Decision
     begun: int
     barred: Callable[[Network], bool]
 
 
 class Trial(NamedTuple):
-    """Which of the destinations is tried over which network, and why.
+    """Of which destination a transfer is tried over which network, and why.
 
     `answered`: the network did, just now, so that it may begin; else it is to be pinged first.
     """
 
-    which: int
+    of: Recurring
     network: Network
     why: str
     answered: bool
 
 
-class _Made(NamedTuple):
-    """A network's last trial: how long before the next one, of how many bytes."""
+@dataclass(slots=True)
+class _Tried:
+    """A network: when it may be tried again, and asked; the pause after the next trial.
 
-    network: str
-    pause_s: float
-    size_bytes: int
+    `size_bytes`: of the last one.
+    """
 
-    def was_right(self, each: Recurring) -> bool:
-        """Whether what is as large goes over the network by now."""
-        decision = each.decision
-        large = decision.transfer.size.median_bytes >= self.size_bytes
-        return large and self.network in decision.choice.networks
+    not_before_s: float = -inf
+    ask_not_before_s: float = -inf
+    pause_s: float = _AGAIN_S
+    size_bytes: int = 0
+
+    def is_chosen(self, name: str, recurring: Iterable[Recurring]) -> bool:
+        """Whether what is as large as the last trial goes over the network by now."""
+        return any(
+            each.decision.transfer.size.median_bytes >= self.size_bytes
+            and name in each.decision.choice.networks
+            for each in recurring
+        )
 
 
 class Trials:
     """Of one host. Every method takes instants of one clock."""
 
     def __init__(self) -> None:
-        self._made: dict[str, _Made] = {}
-        self._not_before_s: dict[str, float] = {}
-        self._asked_at_s: dict[str, float] = {}
+        self._networks: defaultdict[str, _Tried] = defaultdict(_Tried)
 
     def made(self, network: str, size_bytes: int, now_s: float) -> None:
         """A connection went over the network: the next one waits longer."""
-        before = self._made.get(network)
-        pause_s = _AGAIN_S if before is None else min(_SELDOMER * before.pause_s, _AT_MOST_S)
-        self._made[network] = _Made(network, pause_s, size_bytes)
-        self._not_before_s[network] = now_s + pause_s
+        tried = self._networks[network]
+        tried.not_before_s, tried.size_bytes = now_s + tried.pause_s, size_bytes
+        tried.pause_s = min(_SELDOMER * tried.pause_s, _AT_MOST_S)
 
     def missed(self, network: str, now_s: float) -> None:
         """No connection began in time."""
-        self._not_before_s[network] = now_s + _AGAIN_S
+        self._networks[network].not_before_s = now_s + _AGAIN_S
 
     def due(
         self,
-        recurring: Sequence[Recurring],
+        recurring: Collection[Recurring],
         context: Context,
         networks: Iterable[Network],
         objective: Objective,
@@ -119,57 +129,49 @@ class Trials:
         """The trial that is worth it now; None: none is."""
         if isinstance(objective, MaxSPerE):  # its costs are no seconds
             return None
+        now_s = context.at_s
         for network in networks:
-            name = network.name
-            made = self._made.get(name)
-            if made is not None and any(map(made.was_right, recurring)):
-                del self._made[name]
-            if (
-                network.up
-                and not network.metered
-                and context.at_s >= self._not_before_s.get(name, -inf)
-                and lives(context, name)
-                and _idle(context, name)
-                and (found := _worth(recurring, context, network, objective)) is not None
-                and (found.answered or self._may_ask(name, context.at_s))
-            ):
-                return found
+            if not network.up or network.metered:
+                continue
+            tried = self._networks[network.name]
+            if tried.is_chosen(network.name, recurring):
+                tried.pause_s = _AGAIN_S
+            if now_s < tried.not_before_s or not _idle(context, network.name):
+                continue
+            found = _worth(recurring, context, network, objective)
+            if found is None or (not found.answered and now_s < tried.ask_not_before_s):
+                continue
+            if not found.answered:
+                tried.ask_not_before_s = now_s + _ASKED_S
+            return found
         return None
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; what is gone is forgotten."""
-        names = {network.name for network in networks}
-        for known in (self._made, self._not_before_s, self._asked_at_s):
-            for name in known.keys() - names:
-                del known[name]
-
-    def _may_ask(self, name: str, now_s: float) -> bool:
-        if now_s - self._asked_at_s.get(name, -inf) < _ASKED_S:
-            return False
-        self._asked_at_s[name] = now_s
-        return True
+        for name in self._networks.keys() - {network.name for network in networks}:
+            del self._networks[name]
 
 
 def _idle(context: Context, network: str) -> bool:
+    """Whether it may be tried: nothing speaks against it, and nothing tells what it does."""
     known = context.networks.get(network, {})
     told_at_s = max((known[name].measured_at_s for name in _TOLD if name in known), default=-inf)
-    return context.at_s - told_at_s >= _IDLE_S
+    return context.at_s - told_at_s >= _IDLE_S and not in_doubt(context, network)
 
 
-def lives(context: Context, network: str) -> bool:
-    """Whether nothing speaks against it."""
+def in_doubt(context: Context, network: str) -> bool:
+    """Whether anything lets one doubt that it carries: a silence, a lost ping, a login page."""
     known = context.networks.get(network, {})
-    return not any(
-        sign in known and known[sign].value > 0.0 for sign in ("silence_s", "ping_loss", "captive")
-    )
+    signs = (known.get("ping_loss"), known.get("captive"))
+    return silent_s(context, network) > 0.0 or any(sign and sign.value > 0.0 for sign in signs)
 
 
 def _worth(
-    recurring: Sequence[Recurring], context: Context, network: Network, objective: Objective
+    recurring: Iterable[Recurring], context: Context, network: Network, objective: Objective
 ) -> Trial | None:
     saved_s = 0.0
-    candidates: list[tuple[int, float, int]] = []
-    for which, each in enumerate(recurring):
+    candidates: list[tuple[float, Recurring]] = []
+    for each in recurring:
         decision = each.decision
         by_strategy = {it.strategy: it for it in decision.evaluations}
         chosen = by_strategy.get(decision.choice)
@@ -184,9 +186,10 @@ def _worth(
             and size.high_bytes <= _MOST_BYTES
             and alone.time_high_s - chosen.time_s <= _MOST_LATE_S
         ):
-            candidates.append((size.median_bytes, loses_s, which))
-    for _, lost_s, which in sorted(candidates, reverse=True):
-        if lost_s + _GAIN_S < saved_s and not recurring[which].barred(network):
+            candidates.append((loses_s, each))
+    candidates.sort(key=lambda it: it[1].decision.transfer.size.median_bytes, reverse=True)
+    for lost_s, of in candidates:
+        if lost_s + _GAIN_S < saved_s and not of.barred(network):
             break
     else:
         return None
@@ -197,7 +200,7 @@ def _worth(
     )
     rtt = context.networks.get(network.name, {}).get("rtt_s")
     answered = rtt is not None and context.at_s - rtt.measured_at_s <= _ANSWERED_S
-    return Trial(which, network, why, answered)
+    return Trial(of, network, why, answered)
 
 
 def in_hindsight(
@@ -212,11 +215,7 @@ def in_hindsight(
     even_s = time_s + chosen.cost - alone.cost
     if even_s <= 0.0:
         return 0.0, time_s - even_s
-    sigma = log(max(alone.time_high_s / alone.time_low_s, 1.0 + 1e-6)) / _QUANTILES
+    sigma = log(max(alone.time_high_s / alone.time_low_s, 1.0 + 1e-6)) / INTERVAL_SIGMAS
     upper = log(even_s / time_s) / sigma + 0.5 * sigma
     saves_s = even_s * _normal(upper) - time_s * _normal(upper - sigma)
     return saves_s, saves_s + time_s - even_s
-
-
-def _normal(z: float) -> float:
-    return 0.5 * (1.0 + erf(z / sqrt(2.0)))

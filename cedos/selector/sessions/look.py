@@ -13,6 +13,7 @@ from typing import Final
 from cedos.model import Decision, Evaluation, Network, Strategy, StrategyKind
 from cedos.selector.decision.rates import RATES, indicator_of
 from cedos.selector.decision.reason import seconds, sentences
+from cedos.selector.decision.silences import silent_s
 
 LOOK_S: Final = 2.5
 """Sessions ask every two seconds: from one answer to the next."""
@@ -65,8 +66,7 @@ class Looks:
         alone: Evaluation,
     ) -> bool:
         context = decision.context
-        silence = context.networks.get(name, {}).get("silence_s")
-        if silence is not None and silence.value > 0.0:
+        if silent_s(context, name) > 0.0:
             return False
         # Spread over both, it goes at the sum of their rates.
         saves_s = chosen.time_s**2 / (chosen.time_s + alone.time_low_s)

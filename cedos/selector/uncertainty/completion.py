@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from math import exp, log, prod
-from typing import NamedTuple, Protocol
+from statistics import NormalDist
+from typing import Final, NamedTuple, Protocol
 
 from predictors.base import Distribution
 
@@ -11,6 +12,9 @@ _LOW, _HIGH = 0.05, 0.95
 # Its ends are so many times as far from the median (their logarithms) as errors held out say: a daemon
 # knows less of a moment than its training data do (docs/decisions/live-contexts.md).
 _WIDENING = 1.3
+INTERVAL_SIGMAS: Final = _WIDENING * (NormalDist().inv_cdf(_HIGH) - NormalDist().inv_cdf(_LOW))
+"""From one end of such an interval to the other where a time's logarithm is normal."""
+
 # A product of more seconds than these may leave the range of numbers.
 _FEW = 20
 

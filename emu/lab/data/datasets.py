@@ -108,6 +108,11 @@ class DataSet:
         wanted = (*CONTEXT_COLUMNS, *OTHER_INDICATORS)
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
+    def rows_that_know(self, column: str) -> int:
+        """In how many rows a column of numbers has a value."""
+        known = self.numbers.get(column)
+        return 0 if known is None else int(np.isfinite(known).sum())
+
     def without(self, columns: Collection[str]) -> "DataSet":
         """The same rows, as if nobody had known these columns."""
         kept = {name: column for name, column in self.numbers.items() if name not in columns}

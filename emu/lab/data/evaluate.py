@@ -127,10 +127,7 @@ def evaluate(
         "places": len(np.unique(data.texts["place"])),
         "groups": len(np.unique(groups)),
         "rows_left_out": left_out,
-        "without": {
-            name: int(np.isfinite(data.numbers[name]).sum()) if name in data.numbers else 0
-            for name in without
-        },
+        "without": {name: data.rows_that_know(name) for name in without},
         "policies": judge.figures(policies),
         "steady": {"rows": int(steady.sum()), "policies": judge.figures(policies, steady)},
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cedos.api.rules import RuleRequest
+from cedos.daemon.decisions.user_rules import UserRules
 from cedos.model import Context, Direction, FlowKey, Indicator, Network
 from cedos.monitor.events import FlowClosed, FlowOpened
 from predictors.base import Distribution
@@ -165,6 +167,19 @@ async def test_a_connection_with_several_paths_counts_once(stage: Stage) -> None
         ended(stage, flow, 20.1)
     await looked(stage, 29.9)
     assert await looked(stage, 30.0) == [], "of three not enough would be saved"
+
+
+async def test_what_a_rule_of_the_user_leads_is_not_tried(stage: Stage) -> None:
+    rules = UserRules()
+    stage.director = type(stage.director)(
+        stage.steer, stage.flows, stage.sizes, stage.director.decider, rules, stage.pinged.append
+    )
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    await busy(stage)
+    rules.add(RuleRequest(host=stage.server, only=("lte0",)))
+    for second in range(30, 40):
+        assert (*RULE, "wlan0") not in await looked(stage, float(second), answered_s=20.0)
+    assert stage.pinged == []
 
 
 async def test_metered_networks_are_never_tried(stage: Stage) -> None:

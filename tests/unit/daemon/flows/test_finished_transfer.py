@@ -165,14 +165,6 @@ def test_a_handshake_of_tls_is_no_part_of_what_predictors_know() -> None:
     assert Kept(tls=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 
 
-def test_a_connection_that_says_nothing_of_itself_is_none_of_tls() -> None:
-    """What the profiler tells of each, before anything was sent, is told of plain ones, too."""
-    kept = Kept(tls=False)
-    for event in Profiler().opened(KEPT, 10.0):
-        kept.flows.learned(event)
-    assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
-
-
 def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
     """Until something was read of it a flow may be anything; each took a round trip too little then."""
     key, profiler = replace(KEPT, remote_port=80), Profiler()

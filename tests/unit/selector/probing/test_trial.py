@@ -1,6 +1,6 @@
 """When a transfer goes over a network that is believed worse, to see what that does."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from math import exp
 from random import Random
@@ -20,7 +20,7 @@ from cedos.model import (
     StrategyKind,
 )
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
-from cedos.selector.probing.trial import Recurring, Trial, Trials, in_hindsight, lives
+from cedos.selector.probing.trial import Recurring, Trial, Trials, in_doubt, in_hindsight
 
 LTE, WLAN = (Strategy(StrategyKind.SINGLE, (name,)) for name in ("lte0", "wlan0"))
 SECONDS = WeightedCost()
@@ -34,9 +34,12 @@ def evaluation(
     return Evaluation(strategy, time_s, time_s / spread, time_s * spread, 0.0, 0.0, cost)
 
 
-def known(at_s: float = 100.0, age_s: float | None = 12.0, **signs: float) -> Context:
+def known(
+    at_s: float = 100.0, age_s: float | None = 12.0, answered_at_s: float | None = None,
+    **signs: float,
+) -> Context:  # fmt: skip
     wifi = {name: Indicator(value, at_s) for name, value in signs.items()}
-    wifi.setdefault("rtt_s", Indicator(0.02, at_s - 0.1))
+    wifi["rtt_s"] = Indicator(0.02, at_s - 0.1 if answered_at_s is None else answered_at_s)
     if age_s is not None:
         wifi["past1_bps"] = Indicator(1e6, at_s - age_s)
     return Context(at_s, {"wlan0": wifi, "lte0": {}})
@@ -54,11 +57,13 @@ def recurring(
         evaluation(WLAN, wifi_s, spread),
     )
     decision = Decision(1, 0.0, transfer, context, evaluations, choice, "balanced", "why")
-    return Recurring(decision, begun, lambda network: barred and network.name == "wlan0")
+    return Recurring(
+        (f"{size_bytes}", 80), decision, begun, lambda network: barred and network.name == "wlan0"
+    )
 
 
 def due(
-    host: Any, found: Sequence[Recurring], context: Context, trials: Trials | None = None,
+    host: Any, found: Collection[Recurring], context: Context, trials: Trials | None = None,
     objective: Objective = SECONDS, **wifi: Any,
 ) -> Trial | None:  # fmt: skip
     networks = [host.lte, replace(host.wlan, **wifi)]
@@ -69,7 +74,8 @@ def test_a_network_that_may_be_fast_by_now_is_tried(host: Any) -> None:
     context = known()
     trial = due(host, [recurring(host, context)], context)
     assert trial is not None
-    assert (trial.which, trial.network.name, trial.answered) == (0, "wlan0", True)
+    assert trial.of.destination == ("300000", 80)
+    assert (trial.network.name, trial.answered) == ("wlan0", True)
     assert trial.why.startswith("wlan0 carries this one to show how fast it is by now")
     unknown = known(age_s=None)
     assert due(host, [recurring(host, unknown)], unknown) is not None
@@ -133,7 +139,7 @@ def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(ho
     ]
     trial = due(host, found, context)
     assert trial is not None
-    assert trial.which == 1
+    assert trial.of.destination == ("500000", 80)
     assert due(host, found[:2], context) is None, "by themselves they would gain too little"
 
 
@@ -141,8 +147,7 @@ def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(
     trials = Trials()
 
     def at(at_s: float, answered_at_s: float) -> bool | None:
-        context = known(at_s)
-        context.networks["wlan0"]["rtt_s"] = Indicator(0.02, answered_at_s)  # type: ignore[index]
+        context = known(at_s, answered_at_s=answered_at_s)
         trial = due(host, [recurring(host, context)], context, trials)
         return None if trial is None else trial.answered
 
@@ -215,10 +220,10 @@ def test_what_is_gone_is_forgotten(host: Any) -> None:
     assert due(host, [recurring(host, context)], context, trials) is not None
 
 
-def test_a_network_lives_while_nothing_speaks_against_it() -> None:
-    assert lives(known(), "wlan0")
-    assert lives(known(), "unknown0")
-    assert not lives(known(silence_s=0.2), "wlan0")
+def test_a_network_is_not_in_doubt_while_nothing_speaks_against_it() -> None:
+    assert not in_doubt(known(), "wlan0")
+    assert not in_doubt(known(), "unknown0")
+    assert in_doubt(known(silence_s=0.2), "wlan0")
 
 
 @given(
