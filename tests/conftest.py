@@ -1,11 +1,13 @@
 """What all tests share: tiers by folder, namespaces that are gone when a test ends, a radio."""
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import hypothesis
 import pytest
+from kit.clock import JUMPING, monotonic
 
 from cedos.model import Direction
 from emu.testbed.netns import Namespace
@@ -28,8 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Return asyncio; for a test marked `jumping` with a loop that does not wait for its timers."""
+    if request.node.get_closest_marker("jumping") is None:
+        return "asyncio"
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    return JUMPING
 
 
 @pytest.fixture

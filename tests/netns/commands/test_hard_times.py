@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kit.waiting import wait_until
+
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Budget, Every, Resource
 
@@ -27,14 +29,6 @@ def batch(namespace: Any, lines: Iterator[str] | list[str]) -> None:
 def memory_mb(process: "subprocess.Popen[str]") -> float:
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
-
-
-def until(condition: Any, limit_s: float = 20.0) -> Any:
-    deadline_s = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    return found
 
 
 @contextmanager
@@ -79,7 +73,7 @@ def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(
             up = {network.name for network in status.networks if network.up}
             return status.default.network == "wlan0" and {"wlan0", "lte0"} <= up
 
-        until(right)
+        wait_until(right)
         way = laptop.ip("route", "get", "198.51.100.1").split()
         assert way[way.index("dev") + 1] == "wlan0"
         way = laptop.ip("route", "get", "10.3.7.9").split()
@@ -106,12 +100,12 @@ def test_a_disk_that_takes_nothing(tethered: Any, install: Any, tmp_path: Path) 
         assert "No space left on device" in done.stderr
         # Steering goes on as far as it can be undone: what cannot be written down is not begun.
         laptop.ip("link", "set", "wlan0", "down")
-        until(lambda: cedos.client.status().default.network == "lte0")
+        wait_until(lambda: cedos.client.status().default.network == "lte0")
         assert process.poll() is None
         (state / "filler").unlink()
         laptop.ip("link", "set", "wlan0", "up")
         laptop.ip("route", "add", "default", "via", "192.168.43.1", "metric", "43")
-        until(lambda: cedos.client.status().default.network == "wlan0")
+        wait_until(lambda: cedos.client.status().default.network == "wlan0")
         cedos.client.set_budget(Budget("data", Resource.DATA, 1e9, UNTIL, every=Every.MONTH))
         assert memory_mb(process) < MOST_MB
         process.send_signal(signal.SIGTERM)
@@ -142,10 +136,10 @@ def test_no_descriptor_is_left(tethered: Any, install: Any) -> None:
         time.sleep(3)
         for one in crowd:
             one.close()
-        until(lambda: answers(cedos, process.pid))
+        wait_until(lambda: answers(cedos, process.pid))
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (hard, hard))
         laptop.ip("link", "set", "wlan0", "down")
-        until(lambda: cedos.client.status().default.network == "lte0")
+        wait_until(lambda: cedos.client.status().default.network == "lte0")
         assert memory_mb(process) < MOST_MB
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
@@ -160,7 +154,7 @@ def test_the_privileged_part_ends_alone(tethered: Any, install: Any) -> None:
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = rules(laptop)
     with cedos.up() as process:
-        until(lambda: cedos.client.status().default.network)
+        wait_until(lambda: cedos.client.status().default.network)
         status = Path(f"/proc/{process.pid}/status").read_text()
         assert "CapEff:\t0000000000000000" in status
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

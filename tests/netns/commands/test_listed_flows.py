@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from tests.netns.conftest import Installed, Tethered
+from kit.laptop import Installed, Tethered
 
 IPPROTO_MPTCP = 262
 ASKING = """

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable
 
-from tests.netns.conftest import Installed, Tethered
+from kit.laptop import Installed, Tethered
 
 CONFIG = """
 [networks.usb0]

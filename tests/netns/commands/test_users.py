@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.laptop import Installed
 
 from cedos.api.hints import HintRequest
 from cedos.commands.sessions.shared.closed_daemon import say_if_closed
 from cedos.daemon.decisions.hints import MOST_OF_A_USER
-from tests.netns.conftest import Installed
 
 ALICE, BOB, MALLORY = 70_001, 70_002, 70_003  # the first two are of the daemon's group
 GROUP, NOBODYS_GROUP = 0, 70_000

@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.model import Budget, Every, Resource
 
@@ -25,13 +26,6 @@ def _told():
         return _real() + float(file.read() or 0)
 time.time = _told
 """
-
-
-def until(condition: Callable[[], Any], limit_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
 
 
 def memory_mb(pid: int) -> float:
@@ -70,7 +64,7 @@ def test_a_clock_in_2184_and_400_days_back(
             laptop.ip("link", "set", "wlan0", state)
             if state == "up":
                 laptop.ip("route", "replace", "default", "via", "192.168.43.1", "metric", "43")
-            until(lambda network=other: cedos.client.status().default.network == network)
+            wait_until(lambda network=other: cedos.client.status().default.network == network)
             assert memory_mb(process.pid) < MOST_MB
         log = ended(process)
     assert log.count("the clock was set") == 3
@@ -100,14 +94,14 @@ def test_a_disk_that_turns_read_only(tethered: Any, install: Any, tmp_path: Path
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = laptop.ip("rule")
     with disk(tmp_path / "state", tmp_path / "image") as error, cedos.up() as process:
-        until(lambda: cedos.client.status().default.network == "wlan0")
+        wait_until(lambda: cedos.client.status().default.network == "wlan0")
         error.write_text("1")
         done = cedos.run("budget", "set", "data", "1GB", "--until", "2099-12-01")
         assert done.returncode != 0
         assert "Read-only file system" in done.stderr, done.stderr
         # What is to be undone cannot be written down: what stands already goes on being used.
         laptop.ip("link", "set", "wlan0", "down")
-        until(lambda: cedos.client.status().default.network == "lte0")
+        wait_until(lambda: cedos.client.status().default.network == "lte0")
         assert any("cannot be kept" in each for each in cedos.client.status().problems)
         assert memory_mb(process.pid) < MOST_MB
         log = ended(process)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles.redis_server import RedisServer
+from kit.redis_server import RedisServer
+from kit.waiting import wait_until
 
 from emu.testbed.netns import Namespace
 from tests.netns.gateway.conftest import CEDOS, ORIGIN
@@ -90,7 +91,7 @@ class TwoMachines:
             )
         self._started.append(process)
         ready = f"processes={processes}" if processes > 1 else "ready"
-        until(lambda: ready in log.read_text())
+        wait_until(lambda: ready in log.read_text())
         return process
 
     def log(self, number: int) -> str:
@@ -115,7 +116,7 @@ class TwoMachines:
                 env=self.environment("laptop"),
             )
         self._started.append(process)
-        until(lambda: "listens" in log.read_text())
+        wait_until(lambda: "listens" in log.read_text())
 
     def _serve(self) -> None:
         folder = self.folder / "nginx"
@@ -134,7 +135,7 @@ class TwoMachines:
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder, origin=ORIGIN))
         process = self.far.popen("/usr/sbin/nginx", "-c", str(folder / "nginx.conf"))
         self._started.append(process)
-        until(lambda: self.far.run("ss", "-Hltn", "sport", "=", ":443").stdout != "")
+        wait_until(lambda: self.far.run("ss", "-Hltn", "sport", "=", ":443").stdout != "")
 
     def curl(self, url: str, *words: str) -> "subprocess.Popen[bytes]":
         process = self.near.popen(
@@ -170,13 +171,6 @@ class TwoMachines:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
-
-
-def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def read_some(curl: Any, count: int) -> bytearray:
@@ -248,10 +242,10 @@ def test_cedos_get_goes_on_over_the_other_machine(machines: TwoMachines, tmp_pat
         env=machines.environment("laptop"),
     )
     machines._started.append(getting)
-    until(lambda: part.exists() and part.stat().st_size > SIZE // 6)
+    wait_until(lambda: part.exists() and part.stat().st_size > SIZE // 6)
     machines.kill(0)
     had, killed_s = part.stat().st_size, time.monotonic()
-    until(lambda: not part.exists() or part.stat().st_size > had + 200_000)
+    wait_until(lambda: not part.exists() or part.stat().st_size > had + 200_000)
     print(f"cedos-get: {1e3 * (time.monotonic() - killed_s):.0f} ms until more of it came")
     _, err = getting.communicate(timeout=60)
     assert getting.returncode == 0, err
@@ -264,7 +258,7 @@ def test_an_idle_laptop_goes_on_with_its_session(machines: TwoMachines) -> None:
     time.sleep(1.0)
     machines.kill(0)
     killed_s = time.monotonic()
-    until(lambda: "a client of another node goes on here" in machines.log(1))
+    wait_until(lambda: "a client of another node goes on here" in machines.log(1))
     print(f"taken over {1e3 * (time.monotonic() - killed_s):.0f} ms after the kill")
     took_s = machines.small_file_s()
     print(f"a new connection: {1e3 * took_s:.0f} ms")
@@ -281,7 +275,7 @@ def test_a_machine_that_falls_silent_is_left(machines: TwoMachines) -> None:
     took_s = machines.small_file_s()
     print(f"a new connection: {1e3 * took_s:.0f} ms")
     assert took_s < 4.0
-    until(lambda: "a client of another node goes on here" in machines.log(1))
+    wait_until(lambda: "a client of another node goes on here" in machines.log(1))
     assert machines.small_file_s() < 1.0
 
 
@@ -317,7 +311,7 @@ def test_redis_may_die_and_come_back(machines: TwoMachines) -> None:
     machines.small_file_s()
     time.sleep(6.0)  # by now it has looked
     machines.kill(0)
-    until(lambda: "a client of another node goes on here" in machines.log(1))
+    wait_until(lambda: "a client of another node goes on here" in machines.log(1))
 
 
 def test_garbage_in_redis_is_refused(machines: TwoMachines) -> None:
@@ -334,7 +328,7 @@ def test_garbage_in_redis_is_refused(machines: TwoMachines) -> None:
     redis("HSET", names[0], "v", "\x01" + "x" * 237)
     machines.kill(0)
     assert machines.small_file_s() < 3.0
-    until(lambda: "what lies in Redis is not a node's" in machines.log(1))
+    wait_until(lambda: "what lies in Redis is not a node's" in machines.log(1))
     assert "a client of another node" not in machines.log(1)
     # What is no hash at all hurts nobody either.
     for name in redis("KEYS", "*").split():

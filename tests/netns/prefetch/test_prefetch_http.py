@@ -1,12 +1,12 @@
 """HTTP ahead of time from a real nginx: ranges go on over another network, versions are told apart."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.prefetch.blocking import BlockingPrefetcher
 from cedos.prefetch.http import Body, HttpFetcher
@@ -25,14 +25,6 @@ def prefetcher(wires: Any, nginx: Path) -> Iterator[BlockingPrefetcher]:
         yield mine
 
 
-def until(true: Callable[[], Any]) -> None:
-    for _ in range(1000):
-        if true():
-            return
-        time.sleep(0.01)
-    pytest.fail("it did not happen")
-
-
 def statuses(wires: Any) -> list[str]:
     return [
         line.split('"')[2].split()[0]
@@ -45,7 +37,7 @@ def test_it_comes_over_the_network_that_was_chosen(
 ) -> None:
     wires.up["wlan0"] = False  # of which only the prefetcher knows: the host would still use it
     future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/file"), size=len(CONTENT))
-    until(lambda: future.ready)
+    wait_until(lambda: future.ready)
     assert wires.counted("lte0") > len(CONTENT)
     assert wires.counted("wlan0") < 10_000
     body = future.get()
@@ -57,9 +49,9 @@ def test_a_lost_network_costs_only_what_was_on_its_way(
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    until(lambda: fetcher._part.size > 300_000)
+    wait_until(lambda: fetcher._part.size > 300_000)
     wires.lose("wlan0")
-    until(lambda: future.ready)
+    wait_until(lambda: future.ready)
     assert future.get().content == CONTENT
     assert len(CONTENT) - 200_000 > wires.counted("lte0") > 500_000
     assert statuses(wires)[-1] == "206"
@@ -70,12 +62,12 @@ def test_another_version_is_not_glued_to_the_first(
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    until(lambda: fetcher._part.size > 300_000)
+    wait_until(lambda: fetcher._part.size > 300_000)
     new = os.urandom(1_500_000)
     (nginx / "new").write_bytes(new)
     (nginx / "new").replace(nginx / "file")
     wires.lose("wlan0")
-    until(lambda: future.ready)
+    wait_until(lambda: future.ready)
     assert future.get().content == new
     assert statuses(wires)[-1] == "200"
 
@@ -86,9 +78,9 @@ def test_servers_without_validators_or_ranges_send_it_anew(
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/{where}/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    until(lambda: fetcher._part.size > 300_000)
+    wait_until(lambda: fetcher._part.size > 300_000)
     wires.lose("wlan0")
-    until(lambda: future.ready)
+    wait_until(lambda: future.ready)
     assert future.get().content == CONTENT
 
 
@@ -97,7 +89,7 @@ def test_somebody_who_waits_gets_it_though_the_network_went(
 ) -> None:
     fetcher = HttpFetcher(f"http://{SERVER}/slow/file")
     future = prefetcher.prefetch(fetcher, size=len(CONTENT))
-    until(lambda: fetcher._part.size > 300_000)
+    wait_until(lambda: fetcher._part.size > 300_000)
     wires.client.ip("link", "set", "wlan0", "down")
     wires.up["wlan0"] = False
     assert future.get(timeout_s=20).content == CONTENT
@@ -108,9 +100,9 @@ def test_files_appear_when_they_are_complete(
 ) -> None:
     into = tmp_path / "file.bin"
     future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/slow/file", into=into))
-    until((tmp_path / ".file.bin.part").exists)
+    wait_until((tmp_path / ".file.bin.part").exists)
     assert not into.exists()
-    until(lambda: future.ready)
+    wait_until(lambda: future.ready)
     assert future.get().content == into
     assert into.read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]

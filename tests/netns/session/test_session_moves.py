@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos import session
 from cedos.errors import SessionError, SessionRefusedError
@@ -36,12 +37,6 @@ async def round_trip(connection: session.Connection, data: bytes = b"hello") -> 
 
 def networks(connection: session.Connection) -> set[str]:
     return {path.network for path in connection.paths() if not path.stalled}
-
-
-async def until(wanted: Any, seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not wanted():
-            await asyncio.sleep(0.005)
 
 
 def test_every_network_is_used_and_bound(world: Any) -> None:

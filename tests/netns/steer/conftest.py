@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.model import Network, NetworkKind
 from emu.testbed.kernel import forget_black_holes
@@ -29,14 +29,6 @@ ADDRESS = {
     ("wlan0", 6): "2001:db8:43::2",
     ("lte0", 6): "2001:db8:44::2",
 }
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Waits until something is so."""
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 @dataclass

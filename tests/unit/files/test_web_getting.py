@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from doubles.odd_web_server import AUDIO, OddWebServer
+from kit.odd_web_server import AUDIO, OddWebServer
 
 from cedos.errors import TransferError, WebError
 from cedos.files import web_getting

@@ -4,10 +4,10 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from kit.bus import PlayedBus
 
 from cedos.files.wifi_search import EVERY_S, WifiSearch
 from cedos.monitor.providers import screen, wifi_scan
-from tests.doubles.bus import PlayedBus
 
 DEVICES = ["/radio", "/cable"]
 SEAT = "/org/freedesktop/login1/seat/seat0"

@@ -1,7 +1,7 @@
 import struct
 
 import pytest
-from doubles.classic_bpf import run_bpf
+from kit.classic_bpf import run_bpf
 
 from cedos.kernel.bpf.classic_assembly import Assembler
 

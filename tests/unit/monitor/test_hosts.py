@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.bus import PlayedBus
 
 from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.providers import battery, cellular, wifi
-from tests.doubles.bus import PlayedBus
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from doubles.classic_bpf import run_bpf
+from kit.classic_bpf import run_bpf
 
 from cedos.model import Direction, FlowKey, SizeEstimate
 from cedos.profiler.frame import CapturedPacket

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.session.sockets import flow_table
 
@@ -49,12 +50,6 @@ async def said(ends: Ends, port: int) -> None:
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), 20) == b""
     writer.close()
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 async def test_one_without_connections_sleeps_and_goes_on(sleeping: Ends) -> None:

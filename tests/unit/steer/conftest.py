@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
-from doubles.steer_kernel import MemoryKernel
+from kit.steer_kernel import MemoryKernel
 
 from cedos.kernel.mptcp_netlink import MptcpEvent, MptcpEventKind
 from cedos.kernel.policy_routing import LOOPBACK_INDEX

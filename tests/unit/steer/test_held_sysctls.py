@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from doubles.steer_kernel import MemoryKernel
+from kit.steer_kernel import MemoryKernel
 
 from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.journal.records import FILTER, SysctlRecord

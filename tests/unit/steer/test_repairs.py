@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from doubles.steer_kernel import MemoryKernel
+from kit.steer_kernel import MemoryKernel
+from kit.waiting import until
 
 from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.packet_filter import PacketFilter
@@ -45,12 +46,6 @@ async def repaired() -> AsyncIterator[Repaired]:
     yield made
     running.cancel()
     made.filter.close()
-
-
-async def until(condition: Any, timeout_s: float = 3.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_what_is_told_of_is_put_back(repaired: Repaired) -> None:

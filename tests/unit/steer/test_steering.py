@@ -6,6 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
+from kit.waiting import until
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.kernel.mptcp_netlink import (
@@ -24,14 +25,6 @@ pytestmark = pytest.mark.anyio
 
 def single(name: str) -> Strategy:
     return Strategy(StrategyKind.SINGLE, (name,))
-
-
-async def until(condition) -> None:
-    for _ in range(300):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 @pytest.fixture

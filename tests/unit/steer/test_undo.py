@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from doubles.steer_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.steer_kernel import MemoryKernel
 
 from cedos.errors import PrivilegeError
 from cedos.kernel.policy_routing import SeenRoute

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from doubles.odd_web_server import OddWebServer, feed_of
+from kit.odd_web_server import OddWebServer, feed_of
 
 from cedos.commands.sessions import pod
 from cedos.files.podcasts import retries

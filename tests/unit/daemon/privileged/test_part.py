@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.steer_kernel import MemoryKernel
 
 from cedos.daemon.privileged import part as module
 from cedos.daemon.privileged import wire
@@ -27,7 +28,6 @@ from cedos.steer.journal.records import FILTER, RESCUE, ROUTING, HostRecord, Rec
 from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
-from tests.doubles.steer_kernel import MemoryKernel
 
 RULE = Rule(4, Preference.DEFAULT, TABLE_BASE + 3)
 ROUTE = Route(TABLE_BASE + 3, ip_network("0.0.0.0/0"), 3, ip_address("192.0.2.1"))

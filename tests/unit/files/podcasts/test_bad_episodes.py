@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from doubles.odd_web_server import AUDIO, OddWebServer
+from kit.odd_web_server import AUDIO, OddWebServer
 
 from cedos.files import web_getting
 from cedos.files.podcasts import leading_networks, retries

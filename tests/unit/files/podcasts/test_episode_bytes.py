@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from doubles.odd_web_server import AUDIO, OddWebServer
+from kit.odd_web_server import AUDIO, OddWebServer
 
 from cedos.commands.sessions import pod
 from cedos.files.part_note import NotedBytes

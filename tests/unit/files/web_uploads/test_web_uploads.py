@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.errors import TransferError
 from cedos.files.messages import PutAnswer, PutRequest, pack, read
@@ -17,13 +18,6 @@ pytestmark = pytest.mark.anyio
 
 Uploading = Any
 REFUSED = b"HTTP/1.1 413 Too Large\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\n2 MB!\n"
-
-
-async def until(true: Any) -> None:
-    deadline_s = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.01)
 
 
 def disk(uploading: Uploading) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
-from doubles.monitor import played_pinger
+from kit.monitor import played_pinger
 
 from cedos.errors import PrivilegeError
 from cedos.model import Address, Direction, Network, NetworkKind

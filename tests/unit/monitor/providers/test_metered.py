@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from kit.bus import PlayedBus
 
 from cedos.kernel.interface_kind import MeteredWord
 from cedos.kernel.netlink import attribute
 from cedos.monitor.providers import access_points, metered
 from cedos.monitor.providers.access_points import ScanList
 from cedos.monitor.providers.metered import HostMetered, parse_device
-from tests.doubles.bus import PlayedBus
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from doubles.monitor import PlayedProvider
+from kit.monitor import PlayedProvider
 
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.context import ContextKeeper

@@ -7,6 +7,7 @@ import pytest
 from dbus_fast import Variant
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.waiting import until
 
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.providers.screen import Screen, parse_seat, parse_session
@@ -33,12 +34,6 @@ def test_what_the_hints_say() -> None:
 def test_nonsense_is_nothing_known(properties: dict[str, Any]) -> None:
     assert parse_seat(properties) is None
     assert parse_session(properties) in (None, True, False)
-
-
-async def until(condition: Any, limit_s: float = 5.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_idle_locked_and_another_session(address: str, make_service: Any) -> None:

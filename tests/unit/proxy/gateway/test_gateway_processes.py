@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from doubles.redis_server import RedisServer
+from kit.redis_server import RedisServer
 
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.invited_clients import InvitedClients

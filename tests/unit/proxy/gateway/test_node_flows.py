@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from doubles.redis_server import RedisServer
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.redis_server import RedisServer
 from redis.asyncio.client import Pipeline
 
 from cedos.errors import ConfigError

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from doubles.redis_server import RedisServer
+from kit.redis_server import RedisServer
 
 from cedos.kernel import tcp_info
 from cedos.proxy.gateway.nodes import node_door, node_flows, passed_connections

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from doubles.redis_server import RedisServer
+from kit.redis_server import RedisServer
 from structlog.testing import capture_logs
 
 from cedos.proxy.gateway.nodes.redis_link import RedisLink

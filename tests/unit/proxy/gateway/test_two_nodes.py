@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles.redis_server import RedisServer
+from kit.redis_server import RedisServer
 
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.gateway.nodes import node_flows

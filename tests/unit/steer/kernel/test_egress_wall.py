@@ -1,7 +1,7 @@
 """What a barred interface still sends: as the packet filter before it, nothing of a program's."""
 
 import pytest
-from doubles.classic_bpf import run_bpf
+from kit.classic_bpf import run_bpf
 
 from cedos.steer.kernel.egress_wall import program
 from cedos.steer.kernel.traffic_control import DROP, PASS

@@ -5,9 +5,9 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
-from doubles.steer_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.steer_kernel import MemoryKernel
 
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
 from cedos.steer.routing.plan import (

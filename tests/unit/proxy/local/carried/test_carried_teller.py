@@ -1,12 +1,12 @@
 """The proxy tells the daemon each second; without one it goes on."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from kit.waiting import until
 
 from cedos.api.carried import MOST_TOLD, CarriedReport
 from cedos.errors import DaemonUnreachableError
@@ -58,12 +58,6 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
         monkeypatch.setattr(carried_teller, name, 0.02)
     monkeypatch.setattr(carried_teller, "_ABSENT_S", 0.2)
     return daemon
-
-
-async def until(happens: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not happens():
-            await asyncio.sleep(0.01)
 
 
 async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from kit.waiting import until
 
 from cedos import session
 from cedos.session.protocol.channel.channel import resume
@@ -13,13 +14,6 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.messages import MessageKind
 from cedos.session.protocol.handshake.outcome import ConnectionKind
-
-
-async def until(wanted: object, seconds: float = 20) -> None:
-    assert callable(wanted)
-    async with asyncio.timeout(seconds):
-        while not wanted():
-            await asyncio.sleep(0.01)
 
 
 def test_it_takes_no_living_flow_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
