@@ -6,13 +6,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from cedos.daemon.lookups import failover as module
 from cedos.daemon.lookups.failover import LookupFailover, is_local
 from cedos.model import Address, FlowKey, Network, NetworkKind
 from cedos.monitor.dns import message as dns
 from cedos.profiler.frame import CapturedPacket
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 HERE, RESOLVER = ip_address("192.168.43.2"), ip_address("192.168.43.1")
 WLAN0 = Network(
@@ -46,6 +45,7 @@ class World:
             lies=self.liars.__contains__,
             doubt=lambda network: self.doubted.append(network.name),
             heard=lambda network, resolver: self.heard.append((network, resolver)),
+            clock=asyncio.get_running_loop().time,
         )
 
     async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes | None:
@@ -65,15 +65,13 @@ class World:
 
 
 @pytest.fixture
-async def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(module, "_APART_S", 0.05)
+async def world() -> World:
     return World()
 
 
 async def test_an_answer_in_time_costs_nothing(world: World) -> None:
     world.answer(world.ask())
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert (world.asked, world.delivered, world.failover.problems) == ([], [], [])
 
 
@@ -90,9 +88,9 @@ async def test_who_answers_is_told_but_where_a_network_lies(world: World) -> Non
 
 async def test_silence_is_answered_over_another_network(world: World) -> None:
     question = world.ask()
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.12)
     assert not world.asked
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert world.asked == [("lte0", ip_address("192.168.44.1"))]
     assert world.delivered == [(KEY, answer_to(question))]
     (problem,) = world.failover.problems
@@ -101,25 +99,25 @@ async def test_silence_is_answered_over_another_network(world: World) -> None:
 
 async def test_what_a_silent_resolver_is_asked_is_asked_elsewhere_at_once(world: World) -> None:
     world.ask()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     world.ask(number=8)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.12)
     assert len(world.delivered) == 2
     # It speaks again: then it is trusted again.
     late = world.ask(number=9)
     world.answer(late)
     assert world.failover.problems == []
     world.answer(world.ask(number=10))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert len(world.delivered) == 2
 
 
 async def test_of_two_answers_the_first_counts(world: World) -> None:
     question = world.ask()
     world.answers["lte0"] = answer_to(question)
-    await asyncio.sleep(0.051)
+    await asyncio.sleep(0.306)
     world.answer(question)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert len(world.delivered) <= 1
 
 
@@ -128,7 +126,7 @@ async def test_of_two_answers_the_first_counts(world: World) -> None:
 )
 async def test_names_of_a_local_network_are_left_alone(world: World, name: str) -> None:
     world.ask(name)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert world.asked == []
     assert is_local(name)
 
@@ -138,22 +136,19 @@ async def test_only_an_answer_with_the_name_is_handed_over(world: World, code: i
     question = dns.question(7, "example.org")
     world.answers["lte0"] = answer_to(question, code)
     world.ask()
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.9)
     assert world.asked
     assert (world.delivered, world.failover.problems) == ([], [])
 
 
-async def test_a_name_that_nobody_has_leaves_nobody_waiting(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_that_nobody_has_leaves_nobody_waiting(world: World) -> None:
     """systemd-resolved asked for two minutes. That it cannot be told now is kept for seconds only."""
-    monkeypatch.setattr(module, "_REFUSED_S", 0.2)
     question = dns.question(7, "nothere.example")
     world.answers["lte0"] = answer_to(question, 3)
     world.ask("nothere.example")
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(1.5)
     assert world.delivered == [], "its own resolver may be slow"
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
     ((key, payload),) = world.delivered
     reply = dns.parse(payload)
     assert key == KEY
@@ -163,18 +158,18 @@ async def test_a_name_that_nobody_has_leaves_nobody_waiting(
     # Once it is known to be silent, it takes no longer than an answer may.
     world.answers["lte0"] = None
     world.ask("there.example", number=3)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
     assert len(world.failover.problems) == 1
     world.delivered.pop()
     world.answers["lte0"] = answer_to(dns.question(8, "nothere.example"), 3)
     world.ask("nothere.example", number=8)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
     assert len(world.delivered) == 2
     # Its own answer, if it comes, is the right one.
     world.answers["lte0"] = answer_to(dns.question(9, "home.example"), 3)
     asked = world.ask("home.example", number=9)
     world.answer(asked)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(3)
     assert len(world.delivered) == 2
     assert world.failover.problems == []
 
@@ -190,34 +185,34 @@ async def test_of_a_name_that_is_there_refusals_are_believed(
 
     async def ask(network: Network, resolver: Address, question: bytes) -> bytes:
         refused = question == ipv6
-        await asyncio.sleep(0.02 * (refused is not refused_first))
+        await asyncio.sleep(0.12 * (refused is not refused_first))
         return answer_to(question, 5 if refused else 0)
 
     monkeypatch.setattr(world.failover, "_ask", ask)
     for number, question in enumerate((ipv4, ipv6)):
         key = replace(KEY, local_port=KEY.local_port + number * apart)
         world.failover.observe(CapturedPacket(key, True, question, interface="wlan0"))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(1.2)
     assert sorted(payload[1] for _, payload in world.delivered) == [1, 2]
 
 
 async def test_an_answer_to_something_else_is_none(world: World) -> None:
     world.answers["lte0"] = answer_to(dns.question(7, "evil.example"))
     world.ask()
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.9)
     assert world.delivered == []
 
 
 async def test_nobody_else_can_be_asked(world: World) -> None:
     world.liars.add("lte0")
     world.ask()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     world.liars.clear()
     world.networks = [WLAN0, replace(LTE0, up=False)]
     world.ask(number=8)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     world.ask(number=9, interface="tun0")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert world.asked == []
 
 
@@ -226,7 +221,7 @@ async def test_a_flood_of_questions_is_bounded(world: World) -> None:
     for number in range(3000):
         world.ask(number=number)
     assert len(world.failover._lookups) <= 256
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert len(world.asked) <= 64 + 20
     world.failover.close()
 
@@ -236,16 +231,16 @@ async def test_a_resolver_that_another_one_is_quicker_than_is_silent_until_it_is
 ) -> None:
     """After one lost question all look-ups went over the phone for ever."""
     world.ask()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert len(world.failover.problems) == 1
     question = world.ask(number=8)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.12)
     assert len(world.delivered) == 2, "it is asked elsewhere at once, and that was quicker"
     assert world.doubted == ["wlan0"], "once, and not with each question"
     world.answer(question)
     assert world.failover.problems == []
     world.ask(number=9)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.12)
     assert len(world.delivered) == 2, "and is waited for again"
 
 
@@ -254,25 +249,24 @@ async def test_whom_one_program_asks_in_vain_is_nobody_elses_matter(world: World
     stray = replace(KEY, remote=ip_address("192.0.2.99"))
     question = dns.question(7, "example.org")
     world.failover.observe(CapturedPacket(stray, True, question, interface="wlan0"))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert [key for key, _ in world.delivered] == [stray]
     assert world.failover.problems == []
     world.ask(number=8)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.12)
     assert len(world.delivered) == 1
 
 
 async def test_refusals_are_believed_of_a_name_only_while_its_resolver_is_silent(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(module, "_REFUSED_S", 0.3)
     question = world.ask()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert len(world.delivered) == 1
     world.answer(world.ask(number=8))
     world.answers["lte0"] = answer_to(dns.question(9, "example.org"), 3)
     world.ask(number=9)
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.9)
     assert len(world.delivered) == 1, (question, world.delivered)
 
 
@@ -280,8 +274,8 @@ async def test_many_unknown_names_keep_nobody_else_from_being_answered(world: Wo
     for number in range(70):
         world.answers["lte0"] = answer_to(dns.question(number, "nothere.example"), 3)
         world.ask("nothere.example", number=number)
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.2)
+        await asyncio.sleep(0.006)
+    await asyncio.sleep(1.2)
     assert not world.failover._repeating
     world.failover.close()
 
@@ -294,12 +288,12 @@ async def test_a_public_resolver_is_asked_over_the_other_network_too(world: Worl
     key = replace(KEY, remote=public)
     question = dns.question(7, "example.org")
     world.failover.observe(CapturedPacket(key, True, question, interface="wlan0"))
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.9)
     assert world.asked == [("lte0", public), ("lte0", LTE0.gateways[0])]
     assert world.doubted == ["wlan0"]
     # One of the silent network's own is none of the other's.
     world.ask(number=8)
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.9)
     assert world.asked[2:] == [("lte0", LTE0.gateways[0])]
     world.failover.close()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -71,13 +70,6 @@ class Desk:
         for server in ("198.51.100.1", "198.51.100.2"):
             watch._unanswered.rescued(self.wifi.name, ip_address(server), time.monotonic() - 1.0)
         watch.unanswered(self.wifi.name)
-
-    @staticmethod
-    async def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
-        """Waits for a condition."""
-        async with asyncio.timeout(limit_s):
-            while not condition():
-                await asyncio.sleep(0.005)
 
 
 @pytest.fixture

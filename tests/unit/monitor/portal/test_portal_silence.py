@@ -5,12 +5,12 @@ import time
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
-from cedos.monitor.portal import watch as portal_watch
 from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
 from cedos.monitor.portal.watch import PortalWatch
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 FREE = PortalFinding(PortalVerdict.FREE, "well")
 SILENT = PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
@@ -22,14 +22,14 @@ async def test_silence_counts_where_the_page_answers_another_network(desk: Any) 
     watch = PortalWatch(told, check=told.check, rtt_s=rtts.get)
     desk.run(watch)
     watch.networks_changed([desk.lte])
-    await desk.until(lambda: told.values == [("phone", 0.0)])
+    await until(lambda: told.values == [("phone", 0.0)])
     watch.networks_changed([desk.lte, desk.wifi])
-    await desk.until(lambda: ("home", 1.0) in told.values)
+    await until(lambda: ("home", 1.0) in told.values)
     # One that answers no ping is dead anyway; nobody calls it captive.
     rtts.clear()
     told.values.clear()
     watch.recheck("home")
-    await desk.until(lambda: len(told.checks) == 3)
+    await until(lambda: len(told.checks) == 3)
     assert told.values == []
 
 
@@ -43,11 +43,11 @@ async def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(
     watch = PortalWatch(told, check=told.check, rtt_s=lambda _name: 0.03)
     desk.run(watch)
     watch.networks_changed([desk.lte, desk.wifi])
-    await desk.until(lambda: len(told.checks) == 2)
+    await until(lambda: len(told.checks) == 2)
     watch.networks_changed([desk.lte])
     told.answers["home"] = guess
     watch.networks_changed([desk.lte, desk.wifi])
-    await desk.until(lambda: len(told.checks) == 3)
+    await until(lambda: len(told.checks) == 3)
     await asyncio.sleep(0.02)
     assert (("home", 1.0) in told.values) == answered_before
 
@@ -63,7 +63,7 @@ async def test_unanswered_connections_are_checked(desk: Any) -> None:
     watch.observe_flows(stuck)
     await asyncio.sleep(0.95)
     watch.observe_flows(stuck)
-    await desk.until(lambda: told.values == [("home", 1.0)])
+    await until(lambda: told.values == [("home", 1.0)])
     assert told.asked == ["home"]
     (problem,) = watch.problems
     assert "none of 3 servers" in problem
@@ -80,7 +80,7 @@ async def test_so_are_rescued_ones(desk: Any) -> None:
         assert told.values == []
         watch.rescued(desk.flow(desk.wifi, server).key)
         await asyncio.sleep(0.05)
-    await desk.until(lambda: told.values == [("home", 1.0)])
+    await until(lambda: told.values == [("home", 1.0)])
     assert time.monotonic() - began_s < 1.5, (
         "the check waits for the second, and not for the next one"
     )
@@ -98,13 +98,13 @@ async def test_an_outage_is_no_portal_once_a_ping_is_answered(desk: Any) -> None
     watch.pinged("home")
     await asyncio.sleep(0.01)
     desk.nobody_answers(watch)
-    await desk.until(lambda: told.values == [("home", 1.0)])
+    await until(lambda: told.values == [("home", 1.0)])
     watch.pinged("home")
     assert told.values[1:] == [("home", 0.0)]
     # A portal that lets pings through is one all the same.
     waiting = False
     desk.nobody_answers(watch)
-    await desk.until(lambda: len(told.values) == 3)
+    await until(lambda: len(told.values) == 3)
     watch.pinged("home")
     assert told.values[2:] == [("home", 1.0)]
 
@@ -118,7 +118,7 @@ async def test_pings_that_are_lost_only_later_show_an_outage_too(desk: Any) -> N
     watch.networks_changed([desk.wifi])
     await asyncio.sleep(0.01)
     desk.nobody_answers(watch)
-    await desk.until(lambda: told.values == [("home", 1.0)])
+    await until(lambda: told.values == [("home", 1.0)])
     watch.carried("home", 1000)
     watch.pinged("home")
     assert told.values == [("home", 1.0)]
@@ -128,11 +128,7 @@ async def test_pings_that_are_lost_only_later_show_an_outage_too(desk: Any) -> N
     assert told.values == [("home", 1.0), ("home", 0.0)]
 
 
-async def test_that_nobody_answers_is_believed_for_longer_each_time(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.05)
-    monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.15)
+async def test_that_nobody_answers_is_believed_for_longer_each_time(desk: Any) -> None:
     told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway)
     desk.run(watch)
@@ -141,25 +137,18 @@ async def test_that_nobody_answers_is_believed_for_longer_each_time(
 
     async def believed_s() -> float:
         desk.nobody_answers(watch)
-        await desk.until(lambda: told.values[-1:] == [("home", 1.0)])
+        await until(lambda: told.values[-1:] == [("home", 1.0)])
         began_s = time.monotonic()
-        await desk.until(lambda: told.values[-1] == ("home", 0.0))
+        await until(lambda: told.values[-1] == ("home", 0.0), 60.0)
         return time.monotonic() - began_s
 
-    assert 0.04 <= await believed_s() < 0.09
-    # Nobody was answered meanwhile: it is the same silence.
-    assert 0.09 <= await believed_s() < 0.14
-    for _ in range(2):
-        assert 0.14 <= await believed_s() < 0.19, "not twice as long for ever"
+    # No server answers meanwhile: it is the same silence.
+    assert [round(await believed_s()) for _ in range(5)] == [5, 10, 20, 30, 30]
     watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])
-    assert 0.04 <= await believed_s() < 0.09, "it has carried something since"
-    assert 0.09 <= await believed_s() < 0.14
+    assert [round(await believed_s()) for _ in range(2)] == [5, 10], "it has carried something"
 
 
-async def test_an_answered_ping_makes_the_next_silence_a_new_one(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.05)
+async def test_an_answered_ping_makes_the_next_silence_a_new_one(desk: Any) -> None:
     told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway, pings_wait=lambda network: True)
     desk.run(watch)
@@ -167,38 +156,34 @@ async def test_an_answered_ping_makes_the_next_silence_a_new_one(
     await asyncio.sleep(0.01)
     for _ in range(2):
         desk.nobody_answers(watch)
-        await desk.until(lambda: told.values[-1:] == [("home", 1.0)])
+        await until(lambda: told.values[-1:] == [("home", 1.0)])
         watch.pinged("home")
         assert told.values[-1] == ("home", 0.0)
     desk.nobody_answers(watch)
-    await desk.until(lambda: told.values[-1] == ("home", 1.0))
+    await until(lambda: told.values[-1] == ("home", 1.0))
     began_s = time.monotonic()
-    await desk.until(lambda: told.values[-1] == ("home", 0.0))
-    assert 0.04 <= time.monotonic() - began_s < 0.09
+    await until(lambda: told.values[-1] == ("home", 0.0))
+    assert round(time.monotonic() - began_s) == 5
 
 
-async def test_a_silent_page_stays_one_until_it_answers(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_page_stays_one_until_it_answers(desk: Any) -> None:
     """Where another network vouches for the page; and what waits for an answer may get it."""
-    monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.02)
-    monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.1)
     told = desk.listen({"home": SILENT, "phone": FREE})
     watch = PortalWatch(
         told, check=told.check, rtt_s=lambda name: 0.03, pings_wait=lambda network: True
     )
     desk.run(watch)
     watch.networks_changed([desk.lte])
-    await desk.until(lambda: told.values == [("phone", 0.0)])
+    await until(lambda: told.values == [("phone", 0.0)])
     watch.networks_changed([desk.lte, desk.wifi])
-    await desk.until(lambda: told.values.count(("home", 1.0)) == 3)
+    await until(lambda: told.values.count(("home", 1.0)) == 3, 60.0)
     assert ("home", 0.0) not in told.values
     watch.pinged("home")
     assert told.values[-1] == ("home", 0.0), "it was an outage"
     watch.recheck("home")
-    await desk.until(lambda: told.values[-1] == ("home", 1.0))
+    await until(lambda: told.values[-1] == ("home", 1.0))
     told.answers["home"] = FREE
-    await desk.until(lambda: told.values[-1] == ("home", 0.0))
+    await until(lambda: told.values[-1] == ("home", 0.0), 60.0)
 
 
 async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(desk: Any) -> None:
@@ -206,6 +191,6 @@ async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(desk: Any) -
     watch = PortalWatch(told, check=told.check, pings_wait=lambda network: True)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await desk.until(lambda: told.values == [("home", 1.0)])
+    await until(lambda: told.values == [("home", 1.0)])
     watch.pinged("home")
     assert told.values == [("home", 1.0)]
