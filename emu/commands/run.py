@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from emu.lab.runs.scenario import Scenario
     from emu.places.places import Places
 
-_DEMO = Path(__file__).parents[1] / "experiments" / "walk_away.toml"
-_QUICK_S = 9.0
+_DEMO = Path(__file__).parents[1] / "experiments" / "demo.toml"
+_DEMO_STARTS_S = {"sbu7-1": 41.0, "walk-away-s7": 30.0}
+"""The place of the demo in the real and in the synthetic collection, and where its quick part begins."""
+_QUICK_S = 10.0
 
 
 @click.command(
@@ -66,15 +68,15 @@ def command(
     force: bool,
     json_file: Path | None,
 ) -> None:
-    """Runs an experiment: every policy on the same place from the same instant.
+    """Run an experiment: every policy on the same place from the same instant.
 
-    A scenario with `places` runs at each of them, a run folder each, and says what they say together.
+    A scenario with `places` runs at each of them. Each has a run folder, and a table compares them.
 
-    A file that names an `analysis` instead computes the numbers of a paper's table or figure from a data
-    set or, without a clock, from places, and prints them as JSON; the notebooks draw them. Of the options
-    only --places, --out, --force and --json then have a meaning.
+    A file that names an `analysis` computes the numbers of a paper's table or figure from a data set or,
+    without a clock, from places, and prints them as JSON; the notebooks draw them. Only the options
+    --places, --out, --force and --json apply to it.
 
-    Without a scenario it is the demo: a laptop with two tethered phones walks away from its Wi-Fi,
+    Without a scenario it runs the demo: a laptop with two tethered phones walks away from its Wi-Fi,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
@@ -106,10 +108,14 @@ def command(
     known = places.load(places.default_directory(directory))
     for problem in known.broken.values():
         click.echo(f"left out: {problem}", err=True)
+    if scenario_file is None and place is None:
+        place = next((name for name in _DEMO_STARTS_S if name in known), None)
+        if quick and start_s is None and duration_s is None and place is not None:
+            start_s = _DEMO_STARTS_S[place]
     given = {
         "place": place,
         "policies": policy_names or None,
-        "duration_s": _QUICK_S if quick and duration_s is None else duration_s,
+        "duration_s": duration_s if duration_s is not None else _QUICK_S if quick else None,
         "start_s": start_s,
         "seed": seed,
         "repeats": repeats,
@@ -134,7 +140,8 @@ def command(
         f"place {resolved.place} of {known.directory}"
         f" ({known[resolved.place].origin}),"
         f" {resolved.duration_s:g} s from second {resolved.start_s:g},"
-        f" {len(resolved.policies)} polic{'y' if len(resolved.policies) == 1 else 'ies'}",
+        f" {len(resolved.policies)} polic{'y' if len(resolved.policies) == 1 else 'ies'};"
+        f" about {_span(experiment.expected_s(resolved))}",
         err=True,
     )
     with bar(resolved.name) as progress:
@@ -145,6 +152,10 @@ def command(
     page = report.write([target])
     click.echo(f"run folder: {target}")
     click.echo(f"page:       {page}")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 180 else f"{seconds / 60:.0f} min"
 
 
 def _series(

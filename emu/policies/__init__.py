@@ -18,14 +18,14 @@ def names() -> list[str]:
 
 
 def unknown(name: str) -> str:
-    """What is said of a policy that does not exist."""
+    """Return the message about a policy that does not exist."""
     close = difflib.get_close_matches(name, names(), n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names())}"
     return f"no policy is called {name!r}; {hint}"
 
 
 def make(name: str) -> Policy:
-    """A new policy of that name; ConfigError lists the names there are."""
+    """Make a policy by its name; ConfigError lists the names that exist."""
     if name not in names():
         raise ConfigError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
@@ -33,8 +33,17 @@ def make(name: str) -> Policy:
     return policy
 
 
+def title(name: str) -> str:
+    """Return a policy's name for people, which its class has as `title`; else `name` itself."""
+    if name not in names():
+        return name
+    # A variant inherits the policy that it varies, but not the title of that policy.
+    found: str = vars(type(make(name))).get("title", name)
+    return found
+
+
 def wrong_settings(name: str, settings: Mapping[str, object]) -> dict[str, str]:
-    """What is wrong in a scenario's `[policy.NAME]`, by key; "" stands for the table itself."""
+    """Return the mistakes in a scenario's `[policy.NAME]`, by key; "" stands for the table itself."""
     judge = getattr(make(name), "wrong_settings", None)
     if judge is not None:
         found: dict[str, str] = judge(settings)

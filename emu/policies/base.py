@@ -1,4 +1,4 @@
-"""What a policy is: how the emulated laptop's networks are chosen during a run.
+"""Policies: ways to choose the emulated laptop's networks during a run.
 
 One file in this folder is one policy. It defines a class with the three members of `Policy` and a
 module attribute `policy` that makes one; its name is then known to scenarios and to `--policy`.
@@ -15,7 +15,7 @@ from emu.testbed.phones import Laptop
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a policy may use: the laptop, the place replayed to it, and where to leave its logs.
+    """The things that a policy may use: the laptop, the place replayed to it, a folder for its logs.
 
     `replay_at_s` is the monotonic instant at which the replay stood at the place's `offset_s`.
     `seed` is that of the repeat, `settings` are the scenario's `[policy.NAME]` table. A policy may add to
@@ -33,10 +33,10 @@ class Stage:
 
 
 class Policy(Protocol):
-    """How networks are chosen, from `start` to `stop`; the testbed does the rest.
+    """A way to choose networks, from `start` to `stop`; the testbed does the rest.
 
-    One that reads `Stage.settings` also has a method `wrong_settings` (see `policies.wrong_settings`);
-    any other is given none.
+    A policy that reads `Stage.settings` also has a method `wrong_settings` (see the function of that
+    name); any other is given none. An attribute `title` is its name in tables and pictures.
     """
 
     name: str

@@ -1,4 +1,8 @@
-"""cedos itself: the daemon, as a user would start it, inside the emulated laptop."""
+"""cedos itself: the daemon with its shipped settings, inside the emulated laptop.
+
+The testbed tells the daemon only which interfaces there are, which of them is metered and whom to ping.
+All that the daemon knows of the place's rates comes from its own pings, flows and counters.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +23,7 @@ _START_TIMEOUT_S = 10.0
 
 class Cedos:
     name = "cedos"
+    title = "cedos"
 
     def __init__(self) -> None:
         self._daemon: Daemon | None = None
@@ -34,7 +39,7 @@ class Cedos:
         )
 
     def wrong_settings(self, settings: Mapping[str, object]) -> dict[str, str]:
-        """Each key is a section of the daemon's configuration: what is no table would be nobody's."""
+        """Refuse keys that are no sections of the daemon's configuration."""
         table = f"[policy.{self.name}"
         sections = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}
         found = {}
@@ -57,45 +62,31 @@ class Cedos:
 
 
 def configuration(stage: Stage) -> str:
-    """The daemon's configuration for a stage: its networks, its indicators, the server to ping.
+    """Return the daemon's configuration for a stage: its networks and the server to ping.
 
-    The scenario's `[policy.cedos]` table overrides it, key by key within each section.
+    The scenario's `[policy.NAME]` table overrides it, key by key within each section.
     """
-    networks = stage.place.networks
     sections: dict[str, Any] = {
         "networks": {
             INTERFACES[NetworkKind(name)]: {"kind": name, "metered": name == "cellular"}
-            for name in networks
+            for name in stage.place.networks
         },
         "probes": {
             "target": SERVER,
             "dns": False,
             "portal_url": PORTAL_URL,
         },
-        "providers": {
-            "host": False,
-            "started_at_s": stage.replay_at_s,
-            "series": {
-                INTERFACES[NetworkKind(name)]: str(network.series_path.absolute())
-                for name, network in networks.items()
-                if network.series_path is not None
-            },
-            "offset_s": {
-                INTERFACES[NetworkKind(name)]: stage.offset_s % network.down.period_s
-                for name, network in networks.items()
-                if network.series_path is not None
-            },
-        },
+        "providers": {"host": False},
         "log": {"level": "info", "format": "json"},
     }
     for section, values in stage.settings.items():
-        assert isinstance(values, dict), section  # as `wrong_settings` has seen to
+        assert isinstance(values, dict), section  # `wrong_settings` has refused all others
         sections[section] = sections.get(section, {}) | values
     return msgspec.toml.encode(sections).decode()
 
 
 def with_settings(stage: Stage, section: str, values: Mapping[str, object]) -> Stage:
-    """The stage of a variant: what makes it one stands over what the scenario sets."""
+    """Return the stage of a variant, whose own settings override those of the scenario."""
     given = stage.settings.get(section)
     merged = {**(given if isinstance(given, dict) else {}), **values}
     return replace(stage, settings={**stage.settings, section: merged})

@@ -1,17 +1,18 @@
-"""cedos with a gateway: any program's connections, MPTCP or not, over one session that survives.
+"""cedos with a gateway: all connections of unmodified programs share one session that survives.
 
-The daemon is told nothing of the place (`cedos_blind`); programs are told of the proxy.
+Programs reach the local proxy through the usual environment variables.
 """
 
 from contextlib import ExitStack
 
 from emu.policies.base import Stage
-from emu.policies.cedos_blind import CedosBlind
+from emu.policies.cedos import Cedos
 from emu.testbed.programs.gateway import Gatewayed
 
 
-class CedosGateway(CedosBlind):
+class CedosGateway(Cedos):
     name = "cedos-gateway"
+    title = "cedos with a gateway"
 
     def __init__(self) -> None:
         super().__init__()

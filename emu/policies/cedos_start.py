@@ -1,7 +1,6 @@
-"""cedos that chooses where a transfer begins, and leaves it there: nothing is moved, nothing rescued.
+"""cedos that chooses the network of each new connection and never moves or rescues one.
 
-What it shows is what the other half of the controller is worth: MPTCP's paths, living connections that
-move, first packets that are led over another network.
+Compared with `cedos` it shows the worth of second paths, of moves and of rescued first packets.
 """
 
 from emu.policies.base import Stage

@@ -6,6 +6,7 @@ from emu.testbed.access import LTE
 
 class CellularOnly:
     name = "cellular-only"
+    title = "LTE alone"
 
     def start(self, stage: Stage) -> None:
         stage.laptop.prefer(LTE)

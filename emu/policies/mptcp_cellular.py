@@ -7,6 +7,7 @@ from emu.testbed.kernel_mptcp import use_kernel_path_manager
 
 class MptcpCellular:
     name = "mptcp-cellular"
+    title = "kernel MPTCP, cellular first"
 
     def start(self, stage: Stage) -> None:
         use_kernel_path_manager(stage.laptop)

@@ -6,6 +6,7 @@ from emu.testbed.kernel_mptcp import use_kernel_path_manager
 
 class MptcpWifi:
     name = "mptcp-wifi"
+    title = "kernel MPTCP, Wi-Fi first"
 
     def start(self, stage: Stage) -> None:
         use_kernel_path_manager(stage.laptop)

@@ -8,8 +8,7 @@ import random
 import threading
 
 from emu.policies.base import Stage
-from emu.policies.cedos import with_settings
-from emu.policies.cedos_blind import CedosBlind
+from emu.policies.cedos import Cedos, with_settings
 from emu.testbed.access import INTERFACES
 from emu.testbed.kernel_mptcp import use_kernel_path_manager
 
@@ -19,7 +18,7 @@ _BEFORE_THE_DAEMONS = "300"
 """The preference of a rule that leads to the main table before cedos' own rules are asked."""
 
 
-class RandomNetwork(CedosBlind):
+class RandomNetwork(Cedos):
     name = "random-network"
 
     def __init__(self) -> None:

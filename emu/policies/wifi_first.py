@@ -5,6 +5,7 @@ from emu.policies.base import Stage
 
 class WifiFirst:
     name = "wifi-first"
+    title = "Linux as it is"
 
     def start(self, stage: Stage) -> None:
         """Nothing to do: the emulated laptop comes with these routes."""

@@ -26,7 +26,7 @@ from emu.statistics import Bootstrap, ratio, share
 LOST_S = 1.0
 
 AT_START = "cedos-start"
-"""Foretells an outage as well as `cedos` does, and bounds none."""
+"""Chooses as `cedos` does, but never moves or rescues a connection."""
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.bool_]

@@ -13,6 +13,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from emu import policies
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -36,18 +38,17 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
 
     The caller saves and closes the figure.
     """
-    policies = run.policies
     duration_s = run.duration_s
     figure, axes = plt.subplots(
-        2 * len(policies),
+        2 * len(run.policies),
         1,
-        figsize=(11, 2.7 * len(policies) + 0.8),
+        figsize=(11, 2.7 * len(run.policies) + 0.8),
         sharex=True,
         squeeze=False,
-        gridspec_kw={"height_ratios": [1.0, 0.8] * len(policies), "hspace": 0.12},
+        gridspec_kw={"height_ratios": [1.0, 0.8] * len(run.policies), "hspace": 0.12},
         layout="constrained",
     )
-    for number, name in enumerate(policies):
+    for number, name in enumerate(run.policies):
         flows = [f for f in run.flows if f["policy"] == name and f["repeat"] == repeat]
         rates = [r for r in run.rates if r["policy"] == name and r["repeat"] == repeat]
         switches = [s for s in run.switches if s["policy"] == name and s["repeat"] == repeat]
@@ -62,7 +63,9 @@ def draw(run: "Recorded", repeat: int = 0) -> "Figure":
         for switch in switches:
             for axis in (above, below):
                 axis.axvline(switch["at_s"], color=COLOURS[switch["to"]], lw=0.8, ls=":", zorder=1)
-        above.set_title(_headline(name, run.summary["policies"][name]), fontsize=9, loc="left")
+        above.set_title(
+            _headline(policies.title(name), run.summary["policies"][name]), fontsize=9, loc="left"
+        )
     axes[-1][0].set_xlabel("seconds into the run")
     axes[-1][0].set_xlim(0, duration_s)
     figure.legend(

@@ -39,8 +39,8 @@ from emu.testbed.tcp_memory import TcpMemory
 from emu.workloads import curl
 from emu.workloads.mixed import PlannedTransfer, schedule
 
-_OVERHEAD_S = 3.0
-"""Building, ending and clearing away of one policy's emulation, for the progress bar."""
+_OVERHEAD_S = 4.0
+"""Building and clearing away one policy's emulation, and its last transfers, for the progress bar."""
 _BROWSER_S = 10.0
 """Starting a browser with all its tabs."""
 
@@ -93,7 +93,7 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         )
         wanted = browsing.plan(scenario, scenario.seed + repeat)
         for name in scenario.policies:
-            with progress.during(f"{name}, {_amount(plan, wanted)}"):
+            with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
                 result = _run_policy(name, repeat, plan, wanted, scenario, place, folder)
             results[name].append(result)
             for table, rows in result.tables().items():
@@ -376,15 +376,24 @@ def _capacity(place: Place, scenario: Scenario) -> list[dict[str, Any]]:
     ]
 
 
+def expected_s(scenario: Scenario) -> float:
+    """Return about how long a resolved scenario takes, s."""
+    return _each_s(scenario) * len(scenario.policies) * scenario.repeats
+
+
+def _each_s(scenario: Scenario) -> float:
+    browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
+    return scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
+
+
 class _Progress:
-    """Moves the bar by the seconds that each policy is expected to take."""
+    """A bar on which all runs of policies are equally long; within one it moves with the clock."""
 
     def __init__(self, scenario: Scenario, report: Report) -> None:
         self._report = report
-        browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
-        self._each_s = scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
-        self._total_s = self._each_s * len(scenario.policies) * scenario.repeats
-        self._done_s = 0.0
+        self._each_s = _each_s(scenario)
+        self._runs = len(scenario.policies) * scenario.repeats
+        self._done = 0
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -393,8 +402,9 @@ class _Progress:
 
         def move() -> None:
             while not stop.wait(0.5):
-                passed_s = min(time.monotonic() - began_at_s, self._each_s)
-                self._report((self._done_s + passed_s) / self._total_s, what)
+                # A run that takes longer than expected waits for its end at 95 %.
+                share = min((time.monotonic() - began_at_s) / self._each_s, 0.95)
+                self._report((self._done + share) / self._runs, what)
 
         mover = threading.Thread(target=move, name="progress", daemon=True)
         mover.start()
@@ -403,5 +413,5 @@ class _Progress:
         finally:
             stop.set()
             mover.join()
-        self._done_s += self._each_s
-        self._report(self._done_s / self._total_s, what)
+        self._done += 1
+        self._report(self._done / self._runs, what)

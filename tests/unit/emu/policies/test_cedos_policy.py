@@ -11,25 +11,46 @@ from emu.policies.base import Stage
 from emu.policies.cedos import Cedos, configuration
 from emu.repository import ROOT
 
+TOLD = {
+    "started_at_s": 0.0,
+    "series": {
+        interface: str(ROOT / f"traces/{kind}/walk-away-s7-{kind}.csv")
+        for interface, kind in (("wlan0", "wifi"), ("lte0", "cellular"))
+    },
+    "offset_s": {"wlan0": 0.0, "lte0": 0.0},
+}
+
 
 def test_a_collection_named_relatively_is_found_from_the_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     place = places.load(Path("traces"))["walk-away-s7"]
-    stage = Stage(None, place, tmp_path, 0.0, 0.0, 1)  # no laptop is touched
+    started: list[Stage] = []
+    monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
+    policies.make("cedos-told").start(Stage(None, place, tmp_path, 0.0, 0.0, 1))  # no laptop
     file = tmp_path / "cedos.toml"
-    file.write_text(configuration(stage))
+    file.write_text(configuration(started[0]))
     monkeypatch.chdir(tmp_path)
     series = load(file).providers.series
     assert set(series) == {"wlan0", "lte0"}
     assert all(path.is_file() for path in series.values())
 
 
+def test_the_honest_policy_is_told_nothing_of_the_place(tmp_path: Path) -> None:
+    place = places.load(ROOT / "traces")["walk-away-s7"]
+    file = tmp_path / "cedos.toml"
+    file.write_text(configuration(Stage(None, place, tmp_path, 0.0, 0.0, 1)))
+    read = load(file)
+    assert read.providers.series == {}
+    assert not read.providers.host
+    assert set(read.networks) == {"wlan0", "lte0"}
+
+
 @pytest.mark.parametrize(
     ("name", "section", "forced"),
     [
-        ("cedos-blind", "providers", {"series": {}, "offset_s": {}}),
+        ("cedos-told", "providers", TOLD),
         ("cedos-start", "steering", {"mptcp": False, "rescue": False}),
     ],
 )

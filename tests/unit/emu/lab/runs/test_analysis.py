@@ -60,7 +60,7 @@ def test_a_foreign_parameter_is_refused_with_those_there_are(tmp_path: Path) -> 
 
 
 def test_a_scenario_is_no_analysis(tmp_path: Path) -> None:
-    assert not analysis.is_analysis(EXPERIMENTS / "walk_away.toml")
+    assert not analysis.is_analysis(EXPERIMENTS / "demo.toml")
     assert not analysis.is_analysis(tmp_path / "missing.toml")
     assert not analysis.is_analysis(written(tmp_path, "= broken"))
 

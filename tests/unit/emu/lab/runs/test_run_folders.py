@@ -77,7 +77,7 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert "nowhere" in str(CliRunner().invoke(collect, [*other, "--force"]).exception)
 
 
-@pytest.mark.parametrize("scenario_file", ["walk_away", "delphi_correlations"])
+@pytest.mark.parametrize("scenario_file", ["demo", "delphi_correlations"])
 def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: str) -> None:
     summary = finished(tmp_path / "run") / "summary.json"
     before = summary.read_bytes()

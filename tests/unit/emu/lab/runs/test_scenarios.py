@@ -33,8 +33,8 @@ def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path: Path) ->
     assert right.policy == {"cedos": {"decision": {"objective": "max-s"}}}
     with pytest.raises(ConfigError, match=r"s\.toml:11: .*did you mean \[policy.cedos.decision\]"):
         read(tmp_path, LOAD + '\n[policy.cedos]\nobjective = "max-s"\n')
-    with pytest.raises(ConfigError, match=r"\[policy.cedos-blind\] holds sections of the daemon's"):
-        read(tmp_path, LOAD + "[policy.cedos-blind.decisions]\nx = 1\n")
+    with pytest.raises(ConfigError, match=r"\[policy.cedos-told\] holds sections of the daemon's"):
+        read(tmp_path, LOAD + "[policy.cedos-told.decisions]\nx = 1\n")
     with pytest.raises(ConfigError, match=r"\[policy.cedos\] holds sections"):
         read(tmp_path, LOAD + "[policy.cedos]\ndecision = 3\n")
 
