@@ -42,6 +42,7 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     iptables: bool = True
     rescue: bool = True
     lookups: bool = True
+    retransmission: bool = True
     short_queues: bool = False
 
 

@@ -134,6 +134,7 @@ async def run(
                 filter_flows=config.steering.iptables,
                 rescue=config.steering.rescue and config.steering.iptables,
                 **_by(privileged),
+                retransmission=config.steering.retransmission,
             )
         )
         daemon = Daemon(

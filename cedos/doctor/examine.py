@@ -29,6 +29,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         barring.second_wall(),
         rescue.translation(),
         rescue.early(files),
+        rescue.retransmission(files, runs),
         await observation.flows(),
         observation.connection_tracking(files),
         observation.packets(),

@@ -1,4 +1,4 @@
-"""Whether first packets into a dead network can be rescued, and how soon."""
+"""Whether first packets into a dead network can be rescued, and what an outage caught goes on soon."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
 from cedos.kernel.bpf.programs import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, Requester
+from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RTO_MAX
 from cedos.steer.kernel import first_timeout, ipset
 
 _LOST: Final = "connections that start on a dead network fail after many seconds"
@@ -59,3 +60,22 @@ def early(files: Files) -> Finding:
             "a kernel from 5.15 with CONFIG_CGROUP_BPF",
         )
     return ok(topic, "available")
+
+
+def retransmission(files: Files, daemon_runs: bool) -> Finding:
+    """Tell whether the retransmission time-out is bounded, or who keeps the daemon from it."""
+    topic = "retransmission after an outage"
+    late = "what an outage caught goes on after up to as long again as the outage was"
+    now = {key: files.sysctl(key) for key in RETRANSMISSION}
+    if now[TCP_RTO_MAX] is None:
+        return limited(topic, f"this kernel has no {TCP_RTO_MAX}", late, "a kernel from 6.15")
+    if daemon_runs and all(now[key] == ours for key, (_, ours) in RETRANSMISSION.items()):
+        return ok(topic, f"after at most {now[TCP_RTO_MAX]} ms, while the daemon runs")
+    own = [f"{key} = {now[key]}" for key, (usual, _) in RETRANSMISSION.items() if now[key] != usual]
+    if own:
+        return ok(topic, f"left alone, as these are not the kernel's defaults: {', '.join(own)}")
+    if daemon_runs:
+        return limited(
+            topic, "the daemon does not bound it", late, "[steering] retransmission = true"
+        )
+    return ok(topic, "can be bounded while the daemon runs")

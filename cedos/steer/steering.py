@@ -34,6 +34,7 @@ from cedos.steer.refusals import refusals
 from cedos.steer.repairs import Repairs
 from cedos.steer.rescue.rescues import Rescues
 from cedos.steer.restore import restore
+from cedos.steer.retransmission import bound_retransmission
 from cedos.steer.routing.plan import NOWHERE, Destination
 from cedos.steer.routing.routing import Routing
 from cedos.steer.undo import undo_all
@@ -58,6 +59,7 @@ class Steering:
         filter_flows: make the kernel track and count flows.
         rescue: be able to lead flows elsewhere whose first packet found no answer; needs flows that
             are tracked.
+        retransmission: bound the retransmission time-out of new sockets.
         kernel: what to act on; None: the one of the calling thread's namespace.
         open_journal: opens the journal, if it is not this process that keeps it.
 
@@ -75,6 +77,7 @@ class Steering:
         mptcp: bool = True,
         filter_flows: bool = True,
         rescue: bool = False,
+        retransmission: bool = False,
         kernel: SteeringKernel | None = None,
         open_journal: Callable[[], JournalKeeper] | None = None,
     ) -> None:
@@ -86,6 +89,7 @@ class Steering:
         self._mptcp = mptcp
         self._filter_flows = filter_flows
         self._rescue = rescue
+        self._retransmission = retransmission
         self._networks: dict[str, Network] = {}
         self._problems: dict[str, str] = {}
         self._settling: asyncio.TimerHandle | None = None
@@ -154,6 +158,14 @@ class Steering:
                 take_path_manager(kernel, self._sysctls.note)
         except HostError as error:
             self._problem("mptcp", str(error))
+        if self._retransmission:
+            try:
+                bound_retransmission(kernel, self._sysctls.note)
+            except OSError as error:
+                self._problem(
+                    "retransmission",
+                    f"the retransmission time-out cannot be bounded: {error.strerror}",
+                )
         if self._filter_flows:
             try:
                 await self._filter.do(lambda: track_flows(kernel, self._sysctls.note))

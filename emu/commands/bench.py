@@ -14,6 +14,7 @@ from emu.console.help import block, examples
         [
             block(
                 "Benches",
+                "caught     requests and uploads that an outage caught, by bound of the time-out",
                 "budget     200 simulated months: budgets met, time bought, against Odyssey's controller",
                 "call       a two-way call while Wi-Fi dies: plain UDP, and through the gateway",
                 "crash      kill -9 in the middle: what is restored, which connections survive",

@@ -26,6 +26,8 @@ from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts, Pat
 from cedos.session.protocol.session import Session
 
 _TCP_USER_TIMEOUT: Final = 18
+_TCP_RTO_MAX_MS: Final = 44  # Linux 6.15
+_LONGEST_TIMEOUT_MS: Final = 2_000
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 # Of what was never sent, the kernel keeps no more than this: what waits there cannot be sent elsewhere,
 # and nothing more urgent can go before it.
@@ -68,6 +70,9 @@ def prepare(
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 1000 * SILENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, asks_after_s)
+    # After an outage the next retransmission is near. What ends a connection is the user time-out.
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _LONGEST_TIMEOUT_MS)
     for option, value in _KEEP_ALIVE:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
     tcp_info.wake_below(connection, UNSENT_BYTES)

@@ -15,9 +15,26 @@ CONNTRACK_ACCOUNTING: Final = "net.netfilter.nf_conntrack_acct"
 MPTCP_CLOSE_TIMEOUT: Final = "net.mptcp.close_timeout"
 MPTCP_FALLBACK: Final = "net.mptcp.syn_retrans_before_tcp_fallback"
 TCP_RMEM: Final = "net.ipv4.tcp_rmem"
+TCP_RTO_MAX: Final = "net.ipv4.tcp_rto_max_ms"
+TCP_RETRIES: Final = "net.ipv4.tcp_retries2"
+TCP_SYN_RETRIES: Final = "net.ipv4.tcp_syn_retries"
+TCP_ORPHAN_RETRIES: Final = "net.ipv4.tcp_orphan_retries"
 
 WINDOW_STEPS_PER_DOUBLING: Final = 4
 """The third value of `tcp_rmem` is given in such steps: that tells ours from others'."""
+
+RETRANSMISSION: Final[Mapping[str, tuple[str, str]]] = {
+    TCP_RTO_MAX: ("120000", "1990"),
+    TCP_RETRIES: ("15", "254"),
+    TCP_SYN_RETRIES: ("6", "63"),
+    TCP_ORPHAN_RETRIES: ("0", "53"),
+}
+"""The sysctls of the bound of the retransmission time-out: the kernel's default of each, and ours.
+
+The kernel counts retransmissions, not seconds. With shorter time-outs it has to send more of them before
+it gives up a connection, one that opens, or one that its program has closed (`docs/decisions/caught.md`).
+The values are ones that a person hardly sets, so that they are known as ours without the journal.
+"""
 
 _MOST: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
@@ -66,6 +83,10 @@ CHANGED: Final[Mapping[str, ChangedSysctl]] = {
     MPTCP_FALLBACK: ChangedSysctl(_up_to(255), "6".__eq__),
     CONNTRACK_ACCOUNTING: ChangedSysctl(_up_to(1), "1".__eq__),
     TCP_RMEM: ChangedSysctl(_buffers, _bounded_buffers),
+    **{
+        key: ChangedSysctl(_up_to(_MOST), ours.__eq__, usual)
+        for key, (usual, ours) in RETRANSMISSION.items()
+    },
 }
 
 

@@ -21,7 +21,7 @@ from cedos.steer.steering import Steering
 
 async def main():
     networks = pickle.loads(bytes.fromhex(sys.argv[2]))
-    async with Steering(Path(sys.argv[1])) as steering:
+    async with Steering(Path(sys.argv[1]), retransmission=True) as steering:
         await steering.networks_changed(networks)
         await steering.set_default("lte0")
         await steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")

@@ -15,11 +15,12 @@ from cedos.api.messages import NetworkMessage
 from cedos.config import Config, PredictorsConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
-from cedos.doctor import mptcp, observation, services, surroundings
+from cedos.doctor import mptcp, observation, rescue, services, surroundings
 from cedos.doctor.examine import can_run
 from cedos.doctor.finding import Files, Finding, FindingState, limited, missing, ok
 from cedos.errors import PrivilegeError
 from cedos.model import NetworkKind
+from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
 from predictors.calibration import Calibration
 
 
@@ -350,3 +351,19 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one["state"] for one in facts["findings"]] == ["ok", "limited", "missing"]
     found.pop()
     assert cedos("doctor").exit_code == 0
+
+
+def test_retransmission(files: Files) -> None:
+    def found(daemon_runs: bool) -> Finding:
+        return rescue.retransmission(files, daemon_runs)
+
+    assert found(False).state is FindingState.LIMITED  # a kernel without it
+    for key, (usual, _) in RETRANSMISSION.items():
+        sysctl(files, key, usual)
+    assert found(False).state is FindingState.OK
+    assert found(True).state is FindingState.LIMITED
+    for key, (_, ours) in RETRANSMISSION.items():
+        sysctl(files, key, ours)
+    assert "1990 ms" in found(True).found
+    sysctl(files, TCP_RETRIES, "9")
+    assert "tcp_retries2 = 9" in found(True).found
