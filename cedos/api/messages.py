@@ -171,7 +171,8 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
 
     `problems` are sentences about what is degraded or in the way; `budget_problems` those of them
     that are about budgets. `flows` are those that carried most; there are `other_flows` more. So are
-    `carried`, through a gateway, and `other_carried`.
+    `carried`, through a gateway, and `other_carried`. `closed` are sentences about stuck connections
+    that the daemon closed of late.
     """
 
     version: str
@@ -190,6 +191,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     config_file: str | None = None
     carried: list[CarriedMessage] = []
     other_carried: int = 0
+    closed: list[str] = []
 
 
 class TransferMessage(ControlMessage, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ def command(as_json: bool) -> None:
     Then the network of new connections, and why. Then the flows that have a socket now, except for
     the daemon's own look-ups, and the paths of MPTCP connections. Then the connections that `cedos
     forward` carries through a gateway: OVER are the networks that carried them, most bytes first.
-    Problems come last.
+    Then the stuck connections that were closed ([steering] close_stuck). Problems come last.
     """
     status = ControlClient(directories().socket).status()
     if as_json:
@@ -110,6 +110,10 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
             roles = ("NETWORK", "ROLE", "PATH", "RTT", "RATE")
             yield from render.table(roles, _paths(connection), indent="    ")
     yield from _through_gateways(status)
+    if status.closed:
+        yield ""
+        for sentence in status.closed:
+            yield from _wrapped(render.sentence(sentence), width)
     if status.problems:
         yield ""
         yield "Problems"

@@ -1,5 +1,6 @@
 """The smaller sections of the configuration."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,6 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from cedos.config.section import InterfaceName, Offset, Section, Size
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class EnergyConfig(Section, frozen=True, kw_only=True):
@@ -43,7 +46,23 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     rescue: bool = True
     lookups: bool = True
     retransmission: bool = True
+    close_stuck: str = "never"
+    close_stuck_ports: tuple[Port, ...] = (80, 443, 8000, 8080, 8443, 9418)
     short_queues: bool = False
+
+    def __post_init__(self) -> None:
+        if self.close_stuck not in ("never", "lost") and self.closes_after_s is None:
+            raise ValueError(
+                f'close_stuck = "{self.close_stuck}": "never", "lost" or "after 3s" (1 to 600 s) would be'
+                " right"
+            )
+
+    @property
+    def closes_after_s(self) -> float | None:
+        """Return after how much silence stuck connections are closed; None: silence closes none."""
+        found = re.fullmatch(r"after (\d{1,3}(?:\.\d)?)s", self.close_stuck)
+        seconds = float(found[1]) if found else 0.0
+        return seconds if 1.0 <= seconds <= 600.0 else None
 
 
 class TransfersConfig(Section, frozen=True, kw_only=True):

@@ -87,6 +87,7 @@ class ApiBackend:
         reliability: Reliability,
         carried: ToldConnections,
         problems: Callable[[], Sequence[str]],
+        closed: Callable[[], list[str]],
         tunnelled: Callable[[], Mapping[int, str]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         usage: Usage,
@@ -108,6 +109,7 @@ class ApiBackend:
         self._reliability = reliability
         self._carried = carried
         self._problems, self._tunnelled = problems, tunnelled
+        self._closed = closed
         self._open_sockets = open_sockets
         self._usage = usage
         self._history, self._history_file = history, history_file
@@ -130,6 +132,7 @@ class ApiBackend:
             flows=shown,
             other_flows=others,
             problems=list(self._problems()),
+            closed=self._closed(),
             budget_problems=[*self._budgets.problems, *self._hard_budgets.problems],
             decisions=self._director.decider.decisions,
             probes=[

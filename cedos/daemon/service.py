@@ -32,6 +32,7 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.decisions.rescue import Rescuer
+from cedos.daemon.decisions.stuck import StuckConnections
 from cedos.daemon.decisions.user_rules import UserRules
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
@@ -133,8 +134,8 @@ async def run(
                 mptcp=config.steering.mptcp,
                 filter_flows=config.steering.iptables,
                 rescue=config.steering.rescue and config.steering.iptables,
-                **_by(privileged),
                 retransmission=config.steering.retransmission,
+                **_by(privileged),
             )
         )
         daemon = Daemon(
@@ -256,6 +257,9 @@ class Daemon:
             may_use=self._director.ruled.may_use,
             heard_at_s=self._flows.heard_at_s,
         )
+        self._stuck = StuckConnections(
+            config.steering, self._flows, self._director, self._observer, steering.close_silent
+        )
         self._decision_loop = DecisionLoop(
             self._wakeup,
             config,
@@ -374,6 +378,7 @@ class Daemon:
             reliability=reliability,
             carried=self._carried,
             problems=self.problems,
+            closed=lambda: self._stuck.told(time.monotonic()),
             tunnelled=lambda: steering.tunnelled,
             open_sockets=open_sockets,
             usage=usage,
@@ -449,6 +454,7 @@ class Daemon:
             tasks.create_task(self._transfers.run(), name="transfers")
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._decision_loop.run(), name="decisions")
+            tasks.create_task(self._stuck.run(), name="stuck connections")
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")

@@ -16,6 +16,7 @@ from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fi
 from cedos.model import FlowKey
 
 SOCK_DIAG_BY_FAMILY: Final = 20
+SOCK_DESTROY: Final = 21
 # SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY
 DESTROY_GROUPS: Final = (1, 3)
 
@@ -31,6 +32,7 @@ _IDENTITY: Final = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interf
 # Family, state, timer, retransmits, ports, addresses; interface, cookie; milliseconds to the timer.
 _SOCKET: Final = struct.Struct("!BBBBHH16s16s")
 _EXPIRES: Final = struct.Struct("=52xI")
+_COOKIE: Final = slice(44, 52)
 _SOCKET_BYTES: Final = 72
 _NO_COOKIE: Final = b"\xff" * 8
 _WANT_TCP_INFO: Final = 1 << 1
@@ -121,6 +123,14 @@ def flow_request(key: FlowKey) -> bytes:
 def connecting_request(key: FlowKey) -> bytes:
     """Asks for one TCP socket, in whatever state."""
     return _one(key, _WANT_TCP_INFO, _ANY_STATE)
+
+
+def destroy_request(answer: NetlinkMessage) -> bytes:
+    """Ask for the end of the very socket of an answer (CAP_NET_ADMIN)."""
+    family, _, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(answer.payload)
+    cookie = answer.payload[_COOKIE]
+    identity = _IDENTITY.pack(local_port, remote_port, local, remote, cookie)
+    return _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + identity
 
 
 def _one(key: FlowKey, extensions: int, states: int) -> bytes:

@@ -375,6 +375,15 @@ class Steering:
         self._must_be_open()
         self._connections.release(token, network_name)
 
+    def close_silent(self, key: FlowKey) -> bool:
+        """Close a plain TCP connection on which nothing comes; return whether it was closed.
+
+        SteeringError where the kernel refuses.
+        """
+        self._must_be_open()
+        with refusals("close a stuck connection"):
+            return self._kernel.close_silent(key)
+
     async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
         """Keeps the queues at the other end short, so that moves are quick.
 

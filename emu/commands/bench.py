@@ -30,6 +30,7 @@ from emu.console.help import block, examples
                 "silences   sessions while a network falls silent, flaps or is cut",
                 "sizes      how well sizes are told near a transfer's start, and learned",
                 "soak       an hour of mixed load: memory and descriptors that stay flat, nothing left",
+                "stuck      real programs whose Wi-Fi dies: waiting, or closed so that they try again",
                 "switch     from the command to the first data packet on the other network",
                 "trials     until a Wi-Fi that was slow is used again by connections that cannot move",
                 "uncertainty  microseconds of one decision that weighs its predictors' errors",

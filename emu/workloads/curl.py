@@ -9,8 +9,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
@@ -24,6 +25,11 @@ _FORMAT = (
 )
 
 
+# Its exit codes for a connection that broke: a part, no answer at all, sending and receiving failed.
+_BROKEN: Final = frozenset((18, 52, 55, 56))
+_LEAST_S: Final = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Completed:
     """How a planned transfer went. `started_at_s` is monotonic; censored ones hold the limit."""
@@ -35,6 +41,7 @@ class Completed:
     local_ip: str
     local_port: int
     problem: str | None
+    attempts: int = 1
 
 
 def run(
@@ -47,11 +54,13 @@ def run(
     limit_s: float,
     done: Callable[[Completed], None] = lambda completed: None,
     prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
+    again: bool = False,
 ) -> list[Completed]:
     """Starts every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
 
     Transfers are ended and censored after `limit_s`; `upload_file` gives a file of the wanted size,
     `prefix` a command to put before the client's; `done` is called as each ends, from its own thread.
+    With `again` a transfer whose connection broke is begun again at once, as a browser does.
     EmulationError: the client could not be started, or gave no account of itself.
     """
     results: dict[int, Completed] = {}
@@ -59,13 +68,35 @@ def run(
     running: list[threading.Thread] = []
     failures: list[EmulationError] = []
 
+    def start(planned: PlannedTransfer, left_s: float) -> "subprocess.Popen[str]":
+        process: subprocess.Popen[str] = client.popen(
+            *prefix(planned),
+            *_command(planned, port, left_s, upload_file),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
     def finish(process: "subprocess.Popen[str]", planned: PlannedTransfer, at_s: float) -> None:
-        out, err = process.communicate()
+        attempts, begun_at_s = 1, at_s
         try:
-            completed = _completed(planned, at_s, process.returncode, out, err, limit_s)
+            while True:
+                out, err = process.communicate()
+                completed = _completed(planned, at_s, process.returncode, out, err, limit_s)
+                left_s = at_s + limit_s - time.monotonic()
+                if not again or process.returncode not in _BROKEN or left_s < _LEAST_S:
+                    break
+                begun_at_s, attempts = time.monotonic(), attempts + 1
+                process = start(planned, left_s)
         except EmulationError as error:
             failures.append(error)
             return
+        if attempts > 1 and not completed.censored:
+            completed = replace(completed, time_s=begun_at_s - at_s + completed.time_s)
+        completed = replace(completed, attempts=attempts)
         with lock:
             results[planned.number] = completed
         done(completed)
@@ -73,17 +104,9 @@ def run(
     processes: list[subprocess.Popen[str]] = []
     try:
         for planned in plan:
-            command = [*prefix(planned), *_command(planned, port, limit_s, upload_file)]
             time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
             at_s = time.monotonic()
-            process = client.popen(
-                *command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            processes.append(process)
+            process = start(planned, limit_s)
             thread = threading.Thread(target=finish, args=(process, planned, at_s), daemon=True)
             thread.start()
             running.append(thread)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -62,6 +63,7 @@ class Attacked:
         )
         (folder / "cedos.toml").write_text(
             f'[probes]\ntarget = "{SERVER}"\ndns = false\nportal_url = ""\n[providers]\nhost = false\n'
+            '[steering]\nclose_stuck = "after 1s"\n'
         )
         environment = {"CEDOS_STATE_DIR": f"{folder}/state", "CEDOS_RUNTIME_DIR": f"{folder}/run"}
         self.daemon = self.laptop.popen(
@@ -137,19 +139,71 @@ def packet(number: int, target: bytes) -> bytes:
 
 def flood(attacked: Attacked, count: int) -> None:
     """Sends them from the first network, `PER_S` a second."""
-    link = attacked.laptop.run("ip", "link", "show", "wlan0").stdout
-    hardware = re.search(r"link/ether (\S+)", link)[1]
-    ethernet = bytes.fromhex(hardware.replace(":", "")) + bytes(6) + b"\x08\x00"
+    wire, ethernet = wlan0_of(attacked)
     target = ip_address(LAPTOP).packed
-    with attacked.far.entered():
-        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-        wire.bind(("wlan0", 0))
     with wire:
         began_s = time.monotonic()
         for number in range(count):
             if number % 100 == 0:
                 time.sleep(max(began_s + number / PER_S - time.monotonic(), 0.0))
             wire.send(ethernet + packet(number, target))
+
+
+# Answers with a byte each 0.2 s, and on port 8443 only after 8 s.
+SERVES = """
+import socket, threading, time
+def steady(connection):
+    while True:
+        connection.sendall(b"x" * 1000); time.sleep(0.2)
+def slow(connection):
+    connection.recv(100); time.sleep(8); connection.sendall(b"done"); time.sleep(60)
+def serve(port, answer):
+    listening = socket.create_server(("", port))
+    while True: threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+threading.Thread(target=serve, args=(8080, steady), daemon=True).start()
+serve(8443, slow)
+"""
+
+
+def ends(number: int, port: int, near: int, target: bytes) -> bytes:
+    """What would end a connection if its numbers were right: a reset, or a router's word."""
+    source = ip_address(SERVER).packed
+    if number % 2:
+        protocol = 6
+        body = struct.pack("!HHIIBBHHH", port, near, number * 65_537, 0, 0x50, 4, 0, 0, 0)
+        pseudo = source + target + struct.pack("!BBH", 0, protocol, len(body))
+        body = body[:16] + struct.pack("!H", checksum(pseudo + body)) + body[18:]
+    else:
+        protocol = 1
+        quoted = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 0, 0, 64, 6, 0, target, source)
+        quoted += struct.pack("!HHI", near, port, number * 65_537)
+        body = struct.pack("!BBHI", 3, number % 6, 0, 0) + quoted
+        body = body[:2] + struct.pack("!H", checksum(body)) + body[4:]
+    ip = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 0, 0, 64, protocol, 0, source, target
+    )
+    return ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + body
+
+
+def wlan0_of(attacked: Attacked) -> tuple[socket.socket, bytes]:
+    """A socket at the far end of the first network, and the head of a frame to the laptop."""
+    link = attacked.laptop.run("ip", "link", "show", "wlan0").stdout
+    hardware = re.search(r"link/ether (\S+)", link)[1]
+    with attacked.far.entered():
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        wire.bind(("wlan0", 0))
+    return wire, bytes.fromhex(hardware.replace(":", "")) + bytes(6) + b"\x08\x00"
+
+
+def read_on(connection: socket.socket) -> None:
+    while connection.recv(10_000):
+        pass
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -196,3 +250,44 @@ def test_nothing_is_learnt_of_packets_that_nobody_asked_for(attacked: Attacked, 
     assert "1000000000000" not in learned
     assert "203.0." not in learned
     assert "bank.example" not in learned
+
+
+def test_a_neighbour_cannot_have_a_healthy_connection_closed(
+    attacked: Attacked, closing: ExitStack
+) -> None:
+    """Neither one that is carried, nor one whose server thinks for longer than the limit.
+
+    Once the network is really dead, both are.
+    """
+    attacked.ready()
+    attacked.fetch()
+    serving = attacked.far.popen(sys.executable, "-c", SERVES)
+    closing.callback(serving.wait)
+    closing.callback(serving.kill)
+    time.sleep(0.5)
+    connections = {}
+    with attacked.laptop.entered():
+        for port in (8080, 8443):
+            made = connections[port] = socket.create_connection((SERVER, port), 10.0, (LAPTOP, 0))
+            closing.enter_context(made)
+            made.sendall(b"GET /answer HTTP/1.1\r\nHost: x\r\n\r\n")
+    near = {port: each.getsockname()[1] for port, each in connections.items()}
+    wire, ethernet = wlan0_of(attacked)
+    until_s, number = time.monotonic() + 7.0, 0
+    with wire:
+        while time.monotonic() < until_s:
+            for port in connections:
+                wire.send(ethernet + ends(number, port, near[port], ip_address(LAPTOP).packed))
+            wire.send(ethernet + packet(number, ip_address(LAPTOP).packed))
+            number += 1
+            time.sleep(0.001)
+            connections[8080].recv(10_000)
+    assert connections[8443].recv(100) == b"done"
+    assert attacked.client.status().closed == []
+    attacked.far.run("iptables", "-t", "raw", "-A", "PREROUTING", "-i", "wlan0", "-j", "DROP")
+    connections[8443].sendall(b"GET /answer HTTP/1.1\r\nHost: x\r\n\r\n")
+    with pytest.raises(ConnectionAbortedError):
+        read_on(connections[8080])
+    with pytest.raises(ConnectionAbortedError):
+        connections[8443].recv(100)
+    assert "2 connections on wlan0 were closed" in attacked.client.status().closed[0]

@@ -110,6 +110,7 @@ class MemoryKernel:
         }
         self.kernels_own: set[int] = set()
         self.steered: list[PathManagerCommand] = []
+        self.silent: set[FlowKey] = set()
         self.filter = False
         self.barred: tuple[str, ...] = ()
         self.walled: set[str] = set()
@@ -265,6 +266,10 @@ class MemoryKernel:
 
     def sockets(self) -> list[TcpSocket]:
         return self.all_sockets
+
+    def close_silent(self, key: FlowKey) -> bool:
+        self._changed(f"close {flow_text(key)}")
+        return key in self.silent
 
     def track_flows(self) -> None:
         self._changed("packet filter: track connections")

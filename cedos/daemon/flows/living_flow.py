@@ -114,7 +114,7 @@ class LivingFlow:
     `transfers` counts those that have begun, as far as that is seen; `tls`: it began with a handshake
     of TLS. `context` is what was known when the flow began, `pace` how fast its program reads,
     `read_slowly` whether that ever set the pace, `tries` whether it goes over fewer networks now to see
-    if that is enough.
+    if that is enough. `broken`: the daemon has closed it.
     """
 
     key: FlowKey
@@ -137,6 +137,7 @@ class LivingFlow:
     pace: ReadingPace = field(default_factory=ReadingPace)
     read_slowly: bool = False
     tries: bool = False
+    broken: bool = False
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
     _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
@@ -151,6 +152,10 @@ class LivingFlow:
     def becomes(self, token: int) -> None:
         """It is an MPTCP connection."""
         self.token = token
+
+    def cut(self) -> None:
+        """Note that the daemon closed it: what it carried says nothing of its size."""
+        self.broken = True
 
     def began_in(self, context: Context) -> None:
         self.context = context
@@ -485,5 +490,5 @@ class LivingFlow:
             decision=self.decision,
             size=self.transfer.size if self.transfer else None,
             switches=tuple(self.switches),
-            exact=all(end.exact for end in ends),
+            exact=not self.broken and all(end.exact for end in ends),
         )

@@ -165,6 +165,9 @@ class PrivilegedPart:
     def ours_to_steer(self, token: int) -> bool:
         return self._kernel.ours_to_steer(token)
 
+    def close_silent(self, key: FlowKey) -> bool:
+        return self._kernel.close_silent(key)
+
     # -- the packet filter --------------------------------------------------------------------
 
     def track_flows(self) -> None:

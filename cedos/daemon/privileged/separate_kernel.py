@@ -9,7 +9,7 @@ from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
-from cedos.model import Address
+from cedos.model import Address, FlowKey
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.linux import LinuxKernel
 
@@ -69,6 +69,9 @@ class SeparateKernel:
 
     def sockets(self) -> list[TcpSocket]:
         return self._here.sockets()
+
+    def close_silent(self, key: FlowKey) -> bool:
+        return bool(self._call("close_silent", key))
 
     def track_flows(self) -> None:
         self._call("track_flows")

@@ -6,10 +6,10 @@ from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
-from cedos.model import Address
+from cedos.model import Address, FlowKey
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.interface import SteeringKernel
-from cedos.steer.kernel.rescue import DryRescue
+from cedos.steer.kernel.rescue import DryRescue, flow_text
 
 
 class DryKernel:
@@ -98,6 +98,10 @@ class DryKernel:
 
     def sockets(self) -> Sequence[TcpSocket]:
         return self._real.sockets()
+
+    def close_silent(self, key: FlowKey) -> bool:
+        self._tell(f"close the stuck connection {flow_text(key)}")
+        return True
 
     def track_flows(self) -> None:
         self._tell("packet filter: track connections")

@@ -7,7 +7,7 @@ from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
-from cedos.model import Address
+from cedos.model import Address, FlowKey
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.rescue import RescueKernel
 
@@ -56,6 +56,12 @@ class SteeringKernel(Protocol):
 
     def sockets(self) -> Sequence[TcpSocket]:
         """All TCP sockets that listen or are connected."""
+
+    def close_silent(self, key: FlowKey) -> bool:
+        """Close a plain TCP connection on which nothing has come for a second; return whether it was.
+
+        Its program reads ECONNABORTED.
+        """
 
     def track_flows(self) -> None:
         """Puts our packet filter in: it makes the kernel track flows."""

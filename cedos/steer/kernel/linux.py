@@ -56,6 +56,7 @@ _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 _LOOPBACK: Final = IPv4Address("127.0.0.1")
 _NO_SUBFLOW: Final = FlowKey(_LOOPBACK, 1, _LOOPBACK, 1)
 _EVENTS_TOGETHER_S: Final = 0.02
+_SILENT_S: Final = 1.0
 
 
 class LinuxKernel:
@@ -203,15 +204,40 @@ class LinuxKernel:
             raise error
         return error is not None and error.errno == errno.ESRCH
 
-    def sockets(self) -> list[TcpSocket]:
+    def close_silent(self, key: FlowKey) -> bool:
+        diag = self._sock_diag()
+        try:
+            (answer,) = diag.ask(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.connecting_request(key))
+            facts = sock_diag.parse(answer)
+            # Whoever asks may be mistaken: a connection that is answered is never closed.
+            if (
+                facts is None
+                or facts.key != key
+                or facts.state != sock_diag.ESTABLISHED
+                or facts.token is not None
+                or key.local.is_loopback
+                or min(facts.idle_down_s, facts.idle_ack_s) < _SILENT_S
+            ):
+                return False
+            request = sock_diag.destroy_request(answer)
+            diag.ask(sock_diag.SOCK_DESTROY, request, NLM_F_ACK)
+        except FileNotFoundError:  # it has ended
+            return False
+        return True
+
+    def _sock_diag(self) -> Requester:
         if self._diag is None:
             self._diag = Requester(NETLINK_SOCK_DIAG)
+        return self._diag
+
+    def sockets(self) -> list[TcpSocket]:
+        diag = self._sock_diag()
         found: list[TcpSocket] = []
         for family in (socket.AF_INET, socket.AF_INET6):
             # A kernel without IPv6 knows no such sockets.
             with suppress(FileNotFoundError):
                 request = sock_diag.tcp_sockets_request(family)
-                answers = self._diag.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request)
+                answers = diag.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request)
                 found += filter(None, map(sock_diag.parse_tcp_socket, answers))
         return found
 

@@ -170,6 +170,7 @@ class _Result:
             "time_s": completed.time_s,
             "censored": completed.censored,
             "problem": completed.problem,
+            "attempts": completed.attempts,
             "local_ip": completed.local_ip,
             "local_port": completed.local_port,
             "network": moved.network,
@@ -240,6 +241,7 @@ def _run_policy(
                     zero_at_s=zero_at_s,
                     limit_s=scenario.limit_s,
                     prefix=lambda _: given if variables else (),
+                    again=scenario.again,
                 )
                 seen = browsed.result()
                 time.sleep(0.2)  # the last sockets are told as destroyed

@@ -99,7 +99,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the collection; `places` runs it at each of them, from starts drawn by the seed
     (`emu.lab.runs.series`). `repeats` runs all policies again with the next seed. With a `relay`,
     the server speaks no MPTCP and `cedos relay` stands between it and the providers: programs are
-    told of it (`proxy`) or diverted to it (`transparent`).
+    told of it (`proxy`) or diverted to it (`transparent`). With `again`, a transfer whose connection
+    breaks is begun again at once, as a browser does.
     """
 
     load: tuple[Load, ...] = ()
@@ -113,6 +114,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duration_s: _Seconds = 0.0
     warm_up_s: _Seconds = 4.0
     limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
+    again: bool = False
     relay: Literal["", "proxy", "transparent"] = ""
     repeats: Annotated[int, Meta(ge=1, le=1000)] = 1
     seed: int = 1

@@ -44,11 +44,19 @@ def put_on_time(laptop: Laptop) -> None:
 class RescueDaemon(Daemon):
     """With what the bench asks it, and reads in its log."""
 
-    def __init__(self, laptop: Laptop, *, bpf: bool, rescue: bool, unmetered: bool = False) -> None:
+    def __init__(
+        self,
+        laptop: Laptop,
+        *,
+        bpf: bool,
+        rescue: bool,
+        unmetered: bool = False,
+        steering: str = "",
+    ) -> None:
         config = (
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
             "asleep_interval_s = 0.5\n"
-            f"dns = false\n[steering]\nrescue = {str(rescue).lower()}\n"
+            f"dns = false\n[steering]\nrescue = {str(rescue).lower()}\n{steering}"
             '[providers]\nhost = false\n[log]\nformat = "json"\n'
         )
         if unmetered:

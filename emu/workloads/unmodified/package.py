@@ -19,11 +19,13 @@ _NAME: Final = "random"
 class PackageArchive:
     """A flat repository of one package of random bytes, in what nginx serves (`www`).
 
-    `folder`: where apt keeps its lists and what it fetches; `user`: who it is run as.
+    `folder`: where apt keeps its lists and what it fetches; `user`: who it is run as; `retries`: how
+    often it tries again (apt's own default is 3).
     """
 
-    def __init__(self, www: Path, folder: Path, user: int, size: int) -> None:
+    def __init__(self, www: Path, folder: Path, user: int, size: int, *, retries: int = 0) -> None:
         self._folder, self._user, self._size = folder, user, size
+        self._retries = retries
         self._fetches = 0
         served = www / "packages"
         served.mkdir()
@@ -50,7 +52,7 @@ class PackageArchive:
         where.run(*self._apt("update"))
 
     def fetch(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
-        """What comes is seen by the size of the file that apt writes. It does not try again."""
+        """What comes is seen by the size of the file that apt writes."""
         self._fetches += 1
         target = self._folder / f"fetched-{self._fetches}"
         target.mkdir(mode=0o755)
@@ -76,7 +78,7 @@ class PackageArchive:
             "Dir::Etc::sourcelist": here / "sources.list",
             "Dir::Etc::sourceparts": "-",
             "Dir::Etc::parts": here / "etc" / "apt.conf.d",
-            "Acquire::Retries": 0,
+            "Acquire::Retries": self._retries,
             "Acquire::Languages": "none",
         }
         settings = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]

@@ -34,7 +34,7 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets, **known: Any) -> A
 
     others = (
         "reliability director hints log observer budgets hard_budgets prefetching transfers"
-        " probing problems tunnelled config_file usage history history_file"
+        " probing problems closed tunnelled config_file usage history history_file"
     )
     parts: Any = dict.fromkeys(others.split()) | known
     carried = ToldConnections(list, lambda _number: None, None)
