@@ -14,7 +14,7 @@ from emu.console.help import block, examples
         [
             block(
                 "Benches",
-                "caught     requests and uploads that an outage caught, by bound of the time-out",
+                "caught     what an outage caught: until it goes on, and programs that try again",
                 "budget     200 simulated months: budgets met, time bought, against Odyssey's controller",
                 "call       a two-way call while Wi-Fi dies: plain UDP, and through the gateway",
                 "crash      kill -9 in the middle: what is restored, which connections survive",
@@ -30,7 +30,6 @@ from emu.console.help import block, examples
                 "silences   sessions while a network falls silent, flaps or is cut",
                 "sizes      how well sizes are told near a transfer's start, and learned",
                 "soak       an hour of mixed load: memory and descriptors that stay flat, nothing left",
-                "stuck      real programs whose Wi-Fi dies: waiting, or closed so that they try again",
                 "switch     from the command to the first data packet on the other network",
                 "trials     until a Wi-Fi that was slow is used again by connections that cannot move",
                 "uncertainty  microseconds of one decision that weighs its predictors' errors",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emu.bench.stuck import Bench, Trials, emulated
+from emu.bench.caught_parts.programs import Bench, Trials, emulated
 from emu.testbed.phones import SERVER
 
 pytestmark = pytest.mark.usefixtures("registry")

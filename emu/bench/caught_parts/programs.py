@@ -6,8 +6,10 @@ Each way (`[steering] close_stuck`) has the same trials. What counts is what a p
 program took, and whether it failed. A person types over ssh meanwhile; that session must not break.
 """
 
+import json
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,8 +28,6 @@ from emu.testbed.silence import Silence
 from emu.workloads.unmodified.clone import CloneServer
 from emu.workloads.unmodified.package import PackageArchive
 from emu.workloads.unmodified.shell import ShellServer
-
-NAME = "stuck"
 
 WAYS: Final = ("never", "after 3s")
 _SILENT_S: Final = (5.0, 20.0, None)  # None: until all programs have ended
@@ -191,3 +191,7 @@ class Bench:
             process.kill()
             process.wait()
             return False
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(lambda line: print(line, file=sys.stderr)), indent=2))

@@ -1,0 +1,1 @@
+"""What the bench of caught connections is made of."""
