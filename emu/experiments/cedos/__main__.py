@@ -8,10 +8,8 @@ from typing import Any, Final
 import click
 
 from emu.experiments.cedos import (
-    causal,
     days,
     figure6,
-    frontier,
     idle_power,
     places,
     study,
@@ -29,18 +27,15 @@ PARTS: Final = (
     "subway",
     "study",
     "idle_power",
-    "frontier",
     "places",
     "delays_at_places",
-    "frontier_at_places",
-    "causal",
 )
 PLACE_DELAYS_S: Final = (30, 60, 120, 240, 390)
 """Transfers at a place begin within 200 of its 600 s."""
 
 DELAYS_S: Final = (600, 1800, 3600, 3 * 3600, 6 * 3600)
 _DAYS_OF_USER: Final = 10
-_OF_FEWER_DAYS: Final = ("delays", "study", "idle_power", "frontier")
+_OF_FEWER_DAYS: Final = ("delays", "study", "idle_power")
 """Parts of a fifth of the days; others but `days` are of rides, cases or places."""
 
 
@@ -95,17 +90,10 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 found = study.figures(fewer, seed)
             case "idle_power":
                 found = idle_power.figures(fewer, seed)
-            case "frontier":
-                found = frontier.on_days(fewer, seed)
             case _ if directory is None:
                 raise click.UsageError("--places DIR is needed for the real places")
             case "places":
                 found = at_places(directory, 20)
-            case "causal":
-                every = collections.load(directory).values()
-                found = causal.together([causal.at_place(place, 20) for place in every])
-            case "frontier_at_places":
-                found = frontier.at_places(directory, 4)
             case _:
                 found = {str(each): at_places(directory, 5, each)["all"] for each in PLACE_DELAYS_S}
         known: dict[str, Any] = {"host": environment.describe(seed), "simulated": True}
