@@ -3,8 +3,7 @@
 On an emulated laptop with its daemon: small, large, plain and MPTCP transfers, uploads, look-ups, curl
 through the gateway, questions and hints on the control socket, datagrams that nobody asked for; one
 network after the other goes away and comes back. Memory counts after ten minutes: what is learnt and
-the tables that have a bound are full by then. Every five minutes, and where one takes a step, the objects
-of the processes are counted by type: what a step is made of is told.
+the tables that have a bound are full by then.
 """
 
 import random
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.api.hints import HintRequest
-from cedos.errors import CedosError, EmulationError
+from cedos.errors import CedosError
 from cedos.model import Direction, NetworkKind
 from emu.bench.crash import parts
 from emu.places.traces import Trace
@@ -29,7 +28,6 @@ from emu.testbed.netns import RUN, Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
 from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
-from emu.testbed.programs.objects.counted import Counted, countable
 from emu.testbed.programs.servers import DNS_PORT, HTTP_PORT, Servers
 from emu.workloads import transfer
 
@@ -40,8 +38,6 @@ _SETTLED_SHARE: Final = 1 / 6
 """Of the time: ten minutes of the hour."""
 _LOOK_EVERY_S: Final = 10.0
 _TOLD_EVERY_S: Final = 300.0
-_STEP_MB: Final = 0.6
-"""Above all that was before: told at once."""
 _LIMIT_S: Final = 20.0
 _FLAP_EVERY_S: Final = 180.0
 _AWAY_S: Final = 12.0
@@ -65,8 +61,6 @@ class Watched:
     name: str
     pid: int
     looks: list[Look] = field(default_factory=list)
-    _counted: Counted | None = None
-    _most_mb: float = 0.0
 
     def look(self, at_s: float) -> None:
         status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
@@ -79,19 +73,6 @@ class Watched:
                 int(facts["Threads"]),
             )
         )
-
-    def stepped(self) -> bool:
-        """Whether it holds much more than ever when it was last counted."""
-        return self._counted is not None and self.looks[-1].memory_mb > self._most_mb + _STEP_MB
-
-    def made_of(self, directory: Path) -> str:
-        """How what it holds has changed since it was last counted."""
-        self._most_mb = max(look.memory_mb for look in self.looks)
-        try:
-            before, self._counted = self._counted, Counted.ask(self.pid, directory)
-        except EmulationError as error:
-            return str(error)  # no reason to end the hour
-        return self._counted.since(before or self._counted)
 
     def figures(self, settled_at_s: float) -> dict[str, float]:
         """Growth by a straight line through all looks after it had settled."""
@@ -130,7 +111,6 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
         }
         laptop = stack.enter_context(Laptop(*accesses.values()))
         token = laptop.token
-        stack.enter_context(countable(laptop.directory))
         stack.enter_context(Servers(laptop))
         before = parts(laptop.client)
         config = f'[probes]\ntarget = "{SERVER}"\n[providers]\nhost = false\n'
@@ -148,7 +128,7 @@ def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dic
             ]
             load = Load(laptop, daemon)
             with load.running(accesses):
-                _watch(watched, duration_s, load, laptop.directory, progress)
+                _watch(watched, duration_s, load, progress)
         daemon.stop()
         found = {"transfers": float(load.done), "transfers_failed": float(load.failed)}
         for each in watched:
@@ -170,7 +150,6 @@ def _watch(
     watched: list[Watched],
     duration_s: float,
     load: "Load",
-    directory: Path,
     progress: Callable[[str], None],
 ) -> None:
     began_s = time.monotonic()
@@ -185,10 +164,6 @@ def _watch(
                 for each in watched
             )
             progress(f"{now_s / 60:.0f} min: {shown}; {load.done} transfers, {load.failed} failed")
-        for each in watched:
-            if told_s == now_s or each.stepped():
-                shown = f"{each.name} {each.looks[-1].memory_mb:.1f} MB"
-                progress(f"  {now_s / 60:.1f} min: {shown}: {each.made_of(directory)}")
         time.sleep(min(_LOOK_EVERY_S, max(0.1, duration_s - now_s)))
 
 
