@@ -6,16 +6,9 @@ The server is `emu.workloads.exchange_server`.
 import errno
 import socket
 import struct
-from typing import NamedTuple
 
 from emu.testbed.netns import Namespace
 from emu.workloads.exchange_server import ASK, CANCEL, REQUEST, RESPONSE
-
-
-class Response(NamedTuple):
-    number: int
-    compute_s: float
-
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -40,15 +33,15 @@ class ExchangeConnection:
         """Whether to watch for writability: it connects, or something waits to be sent."""
         return not self.failed and (not self.connected or bool(self._out))
 
-    def ask(self, number: int, up_bytes: int, down_bytes: int, work_s: float = 0.0) -> None:
+    def ask(self, number: int, up_bytes: int, down_bytes: int) -> None:
         """Sends a request of `up_bytes` in all, head included where that is longer."""
         body = max(0, up_bytes - REQUEST.size)
-        self._out += REQUEST.pack(ASK, number, body, max(0, down_bytes - RESPONSE.size), work_s)
+        self._out += REQUEST.pack(ASK, number, body, max(0, down_bytes - RESPONSE.size))
         self._out += bytes(body)
         self._flush()
 
     def cancel(self, number: int) -> None:
-        self._out += REQUEST.pack(CANCEL, number, 0, 0, 0.0)
+        self._out += REQUEST.pack(CANCEL, number, 0, 0)
         self._flush()
 
     def writable(self) -> bool:
@@ -65,8 +58,8 @@ class ExchangeConnection:
         self._flush()
         return True
 
-    def readable(self) -> list[Response]:
-        """To be called when the socket is readable; the responses that are complete."""
+    def readable(self) -> list[int]:
+        """To be called when the socket is readable; the numbers of the responses that are complete."""
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError:
@@ -79,11 +72,11 @@ class ExchangeConnection:
         self._in += data
         done = []
         while len(self._in) >= RESPONSE.size:
-            number, follows, compute_s = RESPONSE.unpack_from(self._in)
+            number, follows = RESPONSE.unpack_from(self._in)
             if len(self._in) < RESPONSE.size + follows:
                 break
             del self._in[: RESPONSE.size + follows]
-            done.append(Response(number, compute_s))
+            done.append(number)
         return done
 
     def abort(self) -> None:

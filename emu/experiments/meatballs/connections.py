@@ -11,16 +11,16 @@ from cedos.errors import EmulationError
 from emu.lab.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
-from emu.workloads.exchange import ExchangeConnection, Response
+from emu.workloads.exchange import ExchangeConnection
 
 PORT = 7400
 
 
 @contextmanager
-def serving(laptop: Laptop, *options: int) -> Iterator[None]:
-    """The server of exchanges, in the laptop's server namespace; see its module for the options."""
+def serving(laptop: Laptop) -> Iterator[None]:
+    """The server of exchanges, in the laptop's server namespace."""
     with laptop.server.popen(
-        *(sys.executable, "-m", "emu.workloads.exchange_server", *map(str, (PORT, *options))),
+        *(sys.executable, "-m", "emu.workloads.exchange_server", str(PORT)),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -45,7 +45,7 @@ class WatchedConnection:
 
     Args:
         selector: calls the data of its keys with the events.
-        answered: is told of each response.
+        answered: is told of the number of each response.
         connected: is told in how many seconds it was set up.
         failed: is called when it has failed by itself.
     """
@@ -57,7 +57,7 @@ class WatchedConnection:
         source: str,
         server: str,
         *,
-        answered: Callable[[Response], None],
+        answered: Callable[[int], None],
         connected: Callable[[float], None] = _nothing,
         failed: Callable[[], None] = _nothing,
     ) -> None:
@@ -73,8 +73,8 @@ class WatchedConnection:
     def failed(self) -> bool:
         return self._connection.failed
 
-    def ask(self, number: int, up_bytes: int, down_bytes: int, work_s: float = 0.0) -> None:
-        self._connection.ask(number, up_bytes, down_bytes, work_s)
+    def ask(self, number: int, up_bytes: int, down_bytes: int) -> None:
+        self._connection.ask(number, up_bytes, down_bytes)
         self._watch()
 
     def cancel(self, number: int) -> None:
@@ -95,8 +95,8 @@ class WatchedConnection:
         if events & selectors.EVENT_WRITE and self._connection.writable():
             self._connected(time.monotonic() - self._since_s)
         if events & selectors.EVENT_READ and self._watched:
-            for response in self._connection.readable():
-                self._answered(response)
+            for number in self._connection.readable():
+                self._answered(number)
         if self._watched and self._connection.failed:
             self.close()
             self._failed()
@@ -117,7 +117,7 @@ class Connections:
 
     Args:
         addresses: by way: of the network to use.
-        answered: is told of each response, with its way.
+        answered: is told of the number of each response, with its way.
         connected: is told in how many seconds a connection was set up.
         failed: is told when one has failed by itself.
     """
@@ -128,7 +128,7 @@ class Connections:
         laptop: Laptop,
         addresses: Mapping[str, str],
         *,
-        answered: Callable[[str, Response], None],
+        answered: Callable[[str, int], None],
         connected: Callable[[str, float], None],
         failed: Callable[[str], None],
     ) -> None:
@@ -144,7 +144,7 @@ class Connections:
                 self._laptop.client,
                 self._addresses[way],
                 SERVER,
-                answered=lambda response: self._answered(way, response),
+                answered=lambda number: self._answered(way, number),
                 connected=lambda took_s: self._connected(way, took_s),
                 failed=lambda: self._failed(way),
             )

@@ -1,4 +1,4 @@
-"""Requests and responses over real sockets, in a namespace: answered, worked on, cancelled, refused."""
+"""Requests and responses over real sockets, in a namespace: answered, cancelled, refused."""
 
 import selectors
 import subprocess
@@ -19,7 +19,7 @@ PORT = 7411
 def host(make_namespace: Callable[[str], Namespace]) -> Iterator[Namespace]:
     namespace = make_namespace("exchange")
     with namespace.popen(
-        *(sys.executable, "-m", "emu.workloads.exchange_server", str(PORT), "100"),
+        *(sys.executable, "-m", "emu.workloads.exchange_server", str(PORT)),
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -45,7 +45,7 @@ def answers(connection: ExchangeConnection, count: int, within_s: float = 20.0) 
                 if happened & selectors.EVENT_WRITE:
                     connection.writable()
                 if happened & selectors.EVENT_READ:
-                    found += [response.number for response in connection.readable()]
+                    found += connection.readable()
     return found
 
 
@@ -57,15 +57,13 @@ def test_requests_are_answered_on_one_connection(host: Namespace) -> None:
     connection.abort()
 
 
-def test_work_is_done_first_and_a_cancelled_request_stays_silent(host: Namespace) -> None:
+def test_a_cancelled_request_leaves_the_others_alone(host: Namespace) -> None:
     connection = ExchangeConnection(host, "127.0.0.1", ("127.0.0.1", PORT))
-    connection.ask(1, 20_000, 100, work_s=8.0)  # seconds of work
+    connection.ask(1, 20_000, 100)
+    assert answers(connection, 1) == [1]
+    connection.cancel(1)
     connection.ask(2, 1000, 100)
     assert answers(connection, 1) == [2]
-    connection.cancel(1)
-    connection.ask(3, 1000, 100, work_s=1.0)
-    assert answers(connection, 1) == [3]
-    assert answers(connection, 1, within_s=0.5) == []
     connection.abort()
 
 

@@ -19,7 +19,6 @@ from emu.experiments.meatballs.usage import Usage
 from emu.lab.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.testbed.access import ADDRESSES
 from emu.testbed.phones import Laptop
-from emu.workloads.exchange import Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +131,11 @@ class LiveExchanges:
     def close(self) -> None:
         self._connections.close()
 
-    def _answered(self, way: str, response: Response) -> None:
+    def _answered(self, way: str, number: int) -> None:
         now_s = self._clock.now_s
-        down_bytes = message_bytes(self._response_bytes[response.number])
+        down_bytes = message_bytes(self._response_bytes[number])
         self._usage.carried(way, now_s, HEADER_BYTES, down_bytes)
-        self.client.answered(response.number, way, now_s)
+        self.client.answered(number, way, now_s)
 
     def _connected(self, way: str, took_s: float) -> None:
         now_s = self._clock.now_s

@@ -8,7 +8,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emu.workloads.speech import BYTES_PER_S
+BYTES_PER_S = 20_000
+"""Of recorded sound."""
 
 LOCAL, REMOTE = "local", "remote"
 WIFI = "wifi"

@@ -7,7 +7,7 @@ from emu.experiments.meatballs.analyses import exchanges, offload
 from emu.experiments.meatballs.exchanges.policy import STYLES
 from emu.experiments.meatballs.offload.utterances import LENGTHS_S, utterances
 from emu.experiments.meatballs.settings import SETTINGS
-from emu.experiments.trials import beside
+from emu.experiments.trials import agreement, beside
 from emu.places import places
 from emu.repository import ROOT
 
@@ -114,3 +114,17 @@ def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> Non
     wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
     with pytest.raises(CedosError, match=message):
         exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
+
+
+def test_noise_agrees_and_what_is_always_later_does_not() -> None:
+    noisy = agreement(
+        "s", [[(1.1, 1.0), (2.0, 2.1)], [(1.0, 1.1), (2.1, 2.0)], [(1.3, 1.1), (2.0, 2.1)]]
+    )
+    assert noisy["agree"]
+    assert noisy["difference_s"] == pytest.approx(0.05 / 3, abs=1e-4)
+    assert noisy["live_s"] - noisy["simulated_s"] == pytest.approx(noisy["difference_s"], abs=2e-4)
+    late = agreement("s", [[(1.10, 1.0)], [(1.11, 1.0)], [(1.09, 1.0)]])
+    assert not late["agree"]
+    low, high = late["difference_s_ci95"]
+    assert 0.0 < low < 0.1 < high
+    assert late["difference_median_s"] == pytest.approx(0.1)
