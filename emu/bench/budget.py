@@ -1,6 +1,6 @@
 """Whether budgets are met: months with shifting habits, simulated with the product's own keeper.
 
-The habits are drawn (`emu.experiments.budgets.habits`), the controllers are those of the daemon,
+The habits are drawn (`emu.experiments.budgets.plans`), the controllers are those of the daemon,
 and both get the very same months. What takes time is counted per month and controller, beside the
 figures.
 """
@@ -8,8 +8,7 @@ figures.
 import time
 from collections.abc import Callable
 
-from emu.experiments.budgets.figures import figures
-from emu.experiments.budgets.months import CONTROLLERS, months_of, simulate
+from emu.experiments.budgets.months import CONTROLLERS, figures, months_of, simulate
 from emu.experiments.budgets.plans import PLANS
 
 NAME = "budget"

@@ -1,7 +1,7 @@
 """Deadlines: simulated days with the product's own scheduler, against one who knows the future.
 
-Days are drawn (`emu.experiments.cedos.days`); only deadlines that can be met at all are counted. A stream
-that is played rides a subway (Figure 8), drawn too; at real places it costs more over the optimum
+Days are drawn (`emu.experiments.cedos.world`); only deadlines that can be met at all are counted. A
+stream that is played rides a subway (Figure 8), drawn too; at real places it costs more over the optimum
 (docs/decisions/streaming.md).
 """
 
@@ -16,9 +16,8 @@ from cedos.selector.deadlines.d2sched import D2Sched
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.plan import DeadlinePlan
-from emu.experiments.cedos import days, subway
-from emu.experiments.cedos.compare import figures, tally
-from emu.experiments.cedos.strawmen import AtOnce
+from emu.experiments.cedos import subway, world
+from emu.experiments.cedos.compare import AtOnce, figures, tally
 
 NAME = "deadlines"
 
@@ -41,7 +40,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     tallies = []
     for user in range(_DAYS // _USER_DAYS):
         progress(f"days of user {user + 1} of {_DAYS // _USER_DAYS}")
-        worlds = (days.draw(2_000_000 + user * _USER_DAYS + day) for day in range(_USER_DAYS))
+        worlds = (world.draw(2_000_000 + user * _USER_DAYS + day) for day in range(_USER_DAYS))
         tallies.append(tally(worlds, [AtOnce(), D2Sched(), ChanceScheduler()], one_host=True))
     found = figures(tallies)
     ours, theirs, at_once = (found[name] for name in ("chance", "d2sched", "no-delay"))

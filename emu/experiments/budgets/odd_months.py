@@ -12,14 +12,18 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cedos.model import Every, Resource
-from emu.experiments.budgets.habits import DAY_S, Choice, Habits, days, draw
 from emu.experiments.budgets.months import WASTED, Outcome
 from emu.experiments.budgets.plans import (
+    DAY_S,
     Change,
+    Choice,
+    Habits,
     World,
     asked_by,
     budget_of,
     counted_bytes,
+    days,
+    draw,
     world_of,
 )
 

@@ -7,14 +7,7 @@ from typing import Any, Final
 
 import click
 
-from emu.experiments.cedos import (
-    days,
-    figure6,
-    idle_power,
-    places,
-    study,
-    subway,
-)
+from emu.experiments.cedos import figure6, idle_power, study, subway, world
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
 from emu.lab.runs import environment
@@ -43,8 +36,8 @@ def users(count: int, delay_s: float | None = None, seed: int = 1) -> Iterator[I
     """Ten days of each; `delay_s`: the same for all downloads."""
     for user in range(-(-count // _DAYS_OF_USER)):
         first = seed * 1_000_000 + user * _DAYS_OF_USER
-        drawn = (days.draw(number) for number in range(first, first + _DAYS_OF_USER))
-        yield drawn if delay_s is None else (days.delayed(day, delay_s) for day in drawn)
+        drawn = (world.draw(number) for number in range(first, first + _DAYS_OF_USER))
+        yield drawn if delay_s is None else (world.delayed(day, delay_s) for day in drawn)
 
 
 def many_days(count: int, seed: int, delay_s: float | None = None) -> dict[str, Any]:
@@ -56,9 +49,9 @@ def at_places(directory: Path, runs: int, delay_s: float | None = None) -> dict[
     """By place, and all together; `delay_s`: the same for all transfers."""
     by: dict[str, Tally] = {}
     for name, place in collections.load(directory).items():
-        worlds = places.worlds(place, runs)
+        worlds = world.worlds(place, runs)
         if delay_s is not None:
-            worlds = (days.delayed(each, delay_s) for each in worlds)
+            worlds = (world.delayed(each, delay_s) for each in worlds)
         by[name] = tally(worlds, schedulers(), one_host=False)
     return {name: figures([each]) for name, each in by.items()} | {
         "all": figures(list(by.values()))

@@ -1,18 +1,120 @@
-"""Schedulers on the same worlds: deadlines met, share over Wi-Fi, how far that is from the optimum."""
+"""Schedulers compared: ours, the paper's, simple ones, and one that knows the future."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import isfinite
 from random import Random
 from typing import Any
 
 from cedos.selector.deadlines.chance import ChanceScheduler
 from cedos.selector.deadlines.d2sched import D2Sched
-from cedos.selector.deadlines.plan import DeadlineScheduler
-from emu.experiments.cedos.clairvoyant import feasible, most_wifi_bytes
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.network_state import NetworkState
+from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
 from emu.experiments.cedos.simulate import Host, simulate
-from emu.experiments.cedos.strawmen import AtOnce
-from emu.experiments.cedos.world import World
+from emu.experiments.cedos.world import Wanted, World
+
+
+def most_wifi_bytes(world: World) -> float:
+    """Of all transfers together; where each can be met with both networks."""
+    return sum(carried(world.wifi, world.flows))
+
+
+def feasible(world: World) -> list[Wanted]:
+    """The transfers that can all be in time, both networks together: the first ones by release come in.
+
+    Each is taken where those taken before can still be met.
+    """
+    capacity = [w + c for w, c in zip(world.wifi, world.cellular, strict=True)]
+    if _all_carried(capacity, world.flows):
+        return list(world.flows)
+    taken: list[Wanted] = []
+    for flow in world.flows:
+        if _all_carried(capacity, [*taken, flow]):
+            taken.append(flow)
+    return taken
+
+
+def _all_carried(capacity: Sequence[float], flows: Sequence[Wanted]) -> bool:
+    got = carried(capacity, flows)
+    return all(each >= flow.size_bytes - 1e-3 for each, flow in zip(got, flows, strict=True))
+
+
+def carried(capacity: Sequence[float], flows: Sequence[Wanted]) -> list[float]:
+    """Bytes of each transfer that come in time, the earliest deadline first."""
+    got = [0.0] * len(flows)
+    arriving = sorted(range(len(flows)), key=lambda n: flows[n].released_s, reverse=True)
+    waiting: list[tuple[float, int]] = []
+    at_s, end_s = 0, len(capacity)
+    while at_s < end_s and (arriving or waiting):
+        while arriving and flows[arriving[-1]].released_s <= at_s:
+            number = arriving.pop()
+            heappush(waiting, (flows[number].deadline_s, number))
+        if not waiting:
+            at_s = max(at_s + 1, flows[arriving[-1]].released_s)
+            continue
+        left = capacity[at_s] / 8.0
+        while left > 0.0 and waiting:
+            deadline_s, number = waiting[0]
+            wanted = flows[number].size_bytes - got[number]
+            # Of the second in which it is due only what comes before counts.
+            share = min(max(deadline_s - at_s, 0.0), 1.0)
+            take = min(wanted, max(left - capacity[at_s] / 8.0 * (1.0 - share), 0.0))
+            got[number] += take
+            left -= take
+            if take < wanted and share >= 1.0:
+                break
+            heappop(waiting)
+        at_s += 1
+    return got
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """No delay: all are served, over Wi-Fi where there is any, else over the other.
+
+    Figure 6a (i), called so there: blindly Wi-Fi; deadlines are not looked at.
+    """
+
+    name: str = "no-delay"
+
+    def plan(
+        self,
+        flows: Sequence[DeadlineFlow],
+        networks: Sequence[NetworkState],
+        now: float,
+        before: DeadlinePlan,
+    ) -> DeadlinePlan:
+        up = [each for each in networks if each.up]
+        if not up or not flows:
+            return DeadlinePlan()
+        chosen = next((each for each in up if each.free), up[0])
+        paid = () if chosen.free else (chosen.name,)
+        return DeadlinePlan({flow.key: (chosen.name,) for flow in flows}, paid)
+
+
+class EachAlone:
+    """Figure 6b and c (i): each flow by Algorithm 1 as if it were the only one, all at the same time."""
+
+    name = "each-alone"
+
+    def plan(
+        self,
+        flows: Sequence[DeadlineFlow],
+        networks: Sequence[NetworkState],
+        now: float,
+        before: DeadlinePlan,
+    ) -> DeadlinePlan:
+        served: dict[Hashable, tuple[str, ...]] = {}
+        paid: set[str] = set()
+        alone = D2Sched()
+        for flow in flows:
+            plan = alone.plan([flow], networks, now, before)
+            served |= plan.served
+            paid |= set(plan.paid)
+        return DeadlinePlan(served, tuple(paid))
+
 
 _DRAWS = 1000
 

@@ -6,9 +6,8 @@ from typing import Final
 from cedos.selector.deadlines.chance import ChanceScheduler
 from cedos.selector.deadlines.d2sched import D2Sched
 from cedos.selector.deadlines.plan import DeadlineScheduler
-from emu.experiments.cedos.clairvoyant import feasible, most_wifi_bytes
+from emu.experiments.cedos.compare import AtOnce, EachAlone, feasible, most_wifi_bytes
 from emu.experiments.cedos.simulate import Carried, simulate
-from emu.experiments.cedos.strawmen import AtOnce, EachAlone
 from emu.experiments.cedos.world import Wanted, World
 
 SIZE_BYTES: Final = 100e6

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from cedos.selector.deadlines.chance import ChanceScheduler
-from emu.experiments.cedos import days
-from emu.experiments.cedos.clairvoyant import feasible
-from emu.experiments.cedos.simulate import Host, simulate
-from emu.experiments.cedos.sleep import Sleep
+from emu.experiments.cedos import world
+from emu.experiments.cedos.compare import feasible
+from emu.experiments.cedos.simulate import Host, Sleep, simulate
 from emu.experiments.cedos.world import World
 
 ASLEEP_W, AWAKE_W = 0.043, 0.2319
@@ -44,14 +43,14 @@ def _way(make: Callable[[], Sleep], count: int, seed: int) -> dict[str, Any]:
     for user in range(-(-count // _DAYS_OF_USER)):
         host = Host()
         for day in range(_DAYS_OF_USER):
-            drawn = days.draw(seed * 1_000_000 + user * _DAYS_OF_USER + day)
+            drawn = world.draw(seed * 1_000_000 + user * _DAYS_OF_USER + day)
             can = feasible(drawn)
             sleep = make()
             done = simulate(
                 World(drawn.wifi, drawn.cellular, can),
                 ChanceScheduler(),
                 host,
-                begin_s=float(day * days.DAY_S),
+                begin_s=float(day * world.DAY_S),
                 sleep=sleep,
             )
             awake_s, looks = awake_s + sleep.awake_s, looks + sleep.looks
@@ -60,7 +59,7 @@ def _way(make: Callable[[], Sleep], count: int, seed: int) -> dict[str, Any]:
             total += sum(each.size_bytes for each in can)
             wifi += sum(one.wifi_bytes for one in done)
     number = -(-count // _DAYS_OF_USER) * _DAYS_OF_USER
-    lasted_s = float(number * days.DAY_S)
+    lasted_s = float(number * world.DAY_S)
     joules = ASLEEP_W * (lasted_s - awake_s) + AWAKE_W * awake_s + LOOK_J * looks
     return {
         "days": number,

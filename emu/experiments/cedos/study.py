@@ -14,10 +14,9 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from cedos.selector.deadlines.chance import ChanceScheduler
-from emu.experiments.cedos import days
-from emu.experiments.cedos.clairvoyant import feasible
+from emu.experiments.cedos import world
+from emu.experiments.cedos.compare import AtOnce, feasible
 from emu.experiments.cedos.simulate import Carried, Host, simulate
-from emu.experiments.cedos.strawmen import AtOnce
 from emu.experiments.cedos.world import Wanted, World
 
 _LONGEST_S: Final = 6 * 3600.0
@@ -55,8 +54,8 @@ def _group(group: Group, count: int, seed: int) -> dict[str, Any]:
     for user in range(-(-count // _DAYS_OF_USER)):
         waiting, at_once = Host(), Host()
         for day in range(_DAYS_OF_USER):
-            begin_s = float(day * days.DAY_S)
-            drawn = days.draw(seed * 1_000_000 + user * _DAYS_OF_USER + day)
+            begin_s = float(day * world.DAY_S)
+            drawn = world.draw(seed * 1_000_000 + user * _DAYS_OF_USER + day)
             now: list[Wanted] = []
             later: list[Wanted] = []
             for flow in drawn.flows:

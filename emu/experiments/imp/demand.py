@@ -1,14 +1,134 @@
-"""Which network serves somebody who waits: the same for what is simulated and what is played live."""
+"""Demand of an emulated host: its budgets, what is known of networks, and what users ask for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
-from cedos.selector.budgets.prices import Prices
+from cedos.model import Resource
+from cedos.selector.budgets.controller import Controller, MakeController
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.prices import FREE, Prices, prices
 from cedos.selector.energy.radio import Radio
 from cedos.selector.energy.radio_watch import RadioWatch
-from emu.experiments.imp.budgets import Budgets
-from emu.experiments.imp.knowledge import Knowledge
+from cedos.selector.prefetch.choices import choices
+from cedos.selector.prefetch.outlook import Outlook
+from cedos.selector.prefetch.path import Path
+from cedos.selector.prefetch.queue import Queue
 from emu.lab.simulation.network import ReplayedNetwork
+from predictors.network import NetworkPredictor
+
+EVERY_S = 1.0
+_USUAL_S = 5.0
+"""What a network usually carries is averaged over rates of so many seconds: fetches last for some."""
+
+_LEAST_BPS = 10_000.0
+
+
+class Knowledge:
+    """What was observed, once in `EVERY_S`.
+
+    Args:
+        outlook: is told what networks are like, and asked for averages.
+    """
+
+    def __init__(self, networks: Mapping[str, ReplayedNetwork], outlook: Outlook) -> None:
+        self.outlook = outlook
+        self._networks = networks
+        self._predictors = {name: NetworkPredictor(name) for name in networks}
+        self._updated_s: float | None = None
+
+    def update(self, at_s: float) -> None:
+        """Takes what was carried until an instant of the replay."""
+        elapsed_s = 0.0 if self._updated_s is None else at_s - self._updated_s
+        self._updated_s = at_s
+        for name, network in self._networks.items():
+            since_s = network.attached_since_s(at_s)
+            if since_s is None:
+                self._predictors[name].reset(at_s)
+                self.outlook.observe(name, elapsed_s, present=False)
+                continue
+            usual_bps = None
+            if at_s - since_s >= EVERY_S:
+                trace = network.access.down
+                rate_bps = trace.rate_bps(at_s - EVERY_S, at_s)
+                self._predictors[name].observe_rate(max(rate_bps, _LEAST_BPS), at_s)
+                usual_bps = trace.rate_bps(max(at_s - _USUAL_S, since_s), at_s)
+            self.outlook.observe(name, elapsed_s, True, usual_bps, network.rtt_s)
+
+    def rate_bps(self, name: str) -> float:
+        known = self._predictors[name].bandwidth_bps
+        if known is not None:
+            return known
+        average = self.outlook.of(name)
+        return 1.0 / average.s_per_bit if average is not None and average.s_per_bit else _LEAST_BPS
+
+
+_WITH_HEADERS = 1.08
+
+ControllerName = Literal["odyssey", "pacer"]
+_MAKE: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
+
+
+@dataclass(slots=True)
+class Budgets:
+    """Up to two budgets over a trial.
+
+    Args:
+        energy_j: joules for it; None: as many as you like.
+        data_bytes: metered bytes, likewise.
+        controller: what moves the prices.
+    """
+
+    duration_s: float
+    energy_j: float | None = None
+    data_bytes: float | None = None
+    controller: ControllerName = "pacer"
+    _kept: dict[Resource, tuple[float, Controller]] = field(default_factory=dict)
+    _used: dict[Resource, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        supplies = {Resource.ENERGY: self.energy_j, Resource.DATA: self.data_bytes}
+        for resource, supply in supplies.items():
+            if supply is not None:
+                made = _MAKE[self.controller](supply, 0.0, self.duration_s)
+                self._kept[resource] = (supply, made)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def observe(self, now_s: float, energy_j: float, data_bytes: float) -> None:
+        """So much has been used since the beginning, all of it for what was hinted."""
+        before, self._used = self._used, {Resource.ENERGY: energy_j, Resource.DATA: data_bytes}
+        for resource, (supply, controller) in self._kept.items():
+            controller.foreseen(max(self._used[resource] - before.get(resource, 0.0), 0.0))
+            controller.observe(now_s, supply - self._used[resource])
+
+    def breaks(self, data_bytes: float) -> bool:
+        """Whether so many more metered bytes, and their headers, would break the budget."""
+        if self.data_bytes is None:
+            return False
+        used = self._used.get(Resource.DATA, 0.0)
+        return used + _WITH_HEADERS * data_bytes > self.data_bytes
+
+    def waiting(self, queue: Queue, now_s: float, paths: Sequence[Path]) -> None:
+        """What could be prefetched, for the controllers to see what is still to be bought."""
+        if not self._kept:
+            return
+        for resource, each in choices(queue, now_s, paths, self.prices(now_s)).items():
+            if resource in self._kept:
+                self._kept[resource][1].waiting([options for _, options in each])
+
+    def prices(self, now_s: float) -> Prices:
+        """The prices now; without budgets everything is free."""
+        if not self._kept:
+            return FREE
+        quoted = [
+            (resource, ("cellular",) if resource is Resource.DATA else (), one.quote(now_s))
+            for resource, (_, one) in self._kept.items()
+        ]
+        return prices(quoted, ("cellular",))
+
 
 METERED = ("cellular",)
 _SLOWER = 2.0

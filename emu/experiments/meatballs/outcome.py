@@ -1,4 +1,4 @@
-"""What trials under one policy came to, and figures over several, simulated and live."""
+"""Outcomes of a policy's trials, in the settings of the dissertation's costs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,27 @@ from typing import Any
 import numpy as np
 
 from emu.experiments.meatballs.client import Record
-from emu.experiments.meatballs.settings import Setting
 from emu.experiments.trials import agreement, beside_simple
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a joule and a metered byte cost, in seconds of waiting (4.5.3, Table 4.3)."""
+
+    name: str
+    s_per_j: float
+    s_per_byte: float
+
+
+SETTINGS: Mapping[str, Setting] = {
+    each.name: each
+    for each in (
+        Setting("no", 0.0, 0.0),
+        Setting("low", 1 / 100, 1 / 100e3),
+        Setting("mid", 1 / 10, 1 / 10e3),
+        Setting("high", 1.0, 1 / 1e3),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
-"""One task raced over one or several ways: the first answer wins, the others are cancelled.
-
-Events in, commands out; the time is an argument. The same code races requests over real sockets and
-in a simulation, and offloaded computations as well as exchanges (dissertation, 4.3.4 and 4.4.3).
-"""
+"""Races of ways: when a task is asked for again over another network."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from cedos.selector.uncertainty.reevaluate import AGAIN_S, tipping_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +108,44 @@ class Race:
             self.starts.append((way, now_s))
             begun.append(Start(way))
         return begun
+
+
+Best = Callable[[Sequence[str], float, Mapping[str, float]], tuple[frozenset[str], float]]
+"""(ways, instant, seconds of silence by way) -> the ways to use, and the expected seconds left."""
+
+
+def choose_and_reevaluate(
+    best: Best,
+    now_s: float,
+    usable: frozenset[str],
+    silent: Mapping[str, float],
+    *,
+    reevaluates: bool,
+    within_s: float,
+    granularity_s: float,
+) -> Chosen:
+    """What costs least from now on, and when silence is to be thought about.
+
+    `usable`: the ways that can be begun now.
+    `silent`: what is under way, each with how long it has been silent.
+    `reevaluates`: whether the policy reevaluates at all.
+    `within_s`: a silence that has not tipped the choice by then never does.
+    `granularity_s`: how exactly the tipping point is looked for.
+    """
+    if not usable - silent.keys() or (silent and not reevaluates):
+        return Chosen(frozenset())
+    names = sorted(usable | silent.keys())
+    chosen, expected_s = best(names, now_s, silent)
+    if not reevaluates or chosen >= usable:
+        return Chosen(chosen)
+    if silent:
+        return Chosen(chosen, AGAIN_S)
+
+    def later(wait_s: float) -> frozenset[str]:
+        return chosen | best(names, now_s + wait_s, dict.fromkeys(chosen, wait_s))[0]
+
+    def reevaluate_after_s() -> float:
+        tips_s = tipping_point(later, granularity_s, within_s, granularity_s)
+        return 2.0 * expected_s if tips_s is None else tips_s
+
+    return Chosen(chosen, reevaluate_after_s)

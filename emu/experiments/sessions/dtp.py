@@ -5,11 +5,13 @@ The n-th contact lasts n times the median connection time, as in the paper. Time
 by `scale`, rates and round trips are not: whatever costs round trips weighs `scale` times as much.
 """
 
+import importlib.util
 import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from cedos.errors import EmulationError
@@ -17,13 +19,15 @@ from cedos.model import NetworkKind
 from cedos.selector.energy.power_model import PowerModel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.storage.radio_file import radios
-from emu.experiments.sessions.air.networks import Scripted
-from emu.experiments.sessions.air.world import World
 from emu.experiments.sessions.apps.program import Program
-from emu.experiments.sessions.batches import Ready
+from emu.experiments.sessions.batches import Ready, in_batches
+from emu.experiments.sessions.world import Scripted, World
+from emu.lab.data.folds import Progress
 from emu.lab.runs.energy import run_energy_j
 from emu.lab.runs.sampler import Sample, Sampler
+from emu.places.places import Places
 from emu.places.traces import Trace
+from emu.statistics import student_ci95
 from emu.testbed.hosts import SERVER
 
 CONNECTED_S: Final = 6.6 * 60
@@ -236,3 +240,81 @@ PROTOCOLS: Mapping[str, Callable[[World, Plan, Ready], dict[str, Any]]] = {
     "tcp-range": lambda world, wanted, ready: _curl(world, wanted, ready, resume=True),
     "bundles": _bundles,
 }
+
+
+def bundles_installed() -> bool:
+    """Return whether there is a bundle protocol to compare with: `pip install pyd3tn`."""
+    return importlib.util.find_spec("pyd3tn") is not None
+
+
+_CELLULAR: Final = "tcp-cellular"
+
+
+def run(
+    places: Places,
+    *,
+    sizes_mb: Sequence[float] = (77, 154, 308),
+    scale: float = 20.0,
+    rate_mbps: float = 3.0,
+    rtt_ms: float = 20.0,
+    cellular_rtt_ms: float = 150.0,
+    trials: int = 3,
+    at_once: int = 12,
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Measures every protocol with every size.
+
+    `places`: not needed; the setting is the paper's.
+    `sizes_mb`: of the downloads before scaling.
+    `scale`: times and sizes are divided by it.
+    `rate_mbps`: of every access point.
+    `cellular_rtt_ms`: over 3G, where the largest download is made by plain TCP without disruptions.
+    `at_once`: so many downloads at the same time, each in namespaces of its own.
+
+    Returns:
+        `{"sizes": {MB: {"bound_s", "protocols": {NAME: {"seconds", "mbps", "mbps_ci95", "energy_j",
+        ...}}}}}`; `tcp-cellular` is among the protocols of the largest size.
+    """
+    names = [name for name in PROTOCOLS if name != "bundles" or bundles_installed()]
+    plans = {size: plan(size, scale, 1e6 * rate_mbps, rtt_ms / 1e3) for size in sizes_mb}
+    largest = max(sizes_mb)
+    beside = undisturbed(plans[largest], cellular_rtt_ms / 1e3)
+    tasks = {}
+    for trial in range(trials):
+        tasks[largest, _CELLULAR, trial] = partial(measure, "tcp-restart", beside)
+        for size in sorted(sizes_mb, reverse=True):
+            for name in names:
+                tasks[size, name, trial] = partial(measure, name, plans[size])
+    found = in_batches(tasks, at_once, progress)
+    sizes: dict[str, Any] = {}
+    for size, wanted in plans.items():
+        protocols = {}
+        for name in [*names, _CELLULAR] if size == largest else names:
+            runs = [found[size, name, trial] for trial in range(trials)]
+            rates = [
+                8 * wanted.size_bytes / 1e6 / each["seconds"] for each in runs if each["seconds"]
+            ]
+            mbps, mbps_ci95 = student_ci95(rates) if rates else (None, [None, None])
+            energy_j, energy_j_ci95 = student_ci95([each["energy_j"] for each in runs])
+            protocols[name] = {
+                "seconds": [each["seconds"] and round(each["seconds"], 3) for each in runs],
+                "mbps": mbps,
+                "mbps_ci95": mbps_ci95,
+                "energy_j": energy_j,
+                "energy_j_ci95": energy_j_ci95,
+                "runs": runs,
+            }
+        sizes[f"{size:g}"] = {
+            "bytes": wanted.size_bytes,
+            "bound_s": round(wanted.bound_s(), 3),
+            "protocols": protocols,
+        }
+    return {
+        "scale": scale,
+        "rate_mbps": rate_mbps,
+        "rtt_ms": rtt_ms,
+        "phone": PHONE,
+        "trials": trials,
+        "contacts_s": [[round(t, 2) for t in each] for each in plans[sizes_mb[0]].contacts],
+        "sizes": sizes,
+    }

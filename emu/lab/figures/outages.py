@@ -2,7 +2,7 @@
 
     cedos-emu figures outages RUN... --places DIR --json FILE
 
-`emu.experiments.delphi.analyses.outages` asks what choices are worth where an outage comes; this asks
+`emu.experiments.delphi.outages` asks what choices are worth where an outage comes; this asks
 what became of whole transfers, moved and rescued ones too. A transfer meets an outage where one of its
 networks is out as it begins, or goes out within a second, by the traces that were replayed. It has
 lost what it took longer than under the best of the policies that all runs have.

@@ -9,18 +9,16 @@ A file says which analysis, of which data, with which parameters:
 
 `data` is looked for beside the file, then in the repository.
 
-An analysis is a module in one of `ROOMS` with a function `run`: of a data set, if its first parameter is
-called `data`, or of a collection of places, if it is called `places`.
+An analysis is a function in `ANALYSES`: of a data set, if its first parameter is called `data`, or of a
+collection of places, if it is called `places`.
 
 Its run folder holds `config.toml`, `environment.json` and `summary.json`, where `figures` are what the
 analysis returned.
 """
 
 import importlib
-import importlib.util
 import inspect
 import json
-import pkgutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,13 +35,25 @@ from emu.lab.runs.claim import claimed
 from emu.places import places
 from emu.repository import ROOT
 
-ROOMS = (
-    "emu.experiments.delphi.analyses",
-    "emu.experiments.meatballs.analyses",
-    "emu.experiments.imp.analyses",
-    "emu.experiments.sessions.analyses",
-)
-"""Where analyses live; a room that is not built has none."""
+_EXPERIMENTS = "emu.experiments"
+ANALYSES: Mapping[str, str] = {
+    "adaptive": "delphi.adaptive:run",
+    "choices": "delphi.choices:run",
+    "correlations": "delphi.correlations:run",
+    "exchanges": "meatballs.exchanges_analysis:run",
+    "floor": "delphi.floor:run",
+    "imp_email": "imp.grid:email",
+    "imp_news": "imp.grid:news",
+    "live_check": "meatballs.live_analysis:run",
+    "offload": "meatballs.offload_analysis:run",
+    "outages": "delphi.outages:run",
+    "prediction": "delphi.prediction:prediction",
+    "sessions_cedos": "sessions.cedos_tables:run",
+    "sessions_dtp": "sessions.dtp:run",
+    "sessions_intnw": "sessions.intnw:run",
+    "size_error": "delphi.prediction:size_error",
+}
+"""Each analysis: its module below `emu.experiments`, and the function that computes it."""
 
 _PROGRESS = "progress"
 
@@ -54,25 +64,6 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     analysis: str
     data: str = "traces/transfers.parquet"
     parameters: dict[str, Any] = {}
-
-
-def names() -> list[str]:
-    return sorted(_modules())
-
-
-def _modules() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for room in ROOMS:
-        # (A room that is not there: its own parent may be missing as well.)
-        if all(importlib.util.find_spec(each) for each in _with_parents(room)):
-            path = importlib.import_module(room).__path__
-            found |= {module.name: f"{room}.{module.name}" for module in pkgutil.iter_modules(path)}
-    return found
-
-
-def _with_parents(room: str) -> list[str]:
-    parts = room.split(".")
-    return [".".join(parts[: k + 1]) for k in range(len(parts))]
 
 
 def is_analysis(file: Path) -> bool:
@@ -89,9 +80,9 @@ def read(file: Path) -> Analysis:
         found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
-    if found.analysis not in names():
+    if found.analysis not in ANALYSES:
         raise ConfigError(
-            f"{file}: there is no analysis {found.analysis!r}; there are {', '.join(names())}"
+            f"{file}: there is no analysis {found.analysis!r}; there are {', '.join(ANALYSES)}"
         )
     beside = file.parent / found.data
     if beside.is_file():
@@ -112,16 +103,17 @@ def carry_out(
         DataSetError: data that cannot be read or do not hold what it needs.
         PlaceError: a place that is not there.
     """
-    module = importlib.import_module(_modules()[analysis.analysis])
-    first, *known = inspect.signature(module.run).parameters
-    parameters.check(analysis.analysis, module.run, analysis.parameters)
+    module, _, name = ANALYSES[analysis.analysis].partition(":")
+    function = getattr(importlib.import_module(f"{_EXPERIMENTS}.{module}"), name)
+    first, *known = inspect.signature(function).parameters
+    parameters.check(analysis.analysis, function, analysis.parameters)
     reporting = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
     source: Any = (
         places.load(places.default_directory(directory))
         if first == "places"
         else datasets.read(ROOT / analysis.data)
     )
-    figures: dict[str, Any] = module.run(source, **analysis.parameters, **reporting)
+    figures: dict[str, Any] = function(source, **analysis.parameters, **reporting)
     return figures
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from emu.experiments.meatballs.connections import ExchangeConnection
 from emu.testbed.netns import Namespace
-from emu.workloads.exchange import ExchangeConnection
 
 pytestmark = pytest.mark.netns
 PORT = 7411

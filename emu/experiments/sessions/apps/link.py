@@ -1,8 +1,4 @@
-"""What the applications send over: a session with labels, or one plain TCP connection without.
-
-Over TCP a message is its length, its label and its bytes, one after the other: an application that
-ignores what the networks are, as the unmodified ones of the dissertation.
-"""
+"""How an application of the experiments sends its messages: over a session or over TCP."""
 
 import asyncio
 import os
@@ -189,3 +185,63 @@ async def serving(
     listener = await listen((host, port), key=KeyPair(bytes.fromhex(key)), limits=_LIMITS)
     while True:
         begin(SessionLink(await listener.accept(), transport == "session"))
+
+
+HEAD: Final = struct.Struct("!QQ")
+SMALL_BYTES: Final = 4096 + HEAD.size
+_ZEROS: Final = bytes(1 << 24)
+
+
+class Asking:
+    """The client's side: requests by number, answers whenever they come."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._number = 0
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def ask(
+        self,
+        answer_bytes: int,
+        label: Label,
+        up_bytes: int = 0,
+        after: tuple[int, ...] = (),
+        thunk: Callable[[], None] | None = None,
+    ) -> tuple[int | None, asyncio.Future[None]]:
+        """Sends a request; its message's id (see `Link.send`), and a future of the answer."""
+        self._number += 1
+        number = self._number
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = done
+        data = HEAD.pack(number, answer_bytes) + _ZEROS[:up_bytes]
+        irob = await self._link.send(data, label, after, thunk)
+        if irob is None:
+            self._waiting.pop(number)
+        return irob, done
+
+    async def _read(self) -> None:
+        while True:
+            _, data = await self._link.receive()
+            number, _ = HEAD.unpack_from(data)
+            done = self._waiting.pop(number)
+            if not done.done():
+                done.set_result(None)
+
+    def close(self) -> None:
+        self._reader.cancel()
+
+
+async def answer(link: Link) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(label: Label, number: int, size: int) -> None:
+        bulk = Bulk.SMALL if size + HEAD.size <= SMALL_BYTES else Bulk.LARGE
+        await link.send(HEAD.pack(number, size) + _ZEROS[:size], Label(label.urgency, bulk))
+
+    while True:
+        label, data = await link.receive()
+        number, size = HEAD.unpack_from(data)
+        task = asyncio.get_running_loop().create_task(one(label, number, size))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)

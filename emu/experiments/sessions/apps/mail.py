@@ -11,10 +11,11 @@ import random
 import time
 from typing import Any, Final
 
-from emu.experiments.sessions.apps.answers import Asking, answer
 from emu.experiments.sessions.apps.link import (
     BACKGROUND_SMALL,
     FOREGROUND_SMALL,
+    Asking,
+    answer,
     connected,
     serving,
 )

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cedos.model import Label
-from emu.experiments.sessions.apps.answers import Asking, answer
 from emu.experiments.sessions.apps.link import (
     BACKGROUND_LARGE,
     BACKGROUND_SMALL,
     FOREGROUND_SMALL,
+    Asking,
     Link,
     SessionLink,
+    answer,
     connected,
     serving,
 )

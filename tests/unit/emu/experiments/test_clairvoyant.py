@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from emu.experiments.cedos.clairvoyant import carried, feasible, most_wifi_bytes
+from emu.experiments.cedos.compare import carried, feasible, most_wifi_bytes
 from emu.experiments.cedos.world import Wanted, World
 
 SECONDS = 12

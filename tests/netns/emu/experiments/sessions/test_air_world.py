@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from emu.experiments.sessions import dtp, intnw, switching
-from emu.experiments.sessions.air.networks import Scripted
-from emu.experiments.sessions.air.world import World
+from emu.experiments.sessions import cedos_tables, dtp, intnw
+from emu.experiments.sessions.world import Scripted, World
 from emu.places.traces import Trace
 from emu.testbed.hosts import SERVER
 
@@ -90,10 +89,10 @@ def test_an_application(strategy: str, application: str, options: dict[str, obje
 
 
 def test_switching_is_seen() -> None:
-    found = switching.measure("one-at-a-time", 2, 1.5, 5e6)
+    found = cedos_tables.measure("one-at-a-time", 2, 1.5, 5e6)
     for way, rtt_s in (
-        ("wifi-to-lte", switching.LTE_RTT_S),
-        ("lte-to-wifi", switching.WIFI_RTT_S),
+        ("wifi-to-lte", cedos_tables.LTE_RTT_S),
+        ("lte-to-wifi", cedos_tables.WIFI_RTT_S),
     ):
         (delay_s,) = found[way]["packets_s"]
         assert delay_s >= rtt_s

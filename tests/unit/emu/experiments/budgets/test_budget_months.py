@@ -12,11 +12,20 @@ from cedos.selector.budgets.keeper import Keeper
 from cedos.selector.budgets.odyssey import LEAST_S
 from cedos.selector.budgets.pacer import Pacer
 from emu.experiments.budgets import months
-from emu.experiments.budgets.figures import figures
-from emu.experiments.budgets.habits import DAY_S, draw, month
-from emu.experiments.budgets.months import Outcome, live, lives, simulate
-from emu.experiments.budgets.picture import draw as draw_picture
-from emu.experiments.budgets.plans import PLANS, Counted, World, data, energy, money, paid_s
+from emu.experiments.budgets.__main__ import draw as draw_picture
+from emu.experiments.budgets.months import Outcome, figures, live, lives, simulate
+from emu.experiments.budgets.plans import (
+    DAY_S,
+    PLANS,
+    Counted,
+    World,
+    data,
+    draw,
+    energy,
+    money,
+    month,
+    paid_s,
+)
 
 Found = dict[str, dict[str, list[Outcome]]]
 

@@ -3,9 +3,9 @@
 import pytest
 
 from cedos.selector.budgets.pacer import Pacer
-from emu.experiments.budgets.habits import DAY_S
 from emu.experiments.budgets.months import live
 from emu.experiments.budgets.odd_months import ODD_MONTHS, odd_figures, odd_worlds
+from emu.experiments.budgets.plans import DAY_S
 
 
 def days_of(kind: str) -> list[int]:

@@ -9,12 +9,11 @@ from cedos.selector.budgets.prices import FREE
 from cedos.selector.prefetch.outlook import Average
 from cedos.storage.radio_file import radios
 from emu.experiments.imp import workload
-from emu.experiments.imp.budgets import Budgets
-from emu.experiments.imp.demand import Offer, best, moves
-from emu.experiments.imp.live_host import LiveHost
+from emu.experiments.imp.demand import Budgets, Offer, best, moves
+from emu.experiments.imp.live import LiveHost
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Trial
-from emu.experiments.imp.strategies import simple
+from emu.experiments.imp.workload import simple
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace

@@ -1,5 +1,8 @@
 """The prefetching experiments: workloads as published, budgets kept, demand first, small grids."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,12 +11,11 @@ from cedos.model import NetworkKind
 from cedos.selector.prefetch.outlook import Average
 from cedos.selector.prefetch.queue import Queue
 from cedos.storage.radio_file import radios
-from emu.experiments.imp import workload
-from emu.experiments.imp.analyses import imp_email, imp_news
-from emu.experiments.imp.budgets import Budgets
-from emu.experiments.imp.drive import drive
+from emu.experiments.imp import grid, workload
+from emu.experiments.imp.demand import Budgets
+from emu.experiments.imp.setting import drive
 from emu.experiments.imp.simulate import Outcome, Trial
-from emu.experiments.imp.strategies import simple
+from emu.experiments.imp.workload import simple
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places import places
 from emu.places.stats import OUTAGE_BPS, rates_bps
@@ -138,8 +140,8 @@ def test_prefetches_stand_back_while_somebody_waits() -> None:
             assert not waiting or event.at_s > 0
 
 
-@pytest.mark.parametrize("analysis", [imp_email, imp_news])
-def test_a_small_grid_hangs_together(analysis: object) -> None:
+@pytest.mark.parametrize("analysis", [grid.email, grid.news])
+def test_a_small_grid_hangs_together(analysis: Callable[..., dict[str, Any]]) -> None:
     place = {
         "name": "there",
         "parts": ["drive-past-s13"],
@@ -147,7 +149,7 @@ def test_a_small_grid_hangs_together(analysis: object) -> None:
         "data_mb": 1.0,
         "contacts_seed": 1,
     }
-    found = analysis.run(places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0)
+    found = analysis(places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0)
     assert found["simulated"]
     there = found["places"]["there"]
     assert there["synthetic"]
@@ -162,4 +164,4 @@ def test_a_small_grid_hangs_together(analysis: object) -> None:
 
 def test_what_is_wrong_in_a_place_is_named() -> None:
     with pytest.raises(ConfigError, match="place"):
-        imp_email.run(places.load(TRACES), place=[{"name": "x"}])
+        grid.email(places.load(TRACES), place=[{"name": "x"}])

@@ -24,7 +24,7 @@ def test_every_shipped_analysis_can_be_read() -> None:
     files = [file for file in EXPERIMENTS.glob("*.toml") if analysis.is_analysis(file)]
     assert files
     for file in files:
-        assert analysis.read(file).analysis in analysis.names()
+        assert analysis.read(file).analysis in analysis.ANALYSES
 
 
 def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path: Path) -> None:

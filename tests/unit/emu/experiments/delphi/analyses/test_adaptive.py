@@ -9,7 +9,7 @@ import pytest
 
 from cedos.errors import DataSetError
 from cedos.selector.probing.rules import FixedRate, PassiveChange
-from emu.experiments.delphi.analyses.adaptive import _Played, _within
+from emu.experiments.delphi.adaptive import _Played, _within
 from emu.lab.data.probe_replay import load, replay
 from emu.lab.data.probe_series import COLUMNS
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cedos.errors import DataSetError
-from emu.experiments.delphi.analyses import correlations
+from emu.experiments.delphi import correlations
 from emu.lab.data.datasets import DataSet, from_columns
 
 

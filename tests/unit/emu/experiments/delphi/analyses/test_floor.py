@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emu.experiments.delphi.analyses import floor
+from emu.experiments.delphi import floor
 from emu.lab.data import datasets
 from emu.lab.data.datasets import TIMES
 

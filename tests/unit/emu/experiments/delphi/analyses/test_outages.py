@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emu.experiments.delphi.analyses import outages
+from emu.experiments.delphi import outages
 from emu.lab.data import datasets
 from emu.lab.data.datasets import DataSet
 from emu.places.traces import Trace

@@ -3,10 +3,10 @@
 import pytest
 
 from cedos.errors import CedosError
-from emu.experiments.meatballs.analyses import exchanges, offload
-from emu.experiments.meatballs.exchanges.policy import STYLES
-from emu.experiments.meatballs.offload.utterances import LENGTHS_S, utterances
-from emu.experiments.meatballs.settings import SETTINGS
+from emu.experiments.meatballs import exchanges_analysis, offload_analysis
+from emu.experiments.meatballs.exchange_policy import STYLES
+from emu.experiments.meatballs.offload import LENGTHS_S, utterances
+from emu.experiments.meatballs.outcome import SETTINGS
 from emu.experiments.trials import agreement, beside
 from emu.places import places
 from emu.repository import ROOT
@@ -16,7 +16,7 @@ HERE = ROOT / "traces"
 
 @pytest.fixture(scope="module")
 def found() -> dict:
-    return exchanges.run(
+    return exchanges_analysis.run(
         places.load(HERE),
         walking=["walk-away-s7"],
         driving=["drive-past-s13"],
@@ -31,7 +31,7 @@ def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:
         assert place["synthetic"]
         assert list(place["policies"]) == list(SETTINGS)
         for by in place["policies"].values():
-            assert list(by) == [*exchanges.SIMPLE, *STYLES]
+            assert list(by) == [*exchanges_analysis.SIMPLE, *STYLES]
             assert len({each["requests"] for each in by.values()}) == 1
 
 
@@ -57,14 +57,14 @@ def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:
 
 def test_simple_policies_are_the_same_under_all_settings(found: dict) -> None:
     for place in found["places"].values():
-        for name in exchanges.SIMPLE:
+        for name in exchanges_analysis.SIMPLE:
             waits = {place["policies"][setting][name]["wait_ms"] for setting in SETTINGS}
             assert len(waits) == 1
 
 
 def test_offloading_to_a_loaded_server_is_hedged() -> None:
     known = places.load(HERE)
-    figures = offload.run(
+    figures = offload_analysis.run(
         known,
         walking=["walk-away-s7"],
         driving=["drive-past-s13"],
@@ -80,7 +80,7 @@ def test_offloading_to_a_loaded_server_is_hedged() -> None:
     )
     by = figures["scenarios"]["load"]["policies"]["no"]
     assert by["brute-force"]["hedged_share"] > 0.5
-    best = min(by[name]["wait_s"] for name in offload.SIMPLE)
+    best = min(by[name]["wait_s"] for name in offload_analysis.SIMPLE)
     assert by["brute-force"]["wait_s"] <= best + 0.05
     assert by["local-only"]["remote_share"] == 0.0
     assert figures["scenarios"]["load"]["others_mean"] > 2.0
@@ -113,7 +113,7 @@ def test_worse_means_beyond_the_interval() -> None:
 def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> None:
     wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
     with pytest.raises(CedosError, match=message):
-        exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
+        exchanges_analysis.run(places.load(HERE), duration_s=30.0, **wanted)
 
 
 def test_noise_agrees_and_what_is_always_later_does_not() -> None:

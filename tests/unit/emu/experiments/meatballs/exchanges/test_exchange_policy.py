@@ -5,11 +5,10 @@ import pytest
 from cedos.selector.energy.radio_watch import RadioWatch
 from cedos.selector.uncertainty.reevaluate import AGAIN_S
 from cedos.storage.radio_file import radios
-from emu.experiments.meatballs.exchanges.policy import STYLES, ExchangePolicy
-from emu.experiments.meatballs.exchanges.requests import Request
+from emu.experiments.meatballs.client import Usage
+from emu.experiments.meatballs.exchange_policy import STYLES, ExchangePolicy, Request
+from emu.experiments.meatballs.outcome import SETTINGS
 from emu.experiments.meatballs.race import Chosen
-from emu.experiments.meatballs.settings import SETTINGS
-from emu.experiments.meatballs.usage import Usage
 
 BOTH = frozenset({"wifi", "cellular"})
 TASK = Request(0, 0.0, 1000, 4000)

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from cedos.model import NetworkKind
-from emu.experiments.meatballs.client import Record
-from emu.experiments.meatballs.exchanges.requests import LEAST_BYTES, Request, requests
-from emu.experiments.meatballs.exchanges.simulated import simulate
+from emu.experiments.meatballs.client import Record, Usage
+from emu.experiments.meatballs.exchange_policy import LEAST_BYTES, Preferring, Request, requests
+from emu.experiments.meatballs.exchanges import simulate
+from emu.experiments.meatballs.outcome import SETTINGS
 from emu.experiments.meatballs.race import Chosen
-from emu.experiments.meatballs.settings import SETTINGS
-from emu.experiments.meatballs.simple import Preferring
-from emu.experiments.meatballs.usage import Usage
 from emu.lab.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.places.traces import Trace
 from emu.testbed.access import Access

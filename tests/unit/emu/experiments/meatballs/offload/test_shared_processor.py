@@ -5,11 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from emu.experiments.meatballs.offload.shared_processor import (
-    SharedProcessor,
-    arrivals,
-    utilisation,
-)
+from emu.experiments.meatballs.offload import SharedProcessor, arrivals, utilisation
 
 
 def test_alone_it_takes_what_the_work_takes() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.experiments.sessions.air.direction import Direction
+from emu.experiments.sessions.air import Direction
 from emu.places.traces import Trace
 
 DELAY_S = 0.010

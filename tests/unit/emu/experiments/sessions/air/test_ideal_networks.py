@@ -6,7 +6,7 @@ import pytest
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from emu.experiments.sessions import intnw
-from emu.experiments.sessions.air.networks import VIRTUAL, ideal, real
+from emu.experiments.sessions.world import VIRTUAL, ideal, real
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 

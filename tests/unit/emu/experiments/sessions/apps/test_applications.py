@@ -8,10 +8,15 @@ from functools import partial
 import pytest
 
 from cedos.errors import ConfigError, EmulationError
-from emu.experiments.sessions.analyses import sessions_intnw
+from emu.experiments.sessions import intnw
 from emu.experiments.sessions.apps import mail, sensing
-from emu.experiments.sessions.apps.answers import Asking, answer
-from emu.experiments.sessions.apps.link import BACKGROUND_LARGE, FOREGROUND_SMALL, TcpLink
+from emu.experiments.sessions.apps.link import (
+    BACKGROUND_LARGE,
+    FOREGROUND_SMALL,
+    Asking,
+    TcpLink,
+    answer,
+)
 from emu.experiments.sessions.batches import Ready, in_batches
 
 
@@ -98,9 +103,9 @@ def test_one_that_fails_does_not_leave_the_others_waiting() -> None:
 
 def test_what_cannot_be_run_is_named() -> None:
     with pytest.raises(ConfigError, match="no application 'chess'"):
-        sessions_intnw.run({}, applications=["chess"])
+        intnw.run({}, applications=["chess"])
     with pytest.raises(ConfigError, match="sensing"):
-        sessions_intnw.run({}, processes=2)
+        intnw.run({}, processes=2)
 
 
 def test_a_summary_is_of_trials() -> None:
@@ -108,7 +113,7 @@ def test_a_summary_is_of_trials() -> None:
         {"foreground_s": [1.0, 3.0], "background_bytes": 1_000_000, "background_s": 8.0},
         {"foreground_s": [4.0], "background_bytes": 1_000_000, "background_s": 4.0},
     ]
-    found = sessions_intnw.summary(trials)
+    found = intnw.summary(trials)
     assert found["foreground_s"] == 3.0
     assert found["foreground_s_trials"] == [2.0, 4.0]
     assert found["foreground_worst_s"] == 4.0

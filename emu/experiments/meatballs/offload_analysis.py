@@ -11,14 +11,29 @@ from typing import Any
 import numpy as np
 
 from cedos.selector.energy.radio_watch import RadioWatch
-from emu.experiments.meatballs.exchanges.policy import STYLES as EXCHANGE_STYLES
-from emu.experiments.meatballs.offload.policy import CPU_W, Always, OffloadPolicy
-from emu.experiments.meatballs.offload.shared_processor import SharedProcessor, arrivals
-from emu.experiments.meatballs.offload.simulated import ComputePolicy, Processor, Speeds, simulate
-from emu.experiments.meatballs.offload.utterances import LENGTHS_S, LOCAL, REMOTE, WIFI, utterances
-from emu.experiments.meatballs.outcome import Outcome, beside_simple_policies, redundancy_shares
-from emu.experiments.meatballs.settings import SETTINGS, Setting
-from emu.experiments.meatballs.usage import Usage, radios_of
+from emu.experiments.meatballs.client import Usage, radios_of
+from emu.experiments.meatballs.exchange_policy import STYLES as EXCHANGE_STYLES
+from emu.experiments.meatballs.offload import (
+    LENGTHS_S,
+    LOCAL,
+    REMOTE,
+    WIFI,
+    ComputePolicy,
+    Processor,
+    SharedProcessor,
+    Speeds,
+    arrivals,
+    simulate,
+    utterances,
+)
+from emu.experiments.meatballs.offload_policy import CPU_W, Always, OffloadPolicy
+from emu.experiments.meatballs.outcome import (
+    SETTINGS,
+    Outcome,
+    Setting,
+    beside_simple_policies,
+    redundancy_shares,
+)
 from emu.experiments.trials import at_least_one
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S

@@ -11,14 +11,22 @@ import numpy as np
 
 from cedos.selector.energy.radio import Radio
 from cedos.selector.energy.radio_watch import RadioWatch
-from emu.experiments.meatballs.client import Policy
-from emu.experiments.meatballs.exchanges.policy import STYLES, ExchangePolicy
-from emu.experiments.meatballs.exchanges.requests import Request, requests
-from emu.experiments.meatballs.exchanges.simulated import simulate
-from emu.experiments.meatballs.outcome import Outcome, beside_simple_policies, redundancy_shares
-from emu.experiments.meatballs.settings import SETTINGS, Setting
-from emu.experiments.meatballs.simple import Preferring
-from emu.experiments.meatballs.usage import Usage, radios_of
+from emu.experiments.meatballs.client import Policy, Usage, radios_of
+from emu.experiments.meatballs.exchange_policy import (
+    STYLES,
+    ExchangePolicy,
+    Preferring,
+    Request,
+    requests,
+)
+from emu.experiments.meatballs.exchanges import simulate
+from emu.experiments.meatballs.outcome import (
+    SETTINGS,
+    Outcome,
+    Setting,
+    beside_simple_policies,
+    redundancy_shares,
+)
 from emu.experiments.trials import at_least_one
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.selector.objective import Objective
-from emu.experiments.delphi.analyses.prediction import whole
+from emu.experiments.delphi.prediction import whole
 from emu.lab.data import datasets
 from emu.lab.data.adapted import FIRST
 from emu.lab.data.choices import cedos_choices

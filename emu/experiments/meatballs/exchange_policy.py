@@ -1,10 +1,6 @@
-"""Exchanges decided by expected cost: with the uncertainty of predictions (Meatballs), or without.
+"""Policies for small exchanges: those that decide, and the simple ones."""
 
-The same class is Meatballs with each of its three methods, and the adaptive strategy that they are
-compared with: that one takes predictions for the truth, knows of no redundancy and never reevaluates
-(dissertation, 4.5.5.1).
-"""
-
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -14,16 +10,56 @@ from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.brute_force import LOW
 from cedos.selector.uncertainty.methods import evaluator
 from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, network_terms
-from emu.experiments.meatballs.exchanges.requests import THINK_S, Request
-from emu.experiments.meatballs.race import Chosen
-from emu.experiments.meatballs.reevaluation import choose_and_reevaluate
-from emu.experiments.meatballs.settings import Setting
-from emu.experiments.meatballs.usage import Usage
+from emu.experiments.meatballs.client import Usage
+from emu.experiments.meatballs.outcome import Setting
+from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
 from predictors.base import Distribution, Measurement
 from predictors.dwell import DwellPredictor
 from predictors.network import NetworkPredictor
+
+REQUEST_BYTES = 1_000
+RESPONSE_BYTES = 4_000
+SIZE_DEVIATION = 0.25
+"""Sizes are normally distributed (4.5.5.1, which names no deviation: a quarter is ours)."""
+
+LEAST_BYTES = 64
+THINK_S = (10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One exchange that a person waits for; `at_s` counts from the trial's beginning."""
+
+    number: int
+    at_s: float
+    up_bytes: int
+    down_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.up_bytes + self.down_bytes
+
+
+def requests(duration_s: float, seed: int, think_s: Sequence[float] = THINK_S) -> Sequence[Request]:
+    """The requests of a trial: sizes around 1 KB and 4 KB, 10 to 30 s apart.
+
+    The time to think runs from one request to the next and not from an answer, so that all policies
+    meet the networks at the same instants.
+    """
+    rng = random.Random(f"exchanges:{seed}")
+    found: list[Request] = []
+    at_s = rng.uniform(think_s[0], think_s[1]) / 2
+    while at_s < duration_s:
+        sizes = [
+            max(LEAST_BYTES, round(rng.gauss(mean, SIZE_DEVIATION * mean)))
+            for mean in (REQUEST_BYTES, RESPONSE_BYTES)
+        ]
+        found.append(Request(len(found), at_s, *sizes))
+        at_s += rng.uniform(think_s[0], think_s[1])
+    return found
+
 
 STALL = 10.0
 """An exchange that is late by so many latencies met no slow network but one that had stopped."""
@@ -246,3 +282,34 @@ class ExchangePolicy:
     def _learn(self, measurements: Iterable[Measurement]) -> None:
         for each in measurements:
             self._evaluator.measured(each.quantity, each.value, each.prediction, each.at_s)
+
+
+class Preferring:
+    """The first of some ways that is there; what is lost with it is sent again over the next.
+
+    Args:
+        order: names, the preferred one first.
+    """
+
+    def __init__(self, *order: str) -> None:
+        self._order = order
+
+    def choose(
+        self, task: object, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
+    ) -> Chosen:
+        """The first one, unless something is under way: silence is waited out."""
+        if silent:
+            return Chosen(frozenset())
+        return Chosen(frozenset(next(([name] for name in self._order if name in usable), [])))
+
+    def measured(self, task: object, way: str, time_s: float, now_s: float) -> None:
+        """Learns nothing."""
+
+    def attached(self, way: str, now_s: float) -> None:
+        """Learns nothing."""
+
+    def connected(self, way: str, rtt_s: float, now_s: float) -> None:
+        """Learns nothing."""
+
+    def detached(self, way: str, now_s: float) -> None:
+        """Learns nothing."""

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from cedos.selector.objective import MaxSPerE, Objective
-from emu.experiments.delphi.analyses.prediction import whole
-from emu.experiments.delphi.processes import in_processes
+from emu.experiments.delphi.prediction import in_processes, whole
 from emu.lab.data.choices import cedos_choices
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES

@@ -5,19 +5,11 @@ from collections.abc import Mapping, Sequence
 from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.methods import evaluator
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, network_terms
-from emu.experiments.meatballs.exchanges.policy import BOTH, Radio, Style
-from emu.experiments.meatballs.offload.utterances import (
-    ANSWER_BYTES,
-    LOCAL,
-    REMOTE,
-    WIFI,
-    Utterance,
-)
-from emu.experiments.meatballs.race import Chosen
-from emu.experiments.meatballs.reevaluation import choose_and_reevaluate
-from emu.experiments.meatballs.settings import Setting
-from emu.experiments.meatballs.simple import Preferring
-from emu.experiments.meatballs.usage import Usage
+from emu.experiments.meatballs.client import Usage
+from emu.experiments.meatballs.exchange_policy import BOTH, Preferring, Radio, Style
+from emu.experiments.meatballs.offload import ANSWER_BYTES, LOCAL, REMOTE, WIFI, Utterance
+from emu.experiments.meatballs.outcome import Setting
+from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
 from emu.lab.simulation.coverage import DETECTION_S
 from predictors.base import Distribution
 from predictors.compute import ComputePredictor

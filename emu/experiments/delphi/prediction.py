@@ -1,21 +1,39 @@
-"""Delphi's Figure 4: how wrong completion times are predicted, by family of models.
+"""Errors of predictions: Figure 4, and Figure 5 for a wrong guess of the size."""
 
-The paper trains on a random tenth of its data and tests on the rest (section 6.1), so that every place
-is known. Beside it the harder question, places never seen, which its section 7.4 asks of the selector.
-"""
-
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
-from emu.experiments.delphi.processes import in_processes
 from emu.lab.data import evaluate
 from emu.lab.data.datasets import DataSet, measured_together
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.statistics import Bootstrap, quantile
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+def in_processes(
+    function: Callable[..., T], jobs: Mapping[K, tuple[Any, ...]], progress: Progress
+) -> dict[K, T]:
+    """What the function returns for each job's arguments, in the order of the jobs."""
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
+        running = {workers.submit(_alone, function, of): key for key, of in jobs.items()}
+        for done, job in enumerate(as_completed(running), 1):
+            progress(done / len(jobs), str(running[job]))
+        return {key: job.result() for job, key in running.items()}
+
+
+def _alone(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    with threadpool_limits(1):  # the jobs share the processors already
+        return function(*arguments)
+
 
 QUANTILES = tuple(round(0.02 * k, 2) for k in range(1, 50))
 """Where the error's distribution function is given."""
@@ -30,7 +48,7 @@ _FOLDS = 10
 """Of groups, as many as the random splits have."""
 
 
-def run(
+def prediction(
     data: DataSet,
     kinds: Sequence[str] = ("tree", "svr", "forest", "boosting", "trees", "last-rate", "harmonic"),
     splits: Sequence[str] = tuple(SPLITS),
@@ -84,3 +102,55 @@ def errors(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
 def whole(data: DataSet) -> DataSet:
     """The rows that hold the times of all strategies; DataSetError without any."""
     return data.take(measured_together(data))
+
+
+GUESS_BYTES = 3_000.0
+
+
+def size_error(
+    data: DataSet,
+    kinds: Sequence[str] = ("tree", "trees"),
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Relative errors with the true and with the guessed size, at places never seen.
+
+    Returns:
+        `{"guess_bytes", "quantiles", "kinds": {KIND: {STRATEGY: {SIZE: {"rows", "known": [...],
+        "guessed": [...], "median_known", "median_guessed"}}}}}`, errors at `quantiles`.
+    """
+    data = whole(data)
+    examples = examples_of(data, data.texts["group"])
+    found = {
+        kind: by_size(data, models_by_group(data, examples, Settings(kind), progress))
+        for kind in kinds
+    }
+    return {"guess_bytes": GUESS_BYTES, "quantiles": list(QUANTILES), "kinds": found}
+
+
+def by_size(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
+    """By strategy and true size, the errors with the true and with the guessed size."""
+    examples = examples_of(data, data.texts["group"])
+    rows = [examples.row(k) for k in range(len(data))]
+    known = [model.predict(row) for row, model in zip(rows, models, strict=True)]
+    guessed = [
+        model.predict(row | {"size_bytes": GUESS_BYTES})
+        for row, model in zip(rows, models, strict=True)
+    ]
+    sizes = data.numbers["size_bytes"]
+    found: dict[str, Any] = {}
+    for name in data.strategies:
+        off = [
+            np.abs(np.array([each[name].quantile(0.5) for each in of]) / data.times_s[name] - 1.0)
+            for of in (known, guessed)
+        ]
+        found[name] = {}
+        for size in np.unique(sizes):
+            here = sizes == size
+            found[name][str(int(size))] = {
+                "rows": int(here.sum()),
+                "known": [round(float(v), 5) for v in np.quantile(off[0][here], QUANTILES)],
+                "guessed": [round(float(v), 5) for v in np.quantile(off[1][here], QUANTILES)],
+                "median_known": float(np.median(off[0][here])),
+                "median_guessed": float(np.median(off[1][here])),
+            }
+    return found

@@ -10,15 +10,13 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from emu.experiments.meatballs.analyses.exchanges import METERED, policies_of
-from emu.experiments.meatballs.client import Policy, Record
+from emu.experiments.meatballs import exchanges
+from emu.experiments.meatballs.client import Policy, Record, Usage
 from emu.experiments.meatballs.connections import serving
-from emu.experiments.meatballs.exchanges import live
-from emu.experiments.meatballs.exchanges.requests import Request, requests
-from emu.experiments.meatballs.exchanges.simulated import simulate
-from emu.experiments.meatballs.outcome import live_beside_simulated
-from emu.experiments.meatballs.settings import SETTINGS
-from emu.experiments.meatballs.usage import Usage
+from emu.experiments.meatballs.exchange_policy import Request, requests
+from emu.experiments.meatballs.exchanges import simulate
+from emu.experiments.meatballs.exchanges_analysis import METERED, policies_of
+from emu.experiments.meatballs.outcome import SETTINGS, live_beside_simulated
 from emu.lab.data.folds import Progress
 from emu.lab.runs.sampler import Sample, Sampler
 from emu.lab.simulation.coverage import DETECTION_S
@@ -73,7 +71,7 @@ def run(
         asked = requests(duration_s, seed * 1000 + trial, think_s)
         wanted = _wanted(policies, settings, device, cellular, detection_s)
         trials = {
-            name: live.Trial(*each, _later(asked, number * _APART_S))
+            name: exchanges.Trial(*each, _later(asked, number * _APART_S))
             for number, (name, each) in enumerate(wanted.items())
         }
         lasts_s = duration_s + _APART_S * len(trials)
@@ -139,7 +137,7 @@ def _wanted(
 def _live(
     accesses: Mapping[str, Access],
     networks: Mapping[str, ReplayedNetwork],
-    trials: Mapping[str, live.Trial],
+    trials: Mapping[str, exchanges.Trial],
     start_s: float,
     duration_s: float,
 ) -> tuple[dict[str, list[Record]], dict[str, int]]:
@@ -147,7 +145,7 @@ def _live(
         laptop.attach(*(access.rotated(start_s - _SETTLE_S) for access in accesses.values()))
         replay_at_s = max(link.started_at_s for link in laptop.links.values()) + _SETTLE_S
         with Sampler(laptop.client, list(INTERFACES.values())) as sampler:
-            records = live.run(
+            records = exchanges.run(
                 laptop,
                 networks,
                 trials,

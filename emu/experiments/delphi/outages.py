@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.selector.uncertainty.completion import spread_of
-from emu.experiments.delphi.analyses.prediction import whole
-from emu.experiments.delphi.processes import in_processes
+from emu.experiments.delphi.prediction import in_processes, whole
 from emu.lab.data.choices import cedos_choices, rules
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES

@@ -1,1 +1,0 @@
-"""Delphi's tables and figures, each by one file, from data sets alone."""

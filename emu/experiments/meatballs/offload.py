@@ -1,0 +1,282 @@
+"""Offloaded computations in virtual time: utterances, a server that others use too, a device."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from emu.experiments.meatballs.client import Client, Policy, Record, Usage
+from emu.experiments.meatballs.driver import Agenda, Side, SimulatedNetwork, VirtualClock, play
+from emu.lab.simulation.network import ReplayedNetwork
+
+BYTES_PER_S = 20_000
+"""Of recorded sound."""
+
+LOCAL, REMOTE = "local", "remote"
+WIFI = "wifi"
+UTTERANCES = 20
+LENGTHS_S = (1.0, 8.0)
+EVERY_S = 30.0
+ANSWER_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """So many seconds of speech, spoken to its end at `at_s`."""
+
+    number: int
+    at_s: float
+    length_s: float
+
+    @property
+    def up_bytes(self) -> int:
+        return round(self.length_s * BYTES_PER_S)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.up_bytes + ANSWER_BYTES
+
+
+def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequence[Utterance]:
+    """The same 20 utterances of 1 to 8 s again and again, one each 30 s (4.5.5.2)."""
+    rng = random.Random(f"utterances:{seed}")
+    lengths = [round(rng.uniform(*LENGTHS_S), 2) for _ in range(UTTERANCES)]
+    count = int((duration_s - lengths[0]) / every_s) + 1
+    return [
+        Utterance(k, k * every_s + lengths[k % UTTERANCES], lengths[k % UTTERANCES])
+        for k in range(count)
+    ]
+
+
+Work = Callable[[random.Random], float]
+"""Draws the seconds that a task of somebody else's takes on the idle processor."""
+
+
+def utilisation(concurrent: float) -> float:
+    """The share of the time for which a processor is busy that so many share on average."""
+    return concurrent / (1.0 + concurrent)
+
+
+def arrivals(
+    duration_s: float,
+    concurrent: tuple[float, float],
+    mean_work_s: float,
+    work: Work,
+    seed: int,
+    warm_up_s: float = 120.0,
+) -> Sequence[tuple[float, float]]:
+    """When others come, and their work in seconds, from before the trial's beginning to its end.
+
+    `duration_s`: of the trial, from 0.
+    `concurrent`: how many are there on average, at the beginning and at the end.
+    `mean_work_s`: what `work` draws on average.
+    `warm_up_s`: the load has been there for so long when the trial begins.
+    """
+    rng = random.Random(f"load:{seed}")
+    found, at_s = [], -warm_up_s
+    first, last = concurrent
+    highest = utilisation(max(first, last)) / mean_work_s
+    while highest > 0:
+        at_s += rng.expovariate(highest)
+        if at_s >= duration_s:
+            break
+        share = min(max(at_s / duration_s, 0.0), 1.0)
+        rate = utilisation(first + share * (last - first)) / mean_work_s
+        # Thinned: the rate changes, the highest one does not.
+        if rng.random() * highest < rate:
+            found.append((at_s, work(rng)))
+    return found
+
+
+class SharedProcessor:
+    """When a task of ours would be done that comes at some instant, with everybody else there.
+
+    Our own tasks do not meet each other: they come one after the other.
+
+    Args:
+        others: instants and work, in order of time.
+    """
+
+    def __init__(self, others: Sequence[tuple[float, float]]) -> None:
+        self._others = others
+
+    def concurrent(self, at_s: float) -> int:
+        return len(self._until(at_s)[0])
+
+    def finished_s(self, at_s: float, work_s: float) -> float:
+        """When a task that comes at `at_s` with so much work is done."""
+        left, next_index = self._until(at_s)
+        now_s, ours = at_s, work_s
+        while True:
+            sharing = len(left) + 1
+            least = min([ours, *left])
+            due_s = now_s + least * sharing
+            comes_s = (
+                self._others[next_index][0] if next_index < len(self._others) else float("inf")
+            )
+            if due_s <= comes_s:
+                if ours <= least:
+                    return due_s
+                ours -= least
+                left = [each - least for each in left if each - least > 1e-12]
+                now_s = due_s
+            else:
+                done = (comes_s - now_s) / sharing
+                ours -= done
+                left = [each - done for each in left] + [self._others[next_index][1]]
+                now_s = comes_s
+                next_index += 1
+
+    def _until(self, at_s: float) -> tuple[list[float], int]:
+        """The others' work that is left at an instant, and who comes next."""
+        left: list[float] = []
+        now_s = at_s
+        for index, (comes_s, work_s) in enumerate(self._others):
+            if comes_s > at_s:
+                return _served(left, at_s - now_s) if left else left, index
+            if left:
+                left = _served(left, comes_s - now_s)
+            left.append(work_s)
+            now_s = comes_s
+        return _served(left, at_s - now_s) if left else left, len(self._others)
+
+
+def _served(left: list[float], for_s: float) -> list[float]:
+    """What is left of some work after the processor was shared among it for a while."""
+    ascending = sorted(left)
+    served = 0.0
+    while ascending:
+        sharing = len(ascending)
+        step_s = (ascending[0] - served) * sharing
+        if step_s > for_s:
+            served += for_s / sharing
+            break
+        for_s -= step_s
+        served = ascending.pop(0)
+    return [each - served for each in ascending]
+
+
+class ComputePolicy(Policy[Utterance], Protocol):
+    """A policy that is also told how long the computation alone took."""
+
+    def computed(self, task: Utterance, way: str, compute_s: float, now_s: float) -> None:
+        """Comes right before the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Seconds of processor time for an utterance: `base_s + per_s * length`, by way, and its spread.
+
+    Attributes:
+        base_s: whatever the length.
+        per_s: for each second of speech.
+        spread: standard deviation of a computation's time, as a share of it.
+    """
+
+    base_s: Mapping[str, float]
+    per_s: Mapping[str, float]
+    spread: float = 0.0
+
+    def work_s(self, way: str, length_s: float, number: int) -> float:
+        """Seconds on a processor that nobody else uses; the same for the same number."""
+        # A deterministic draw that needs no state: halves of a golden-ratio sequence.
+        unit = (number * 0.6180339887498949 + (0.5 if way == REMOTE else 0.0)) % 1.0
+        wobble = self.spread * math.sqrt(3.0) * (2.0 * unit - 1.0)
+        return (self.base_s[way] + self.per_s[way] * length_s) * (1.0 + wobble)
+
+
+class Processor:
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+
+    def worked(self, seconds: float) -> None:
+        self.busy_s += seconds
+
+
+def simulate(
+    tasks: Sequence[Utterance],
+    wifi: ReplayedNetwork,
+    server: SharedProcessor,
+    speeds: Speeds,
+    policy: ComputePolicy,
+    usage: Usage,
+    processor: Processor,
+    *,
+    start_s: float = 0.0,
+    duration_s: float,
+) -> list[Record]:
+    """One trial, as `driver.play`.
+
+    `wifi`: the network that leads to the server.
+    `server`: its processor; its clock is the trial's.
+    `speeds`: of the device and of the server alone.
+    `start_s`: the second of the replay at which the trial begins.
+    """
+    agenda = Agenda()
+    network = SimulatedNetwork(agenda, WIFI, wifi, usage, start_s)
+    carrier = SimulatedOffload(agenda, network, server, speeds, policy, processor)
+    carrier.client.attached(LOCAL, 0.0)
+    return play(
+        VirtualClock(),
+        agenda,
+        [Side(carrier, tasks)],
+        {REMOTE: wifi},
+        start_s=start_s,
+        duration_s=duration_s,
+    )[0]
+
+
+class SimulatedOffload:
+    def __init__(
+        self,
+        agenda: Agenda,
+        network: SimulatedNetwork,
+        server: SharedProcessor,
+        speeds: Speeds,
+        policy: ComputePolicy,
+        processor: Processor,
+    ) -> None:
+        self._agenda, self._network, self._server, self._speeds = agenda, network, server, speeds
+        self._policy, self._processor = policy, processor
+        self._began_s: dict[int, float] = {}
+        self.client = Client(policy, self)
+
+    def connect(self, way: str, now_s: float) -> None:
+        self._network.connect(now_s, lambda at_s: self.client.connected(way, at_s - now_s, at_s))
+
+    def disconnect(self, way: str, now_s: float) -> None:
+        """Exchanges end by themselves where their network does."""
+
+    def start(self, task: Utterance, way: str, now_s: float) -> None:
+        work_s = self._speeds.work_s(way, task.length_s, task.number)
+        if way == LOCAL:
+            self._began_s[task.number] = now_s
+            self._agenda.at(now_s + work_s, lambda at_s: self._computed_here(task, at_s))
+            return
+        self._network.start(
+            task.number,
+            task.up_bytes,
+            ANSWER_BYTES,
+            now_s,
+            lambda at_s, compute_s: self._answered(task, way, compute_s, at_s),
+            lambda at_s: self._server.finished_s(at_s, work_s) - at_s,
+        )
+
+    def cancel(self, task: Utterance, way: str, now_s: float) -> None:
+        """The processor stops at once."""
+        if way == LOCAL:
+            self._processor.worked(now_s - self._began_s.pop(task.number))
+        else:
+            self._network.cancel(task.number, now_s)
+
+    def _computed_here(self, task: Utterance, at_s: float) -> None:
+        began_s = self._began_s.pop(task.number, None)
+        if began_s is not None:
+            self._processor.worked(at_s - began_s)
+            self._answered(task, LOCAL, at_s - began_s, at_s)
+
+    def _answered(self, task: Utterance, way: str, compute_s: float, at_s: float) -> None:
+        self._policy.computed(task, way, compute_s, at_s)
+        self.client.answered(task.number, way, at_s)

@@ -1,1 +1,0 @@
-"""Tables and figures of the papers on sessions, measured live: run as root."""
