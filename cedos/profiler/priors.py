@@ -60,6 +60,6 @@ WHOLE: Mapping[tuple[int, Direction], Prior] = {
 }
 """Of a whole connection, by the server's port and the direction; all others are `UNKNOWN`.
 
-Downloads as generated pages have them (`emu.workloads.web.size_priors` makes these two figures); of
+Downloads as generated pages have them (`emu.workloads.web.visits` makes these two figures); of
 uploads, a handshake and ten requests of curl, and the width of what is not known at all.
 """

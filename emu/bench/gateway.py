@@ -38,20 +38,21 @@ from emu.places.traces import Trace
 from emu.testbed import kernel_mptcp
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.netns import Namespace
-from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.programs import agg_tunnel
+from emu.testbed.phones import SERVER, Laptop, Silence
+from emu.testbed.programs import gateway
 from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
-from emu.testbed.programs.service import Service
-from emu.testbed.silence import Silence
-from emu.workloads.unmodified.clone import CloneServer
-from emu.workloads.unmodified.download import download
-from emu.workloads.unmodified.fetched_in_page import fetch_in_page
-from emu.workloads.unmodified.package import PackageArchive
-from emu.workloads.unmodified.session_get import SessionServer
-from emu.workloads.unmodified.shell import ShellServer
-from emu.workloads.unmodified.watched import HalfWay, Watched, as_user
+from emu.testbed.services import Service
+from emu.workloads.unmodified.downloads import (
+    HalfWay,
+    SessionServer,
+    Watched,
+    as_user,
+    download,
+    fetch_in_page,
+)
+from emu.workloads.unmodified.tools import CloneServer, PackageArchive, ShellServer
 from emu.workloads.web.browser import Browser
 
 NAME = "gateway"
@@ -107,7 +108,7 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         EmulationError: the testbed or the daemon.
     """
     figures: dict[str, float] = {}
-    if not agg_tunnel.installed():
+    if not gateway.agg_tunnel_installed():
         progress("agg-tunnel is not on PATH: it is left out")
     all_parts = {
         "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
@@ -178,7 +179,7 @@ def _mptcp(laptop: Laptop) -> Contender:
 
 def _agg_tunnel(laptop: Laptop) -> Contender:
     return lambda size, half_way, after_s: download(
-        laptop.client, f"{agg_tunnel.URL}/bytes/{size}", size, half_way=half_way, after_s=after_s
+        laptop.client, f"{gateway.AGG_URL}/bytes/{size}", size, half_way=half_way, after_s=after_s
     )
 
 
@@ -208,9 +209,9 @@ def _peers(laptop: Laptop, progress: Progress) -> Iterator[dict[str, Contender]]
         "mptcp": _mptcp(laptop),
     }
     with ExitStack() as stack:
-        if agg_tunnel.installed():
+        if gateway.agg_tunnel_installed():
             try:
-                stack.enter_context(agg_tunnel.AggTunnel(laptop))
+                stack.enter_context(gateway.AggTunnel(laptop))
                 found["agg_tunnel"] = _agg_tunnel(laptop)
             except EmulationError as error:
                 progress(f"agg-tunnel is left out: {error}")

@@ -22,7 +22,7 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.rescue_laptop import RescueDaemon
 from emu.testbed.programs.servers import Servers
-from emu.workloads.unmodified.watched import as_user
+from emu.workloads.unmodified.downloads import as_user
 
 NAME = "readers"
 

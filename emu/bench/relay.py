@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
-from emu.testbed import stale, wires
+from emu.testbed import hosts, stale
 from emu.testbed.netns import Namespace
-from emu.testbed.programs.service import Service, accepts
+from emu.testbed.services import Service, accepts
 
 NAME = "relay"
 
@@ -170,12 +170,12 @@ def _cpu_s(pid: int) -> float:
 
 def _wire(one: Namespace, name: str, other: Namespace, other_name: str) -> None:
     ends = (
-        wires.End(one, other_name, f"{_ADDRESSES[name]}/24"),
-        wires.End(other, name, f"{_ADDRESSES[other_name]}/24"),
+        hosts.End(one, other_name, f"{_ADDRESSES[name]}/24"),
+        hosts.End(other, name, f"{_ADDRESSES[other_name]}/24"),
     )
-    wires.connect(*ends, offloads=True)
+    hosts.connect(*ends, offloads=True)
     for end in ends:
-        wires.limit_rate(end, _RATE, burst="64kb")
+        hosts.limit_rate(end, _RATE, burst="64kb")
 
 
 @contextmanager

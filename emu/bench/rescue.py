@@ -23,10 +23,9 @@ from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
-from emu.testbed.silence import Silence
 
 NAME = "rescue"
 

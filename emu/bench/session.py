@@ -1,18 +1,95 @@
-"""What sessions cost, and how soon they are there again: against raw TCP in the same run.
+"""A million sessions that sleep: what they take, how soon one is found, how soon all are there again."""
 
-Two processes, on the loopback of a namespace or with a shaped cable between two. Everything that is a
-ratio is one of two measurements next to each other in time; medians of several such pairs.
-"""
-
+import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from cedos.errors import EmulationError
-from emu.workloads.sessions import cable, idle
-from emu.workloads.sessions.fairness import jain
-from emu.workloads.sessions.pair import Pair, pair
+from cedos.session.io.idle_file import KEY_BYTES, IdleFile, RecordState
+from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES, IdleSessions
+from cedos.session.protocol.crypto import Suite
+from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
+from cedos.session.protocol.packed import IdleRecord
+from emu.workloads.sessions.pair import CLIENT as CABLE_CLIENT
+from emu.workloads.sessions.pair import GATEWAY as CABLE_GATEWAY
+from emu.workloads.sessions.pair import INTERFACE as CABLE_INTERFACE
+from emu.workloads.sessions.pair import OTHER_CLIENT as CABLE_OTHER_CLIENT
+from emu.workloads.sessions.pair import SERVER as CABLE_SERVER
+from emu.workloads.sessions.pair import Pair, cable, loopback, pair
 from emu.workloads.sessions.round_trips import WAYS
+from emu.workloads.sessions.throughput import jain
+
+_MILLION: Final = 1_000_000
+_LOOK_UPS: Final = 200_000
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(
+    progress: Callable[[str], None], count: int = _MILLION, look_ups: int = _LOOK_UPS
+) -> dict[str, float]:
+    """Fills a file, then opens it in a process of its own, as after a restart.
+
+    Returns:
+        `idle_million_mb`: resident memory that the sessions add to a process, all of them touched;
+        `idle_lookup_us`: a session's record by its flow id, in random order; `idle_reload_s`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "idle"
+        _fill(path, count)
+        command = [sys.executable, "-m", __name__, str(path), str(look_ups)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    figures: dict[str, float] = json.loads(done.stdout)
+    progress(
+        f"{count:,} idle flows: {figures['idle_million_mb']:.0f} MB, found in "
+        f"{figures['idle_lookup_us']:.2f} us, there {figures['idle_reload_s']:.1f} s after a restart"
+    )
+    return figures
+
+
+def _fill(path: Path, count: int) -> None:
+    file, draw = IdleFile(path, RECORD_BYTES), Random(1)
+    idle = IdleRecord.at_the_beginning(86_400, time.time()).to_bytes() + bytes(STATE_BYTES)
+    who = Credentials(bytes(16), bytes(32), bytes(32), next(iter(Suite))).to_bytes()[KEY_BYTES:]
+    for _ in range(count):
+        file.put(draw.randbytes(KEY_BYTES) + who + idle, RecordState.ASLEEP)
+    file.close()
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def _restarted(path: Path, look_ups: int) -> dict[str, float]:
+    before = _resident_bytes()
+    began = time.perf_counter()
+    sleepers = IdleSessions(path)
+    reload_s = time.perf_counter() - began
+    draw, share = Random(2), min(1.0, 2 * look_ups / max(len(sleepers), 1))
+    asked = [
+        each[:KEY_BYTES] for each in sleepers.records() if draw.random() < share
+    ]  # touches all
+    resident = _resident_bytes() - before - sys.getsizeof(asked) - 64 * len(asked)
+    draw.shuffle(asked)
+    del asked[look_ups:]
+    began = time.perf_counter()
+    for key in asked:
+        sleepers.record(key)
+    look_up_s = (time.perf_counter() - began) / len(asked)
+    assert len(sleepers.record(asked[0]) or b"") == RECORD_BYTES > CREDENTIALS_BYTES
+    return {
+        "idle_million_mb": resident / 1e6,
+        "idle_lookup_us": 1e6 * look_up_s,
+        "idle_reload_s": reload_s,
+    }
+
 
 NAME = "session"
 
@@ -57,27 +134,27 @@ def run(progress: Progress) -> dict[str, float]:
         `idle_million_mb`, `idle_lookup_us`, `idle_reload_s`: a million idle flows.
     """
     figures: dict[str, float] = {}
-    with cable.loopback() as host, pair(host, host, _LOOPBACK) as ends:
+    with loopback() as host, pair(host, host, _LOOPBACK) as ends:
         figures |= throughput(ends, progress)
         figures |= round_trips(ends, progress)
         figures |= messages(ends, progress)
-    with cable.cable(_SHAPED_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
+    with cable(_SHAPED_RATE) as (near, far), pair(near, far, CABLE_SERVER) as ends:
         figures |= shaped(ends, progress)
-    with cable.cable(_CROWD_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
+    with cable(_CROWD_RATE) as (near, far), pair(near, far, CABLE_SERVER) as ends:
         for key, sessions, raws in (
             ("jain_100", 100, 0),
             ("jain_tcp_100", 0, 100),
             ("jain_50_50", 50, 50),
         ):
             figures |= fairness(ends, key, sessions, raws, progress)
-    with cable.cable(_FOREGROUND_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
+    with cable(_FOREGROUND_RATE) as (near, far), pair(near, far, CABLE_SERVER) as ends:
         figures |= foreground(ends, progress)
-    with cable.cable(None) as (near, far), pair(near, far, cable.SERVER) as ends:
+    with cable(None) as (near, far), pair(near, far, CABLE_SERVER) as ends:
         figures |= resume(ends, progress)
-    figures |= idle.measure(progress)
+    figures |= measure(progress)
     for key, sessions, raws in (("jain_8000", 8000, 0), ("jain_tcp_8000", 0, 8000)):
         try:
-            with cable.loopback() as host, pair(host, host, _LOOPBACK) as ends:
+            with loopback() as host, pair(host, host, _LOOPBACK) as ends:
                 figures |= fairness(
                     *(ends, key, sessions, raws, progress),
                     warm_s=15.0,
@@ -237,14 +314,14 @@ def resume(
     black_out_s: float = _BLACK_OUT_S,
 ) -> dict[str, float]:
     """From the network's being there to the first data."""
-    walk: dict[str, Any] = {"interface": cable.INTERFACE, "gateway": cable.GATEWAY}
+    walk: dict[str, Any] = {"interface": CABLE_INTERFACE, "gateway": CABLE_GATEWAY}
     near, _ = ends.both(
         "change_addresses",
         "trickle",
         "aead",
         {},
         rounds=rounds,
-        addresses=[cable.CLIENT, cable.OTHER_CLIENT],
+        addresses=[CABLE_CLIENT, CABLE_OTHER_CLIENT],
         **walk,
     )
     times = sorted(near["times"])
@@ -274,3 +351,7 @@ def resume(
             f"{real_s + simulated_s:.0f} s without a link"
         )
     return figures
+
+
+if __name__ == "__main__":
+    print(json.dumps(_restarted(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -22,9 +22,8 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, LTE, WLAN, Access
 from emu.testbed.netns import Namespace
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import put_on_time
-from emu.testbed.silence import Silence
 from emu.workloads.sessions.pair import Pair, pair
 
 NAME = "silences"

@@ -1,22 +1,145 @@
-"""How well sizes are told near a transfer's start (Delphi, section 4 and Table 1), and learned.
+"""The profiler at work in a namespace, with the parts of the daemon that feed it, and its answers."""
 
-Generated pages (`emu.workloads.web.corpus`), served by nginx, are visited again and again
-(`emu.workloads.web.visits`), once over HTTP/1.1 and once over TLS with HTTP/2, while the profiler
-watches with the daemon's own capture and flow monitor. What it said is set against what curl
-(bodies) and the kernel (connections) counted in the end. The shipped priors are made from another
-corpus (`emu.workloads.web.size_priors`).
-"""
-
+import asyncio
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from statistics import median
 
 from cedos.errors import EmulationError
+from cedos.model import FlowKey, SizeEstimate
+from cedos.monitor.events import FlowClosed, FlowOpened
+from cedos.monitor.flows.flow_monitor import FlowMonitor
+from cedos.profiler.capture.packet_socket import Capture, open_capture
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.http import parse_response
+from cedos.profiler.profiler import Profiler
 from emu.testbed.hosts import CLIENT, cabled
+from emu.testbed.netns import Namespace
+from emu.testbed.services import Watcher
 from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.workloads.web import corpus as generator
+from emu.workloads.web import corpus
 from emu.workloads.web.visits import Fetched, Visit, load, plan, write_holes
-from emu.workloads.web.watch import Answer, Connection, ProfilerWatch
+
+_QUIET_S = 0.1
+_NOTHING = SizeEstimate(0, 0, 0, "content-length")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer as it began: what it states, and the estimate at that moment."""
+
+    status: int
+    stated_bytes: int | None
+    chunked: bool
+    estimate: SizeEstimate
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A TLS connection: bytes in the end, the estimate at its hello, how often its host was seen."""
+
+    host: str
+    down_bytes: int
+    up_bytes: int
+    estimate: SizeEstimate
+    seen: int
+
+
+class ProfilerWatch(Watcher):
+    """Watches a client's only address from a thread of its own, as a `with` block.
+
+    Attributes:
+        answers: by server's address and local port, in order; to be cleared by whoever has read
+            them.
+        connections: all that have ended, in order.
+    """
+
+    def __init__(self, client: Namespace, address: str) -> None:
+        super().__init__(client, "watching the client's packets")
+        self.answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
+        self.connections: list[Connection] = []
+        self._address = ip_address(address)
+        self._profiler = Profiler()
+        self._hellos: dict[FlowKey, tuple[str, SizeEstimate]] = {}
+        self._seen: dict[str, int] = defaultdict(int)
+        self._begun: set[tuple[FlowKey, int | None]] = set()
+        self._last_at_s = 0.0
+
+    def settle(self, answers: int = 0, timeout_s: float = 10.0) -> None:
+        """Waits until so many answers were seen, all TLS connections have ended, and all is quiet."""
+        deadline_at_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_at_s and self._failure is None:
+            seen = sum(map(len, list(self.answers.values())))
+            quiet_s = time.monotonic() - self._last_at_s
+            if seen >= answers and not self._hellos and quiet_s > _QUIET_S:
+                return
+            time.sleep(0.01)
+        self._hellos.clear()  # of connections whose ends the kernel did not tell in time
+
+    def _watch(self) -> None:
+        for program in ("iptables", "ip6tables"):  # connection tracking runs where something asks
+            self._namespace.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
+        asyncio.run(self._profile())
+
+    async def _profile(self) -> None:
+        loop = asyncio.get_running_loop()
+        with open_capture() as capture:
+            async with FlowMonitor(lambda address: address == self._address) as flows:
+                loop.add_reader(capture.fileno(), self._captured, capture)
+                following = asyncio.create_task(self._follow(flows, capture))
+                self._ready.set()
+                await asyncio.to_thread(self._stop.wait)
+                following.cancel()
+                await asyncio.wait({following})
+                loop.remove_reader(capture.fileno())
+
+    def _captured(self, capture: Capture) -> None:
+        for captured in capture.read(limit=1000):
+            self._last_at_s = now_s = time.monotonic()
+            events = self._profiler.observe(captured, now_s)
+            size = events[-1].size if events else None
+            name = self._profiler.server_name(captured.key)
+            if captured.outgoing:
+                if captured.key.remote_port == 443 and name and size:
+                    self._hellos[captured.key] = name, size
+            else:
+                self._answered(captured, size)
+
+    def _answered(self, captured: CapturedPacket, size: SizeEstimate | None) -> None:
+        response = parse_response(captured.payload)
+        place = captured.key, captured.sequence
+        if place in self._begun:
+            return  # sent again
+        if response is not None and response.status >= 200:
+            self._begun.add(place)
+            connection = str(captured.key.remote), captured.key.local_port
+            self.answers[connection].append(
+                Answer(response.status, response.content_length, response.chunked, size or _NOTHING)
+            )
+
+    async def _follow(self, flows: FlowMonitor, capture: Capture) -> None:
+        async for event in flows.events():
+            self._last_at_s = now_s = time.monotonic()
+            if isinstance(event, FlowOpened):
+                self._profiler.opened(event.key, now_s, incoming=event.incoming)
+            else:
+                self._captured(capture)  # a flow's end must not come before its last message
+                self._closed(event)
+
+    def _closed(self, event: FlowClosed) -> None:
+        down, up = (event.bytes_down, event.bytes_up) if event.exact else (None, None)
+        self._profiler.closed(event.key, down, up)
+        hello = self._hellos.pop(event.key, None)
+        if hello is not None and event.exact:
+            host, estimate = hello
+            self.connections.append(
+                Connection(host, event.bytes_down, event.bytes_up, estimate, self._seen[host])
+            )
+            self._seen[host] += 1
+
 
 NAME = "sizes"
 
@@ -151,16 +274,16 @@ def _visit(
     *,
     tls: bool,
 ) -> list[Connection]:
-    corpus = generator.generate(sites=_SITES, pages=_PAGES, seed=seed)
-    addresses = generator.addresses(corpus)
+    sites = corpus.generate(sites=_SITES, pages=_PAGES, seed=seed)
+    addresses = corpus.addresses(sites)
     what = "HTTPS" if tls else "HTTP"
     with cabled(SERVER_ADDRESSES) as hosts:
         folder = hosts.directory / "sites"
-        write_holes(corpus, folder)
-        servers = generator.nginx_servers(corpus, folder, tls=tls, http2=tls)
+        write_holes(sites, folder)
+        servers = corpus.nginx_servers(sites, folder, tls=tls, http2=tls)
         hosts.serve((hosts.certificate() if tls else "") + servers)
         with ProfilerWatch(hosts.client, CLIENT) as watch:
-            for number, visit in enumerate(plan(corpus, _VISITS, seed)):
+            for number, visit in enumerate(plan(sites, _VISITS, seed)):
                 if number % 20 == 0:
                     progress(f"{what}: visit {number} of {_VISITS}")
                 fetched = load(hosts.client, visit.objects, addresses, tls=tls)

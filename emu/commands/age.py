@@ -29,7 +29,7 @@ def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
     Past rates of one network or both become those that its trace carried 1.5 to 120 s before; another
     small download that DATA measured at the same instant becomes the last small transfer.
     """
-    from emu.lab.data import aged, datasets  # noqa: PLC0415
+    from emu.data import aged, datasets  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
     written.make_room(out, "--out")

@@ -14,7 +14,7 @@ from emu.console import written
 from emu.console.help import examples
 
 if TYPE_CHECKING:
-    from emu.lab.data.measure import Row
+    from emu.data.measure import Row
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ def command(
     OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
-    from emu.lab.data import collect, datasets  # noqa: PLC0415
+    from emu.data import collect, datasets  # noqa: PLC0415
     from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
@@ -174,14 +174,12 @@ def _probed(
     jobs: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    from emu.lab.data import probe_bench  # noqa: PLC0415
+    from emu.data import probes  # noqa: PLC0415
 
-    starts = probe_bench.starts_of(rows)
+    starts = probes.starts_of(rows)
     found = _with_bar(
         "probing",
         "starts",
-        lambda done: probe_bench.collect(
-            starts, directory, partial, jobs=jobs, seed=seed, done=done
-        ),
+        lambda done: probes.collect(starts, directory, partial, jobs=jobs, seed=seed, done=done),
     )
-    return probe_bench.added(entries, found)
+    return probes.added(entries, found)

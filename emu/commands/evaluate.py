@@ -89,7 +89,7 @@ def command(
     """
     from cedos.storage import predictor_file  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
-    from emu.lab.data import datasets, evaluate  # noqa: PLC0415
+    from emu.data import datasets, evaluate  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
 
     if out is not None:
@@ -137,7 +137,7 @@ def _trained_on(provenance: Mapping[str, Any], data: tuple[Path, ...]) -> list[s
 
 
 def _context_columns(name: str) -> tuple[str, ...]:
-    from emu.lab.data.datasets import context_columns  # noqa: PLC0415
+    from emu.data.datasets import context_columns  # noqa: PLC0415
     from predictors.inputs import CONTEXT_COLUMNS, NETWORKS  # noqa: PLC0415
 
     if columns := context_columns(name):

@@ -43,8 +43,8 @@ def command(
     A row has the time of the one strategy that carried its transfer. Give the file to `train` beside
     data of all strategies (`collect`): predictors then know contexts as a daemon has them.
     """
-    from emu.lab.data import datasets  # noqa: PLC0415
-    from emu.lab.data.observed import observed  # noqa: PLC0415
+    from emu.data import datasets  # noqa: PLC0415
+    from emu.data.observed import observed  # noqa: PLC0415
     from emu.lab.runs import runs  # noqa: PLC0415
     from emu.lab.runs.decisions import predictions_of  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415

@@ -43,7 +43,7 @@ def command(
     places that are missing. It takes the sum of the places' seconds, divided by --jobs.
     """
     from emu.console.progress import bar  # noqa: PLC0415
-    from emu.lab.data import probe_series  # noqa: PLC0415
+    from emu.data import probe_series  # noqa: PLC0415
     from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 

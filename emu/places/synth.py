@@ -16,13 +16,11 @@ import numpy as np
 
 from cedos.errors import PlaceError
 from cedos.model import NetworkKind
-from emu.places import synth_cellular, synth_paths, synth_wifi
+from emu.places import synth_networks, synth_paths
 from emu.places.places import drawn_rtt_s
 from emu.places.stats import OUTAGE_BPS
-from emu.places.synth_cellular import Cellular, CellularKind
-from emu.places.synth_paths import Movement
-from emu.places.synth_random import standardized
-from emu.places.synth_wifi import Wifi, WifiPlace
+from emu.places.synth_networks import Cellular, CellularKind, Wifi, WifiPlace
+from emu.places.synth_paths import Movement, standardized
 from emu.places.traces import OPPORTUNITY_BITS, Trace
 
 COLUMNS = (
@@ -68,26 +66,26 @@ class _Kind:
 KINDS = {
     "walk-away": _Kind(
         synth_paths.walk_away,
-        lambda rng, _: synth_wifi.walking(rng),
-        synth_cellular.WALKING,
+        lambda rng, _: synth_networks.walking(rng),
+        synth_networks.WALKING,
         note="leaves a building, Wi-Fi fades away",
     ),
     "drive-past": _Kind(
         synth_paths.drive_past,
-        lambda rng, _: synth_wifi.passing(rng),
-        synth_cellular.DRIVING,
+        lambda rng, _: synth_networks.passing(rng),
+        synth_networks.DRIVING,
         note="short Wi-Fi contacts from a car",
     ),
     "static": _Kind(
         synth_paths.static,
-        lambda rng, movement: synth_wifi.staying(rng, movement.level_dbm[0]),
-        synth_cellular.RESTING,
+        lambda rng, movement: synth_networks.staying(rng, movement.level_dbm[0]),
+        synth_networks.RESTING,
         note="stays near one access point",
     ),
     "station": _Kind(
         synth_paths.station,
-        lambda rng, _: synth_wifi.passing(rng),
-        synth_cellular.RIDING,
+        lambda rng, _: synth_networks.passing(rng),
+        synth_networks.RIDING,
         note="a train, Wi-Fi at its stops only",
     ),
 }
@@ -112,10 +110,10 @@ def draw(kind: str, seed: int, duration_s: int) -> Drawn:
     # Independent of Python's own hashing, and different for each kind at the same seed.
     rng = random.Random(zlib.crc32(kind.encode()) * 1_000_003 + seed)
     movement = spec.move(rng, duration_s)
-    wifi = synth_wifi.wifi(rng, spec.wifi(rng, movement), movement.level_dbm)
+    wifi = synth_networks.wifi(rng, spec.wifi(rng, movement), movement.level_dbm)
     # Measured together, the two are neither independent nor mirrored (rank correlations per walk
     # from -0.75 to 0.59): each place draws how much.
-    cellular = synth_cellular.cellular(
+    cellular = synth_networks.cellular(
         rng, spec.cellular, standardized(wifi.signal_dbm), rng.uniform(-0.65, 0.65)
     )
     return Drawn(movement, wifi, cellular)

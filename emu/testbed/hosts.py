@@ -1,15 +1,66 @@
-"""A client and a server, with a cable between them or what else leads from one to the other, and nginx.
-
-No Mahimahi, no phones: as fast as the machine, for measuring what watches packets.
-"""
+"""Namespaces with wires between them: a client and a server, a cable of a given rate, and nginx."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from emu.testbed import stale, wires
-from emu.testbed.programs.service import Service, accepts
-from emu.testbed.started import Started
-from emu.testbed.wires import End
+from pyroute2 import IPRoute
+
+from emu.testbed import kernel, stale
+from emu.testbed.netns import Namespace, entered
+from emu.testbed.services import Service, Started, accepts
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a wire; with an address (`10.0.0.1/24`) it is up, without one it is left down."""
+
+    host: Namespace
+    interface: str
+    address: str = ""
+
+
+@contextmanager
+def netlink_in(path: Path) -> Iterator[IPRoute]:
+    with entered(path):
+        netlink = IPRoute()
+    try:
+        yield netlink
+    finally:
+        netlink.close()
+
+
+def connect(one: End, other: End, *, offloads: bool = False) -> None:
+    """Makes a wire; without offloads its packets are as on a wire (1500 bytes)."""
+    with netlink_in(one.host.path) as netlink, other.host.path.open("rb") as there:
+        peer = {"ifname": other.interface, "net_ns_fd": there.fileno()}
+        netlink.link("add", ifname=one.interface, kind="veth", peer=peer)
+    for end in (one, other):
+        if end.address:
+            address, _, length = end.address.partition("/")
+            with netlink_in(end.host.path) as netlink:
+                (index,) = netlink.link_lookup(ifname=end.interface)
+                netlink.addr("add", index=index, address=address, prefixlen=int(length))
+                netlink.link("set", index=index, state="up")
+        if not offloads:
+            with end.host.entered():
+                kernel.without_offloads(end.interface)
+
+
+def add_address(host: Namespace, *addresses: str) -> None:
+    with netlink_in(host.path) as netlink:
+        (loopback,) = netlink.link_lookup(ifname="lo")
+        for address in addresses:
+            netlink.addr("add", index=loopback, address=address, prefixlen=32)
+
+
+def limit_rate(end: End, rate: str, *, burst: str = "32kb", latency: str = "50ms") -> None:
+    shaper = (
+        f"tc qdisc add dev {end.interface} root tbf rate {rate} burst {burst} latency {latency}"
+    )
+    end.host.run(*shaper.split())
+
 
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 INTERFACE = "wlan0"
@@ -74,10 +125,10 @@ class Hosts(Started):
 def cabled(addresses: Sequence[str] = ()) -> Iterator[Hosts]:
     """A client whose `wlan0` leads to a server, which has these `addresses` beside `SERVER`."""
     with Hosts() as hosts:
-        wires.connect(
+        connect(
             End(hosts.client, INTERFACE, f"{CLIENT}/24"), End(hosts.server, "eth0", f"{SERVER}/24")
         )
-        wires.add_address(hosts.server, *addresses)
+        add_address(hosts.server, *addresses)
         for address in addresses:
             hosts.client.ip("route", "add", f"{address}/32", "via", SERVER)
         yield hosts

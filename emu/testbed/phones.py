@@ -1,30 +1,75 @@
-"""The emulated laptop with two tethered phones (DESIGN, "The testbed").
-
-    client {wlan0, lte0} -- phone (wifi, cellular) -- emulated link -- provider with NAT -- server
-
-The client, the providers and the server are namespaces that live as long as the laptop. The emulated
-links, with the phones at their inner ends, are attached, detached and replaced at will: the client's
-interfaces stay and lose their carrier meanwhile.
-"""
+"""Signals that end a program must not leave a testbed behind."""
 
 import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from cedos.errors import EmulationError, PrivilegeError
 from cedos.model import NetworkKind
+from emu.places.places import Place
 from emu.testbed import kernel, stale, wiring
-from emu.testbed.access import LTE, WLAN, Access, Engine, Link
+from emu.testbed.access import INTERFACES, LTE, WLAN, Access, Engine, Link
 from emu.testbed.mahimahi import Mahimahi
 from emu.testbed.netns import Namespace
-from emu.testbed.signals import ExitOnSignals, uninterrupted
-from emu.testbed.started import Started
+from emu.testbed.services import Started
 from emu.testbed.wiring import SERVER
+
+
+class ExitOnSignals:
+    """While a laptop stands, SIGTERM and SIGHUP end the program by an exception, as Ctrl-C does.
+
+    Only where nobody else handles them, and only in the main thread.
+    """
+
+    _users = 0
+    _signals = (signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self._active = False
+
+    def begin(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._active = True
+        ExitOnSignals._users += 1
+        for number in self._signals:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _exit)
+
+    def end(self) -> None:
+        """Until now; the last one gives the signals back. Again does nothing."""
+        if not self._active:
+            return
+        self._active = False
+        ExitOnSignals._users -= 1
+        for number in self._signals if ExitOnSignals._users == 0 else ():
+            if signal.getsignal(number) is _exit:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that arrive while the block runs are handled after it."""
+    wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
 
 __all__ = ["LTE", "SERVER", "WLAN", "Access", "Laptop"]
 
@@ -260,3 +305,53 @@ class Laptop(Started):
         with net.isp.entered():
             kernel.forget_connections()
         return link
+
+
+def replay(
+    laptop: Laptop,
+    place: Place,
+    start_s: float,
+    *,
+    length_s: float | None = None,
+    rtts_s: Mapping[str, float | None] | None = None,
+) -> float:
+    """Attaches both networks of a place, replayed from `start_s` (which wraps), for what is attached.
+
+    Only `length_s` is replayed (see `Trace.rotated`); base RTTs are the place's own where `rtts_s` (by
+    `wifi` and `cellular`) gives no other.
+
+    Returns:
+        the monotonic instant at which the replay stood at `start_s`: the later one of the two, which
+        begin within some hundredths of a second.
+    """
+    accesses = []
+    for name, network in place.networks.items():
+        given_s = (rtts_s or {}).get(name)
+        rtt_s = network.rtt_s if given_s is None else given_s
+        access = Access(NetworkKind(name), up=network.up, down=network.down, rtt_s=rtt_s)
+        accesses.append(access.rotated(start_s, length_s))
+    laptop.attach(*accesses)
+    return max(link.started_at_s for link in laptop.links.values())
+
+
+class Silence:
+    """Beyond the phone, in both directions; `back_only`: nothing comes back."""
+
+    def __init__(self, laptop: Laptop, interface: str, *, back_only: bool = False) -> None:
+        kind = next(kind for kind, name in INTERFACES.items() if name == interface)
+        self._isp = Namespace(laptop.instance.namespace_name(f"{kind}-isp"))
+        self._rule = ("PREROUTING", *(("-i", "up0") if back_only else ()), "-j", "DROP")
+        self._on = False
+
+    def set(self, on: bool) -> None:
+        if on != self._on:
+            self._isp.run("iptables", "-w", "-t", "raw", "-A" if on else "-D", *self._rule)
+            self._on = on
+
+    @contextmanager
+    def when_told(self) -> Iterator[Callable[[], None]]:
+        """What it gives lets it begin; it is over with the block."""
+        try:
+            yield partial(self.set, True)
+        finally:
+            self.set(False)

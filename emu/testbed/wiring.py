@@ -9,10 +9,10 @@ from pyroute2.netlink.exceptions import NetlinkError
 from cedos.config.probes import ProbesConfig
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.testbed import kernel, wires
+from emu.testbed import hosts, kernel
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES
+from emu.testbed.hosts import End, netlink_in
 from emu.testbed.netns import Namespace
-from emu.testbed.wires import End, netlink_in
 
 SERVER = "198.51.100.1"
 # "Different hosts" for those who want them are the same one at other addresses.
@@ -56,7 +56,7 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
         with host.entered():
             kernel.write_sysctls(kernel.HOST_SYSCTLS)
     kernel.use_cubic([client, server])
-    wires.add_address(server, *_ALL_SERVER_ADDRESSES)
+    hosts.add_address(server, *_ALL_SERVER_ADDRESSES)
     # Every subflow that a client may want to open is welcome.
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
 
@@ -66,8 +66,8 @@ def set_up_core(core: Namespace, server: Namespace) -> None:
     with core.entered():
         kernel.write_sysctls(kernel.HOST_SYSCTLS | kernel.ROUTER_SYSCTLS)
     kernel.use_cubic([core])
-    wires.add_address(core, RELAY)
-    wires.connect(End(core, "server", f"{_CORE_END}/30"), End(server, "core", f"{_SERVER_END}/30"))
+    hosts.add_address(core, RELAY)
+    hosts.connect(End(core, "server", f"{_CORE_END}/30"), End(server, "core", f"{_SERVER_END}/30"))
     with netlink_in(server.path) as netlink:
         netlink.route("add", dst=_ANYWHERE, gateway=_CORE_END)
     with netlink_in(core.path) as netlink:
@@ -81,7 +81,7 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
     backbone = _PLANS[kind].backbone
     with isp.entered():
         kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
-    wires.connect(
+    hosts.connect(
         End(isp, "up0", f"{backbone}.2/30"), End(server, f"isp-{kind}", f"{backbone}.1/30")
     )
     with netlink_in(isp.path) as netlink:
@@ -102,7 +102,7 @@ def set_up_wire(
     with netlink_in(client.path) as netlink:
         if netlink.link_lookup(ifname=plan.interface):
             return
-        wires.connect(End(client, plan.interface, f"{plan.address}/24"), End(server, _wire(kind)))
+        hosts.connect(End(client, plan.interface, f"{plan.address}/24"), End(server, _wire(kind)))
         (index,) = netlink.link_lookup(ifname=plan.interface)
         route = {"dst": _ANYWHERE, "gateway": plan.gateway, "oif": index}
         netlink.route("add", **route, priority=plan.metric)

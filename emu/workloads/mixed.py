@@ -1,11 +1,19 @@
 """A mixed load: classes of transfers that arrive at seeded random times, the same for every policy."""
 
+import json
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
+from cedos.errors import EmulationError
 from cedos.model import Direction
+from emu.testbed.netns import Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +89,142 @@ def _starts(
                 return
             yield kind, draws[kind.name], at_s
             at_s += kind.slot_s
+
+
+_FORMAT = (
+    '{"time_s": %{time_total}, "connect_s": %{time_connect}, "local_ip": "%{local_ip}", '
+    '"local_port": %{local_port}, "code": "%{http_code}", "down": %{size_download}, '
+    '"up": %{size_upload}}'
+)
+
+
+# Its exit codes for a connection that broke: a part, no answer at all, sending and receiving failed.
+_BROKEN: Final = frozenset((18, 52, 55, 56))
+_LEAST_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a planned transfer went. `started_at_s` is monotonic; censored ones hold the limit."""
+
+    planned: PlannedTransfer
+    started_at_s: float
+    time_s: float
+    censored: bool
+    local_ip: str
+    local_port: int
+    problem: str | None
+    attempts: int = 1
+
+
+def run(
+    client: Namespace,
+    plan: Sequence[PlannedTransfer],
+    *,
+    port: int,
+    upload_file: Callable[[int], Path],
+    zero_at_s: float,
+    limit_s: float,
+    done: Callable[[Completed], None] = lambda completed: None,
+    prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
+    again: bool = False,
+) -> list[Completed]:
+    """Starts every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
+
+    Transfers are ended and censored after `limit_s`; `upload_file` gives a file of the wanted size,
+    `prefix` a command to put before the client's; `done` is called as each ends, from its own thread.
+    With `again` a transfer whose connection broke is begun again at once, as a browser does.
+    EmulationError: the client could not be started, or gave no account of itself.
+    """
+    results: dict[int, Completed] = {}
+    lock = threading.Lock()
+    running: list[threading.Thread] = []
+    failures: list[EmulationError] = []
+
+    def start(planned: PlannedTransfer, left_s: float) -> "subprocess.Popen[str]":
+        process: subprocess.Popen[str] = client.popen(
+            *prefix(planned),
+            *_command(planned, port, left_s, upload_file),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    def finish(process: "subprocess.Popen[str]", planned: PlannedTransfer, at_s: float) -> None:
+        attempts, begun_at_s = 1, at_s
+        try:
+            while True:
+                out, err = process.communicate()
+                completed = _completed(planned, at_s, process.returncode, out, err, limit_s)
+                left_s = at_s + limit_s - time.monotonic()
+                if not again or process.returncode not in _BROKEN or left_s < _LEAST_S:
+                    break
+                begun_at_s, attempts = time.monotonic(), attempts + 1
+                process = start(planned, left_s)
+        except EmulationError as error:
+            failures.append(error)
+            return
+        if attempts > 1 and not completed.censored:
+            completed = replace(completed, time_s=begun_at_s - at_s + completed.time_s)
+        completed = replace(completed, attempts=attempts)
+        with lock:
+            results[planned.number] = completed
+        done(completed)
+
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for planned in plan:
+            time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
+            at_s = time.monotonic()
+            process = start(planned, limit_s)
+            thread = threading.Thread(target=finish, args=(process, planned, at_s), daemon=True)
+            thread.start()
+            running.append(thread)
+        for thread in running:
+            thread.join()
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+        for thread in running:
+            thread.join()
+    if failures:
+        raise failures[0]
+    return [results[planned.number] for planned in plan]
+
+
+def _command(
+    planned: PlannedTransfer, port: int, limit_s: float, upload_file: Callable[[int], Path]
+) -> list[str]:
+    command = ["curl", "--silent", "--show-error", "--output", "/dev/null"]
+    command += ["--max-time", f"{limit_s:g}", "--write-out", _FORMAT]
+    if planned.direction is Direction.UP:
+        # Without this header curl would wait for the server's word before it sends a large body.
+        command += ["--header", "Expect:", "--upload-file", str(upload_file(planned.size_bytes))]
+        command.append(f"http://{planned.host}:{port}/upload/{planned.number}")
+    else:
+        command.append(f"http://{planned.host}:{port}/bytes/{planned.size_bytes}")
+    return ["mptcpize", "run", *command] if planned.mptcp else command
+
+
+def _completed(
+    planned: PlannedTransfer, at_s: float, status: int, out: str, err: str, limit_s: float
+) -> Completed:
+    try:
+        facts = json.loads(out)
+    except json.JSONDecodeError as error:
+        raise EmulationError(f"curl gave no account of itself: {err.strip() or out!r}") from error
+    moved = facts["down"] if planned.direction is Direction.DOWN else facts["up"]
+    fine = status == 0 and facts["code"] in ("200", "201", "204") and moved == planned.size_bytes
+    return Completed(
+        planned=planned,
+        started_at_s=at_s,
+        time_s=facts["time_s"] if fine else limit_s,
+        censored=not fine,
+        local_ip=facts["local_ip"],
+        local_port=facts["local_port"],
+        problem=None if fine else err.strip() or f"HTTP {facts['code']}, {moved} bytes",
+    )

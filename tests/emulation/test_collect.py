@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cedos.model import Direction
-from emu.lab.data import datasets
-from emu.lab.data.measure import STRATEGIES, MeasuringLaptop, Row
+from emu.data import datasets
+from emu.data.measure import STRATEGIES, MeasuringLaptop, Row
 from emu.places import synth
 from emu.places.places import load
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from emu.lab.data import probe_bench, probe_series
+from emu.data import probe_series, probes
 from emu.places import synth
 from emu.places.places import load
 
@@ -20,16 +20,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_probes_before_a_start(directory: Path) -> None:
     place = load(directory)["static-s1"]
-    with probe_bench.ProbeBench(directory) as bench:
-        found = bench.measure(probe_bench.Start("static-s1", 10.0, 0.020, 0.060))
-        early = bench.measure(probe_bench.Start("static-s1", 2.0, 0.020, 0.060))
+    with probes.ProbeBench(directory) as bench:
+        found = bench.measure(probes.Start("static-s1", 10.0, 0.020, 0.060))
+        early = bench.measure(probes.Start("static-s1", 2.0, 0.020, 0.060))
     assert found is not None
     assert early is not None
     for name, base_s in (("wifi", 0.020), ("cellular", 0.060)):
         network = place.networks[name]
         for way, trace, at_s in (
-            ("down", network.down, 10 + probe_bench.DOWN_AT_S),
-            ("up", network.up, 10 + probe_bench.UP_AT_S),
+            ("down", network.down, 10 + probes.DOWN_AT_S),
+            ("up", network.up, 10 + probes.UP_AT_S),
         ):
             known = found[way]
             rates = trace.bins(0.5)[int(at_s * 2) - 1 : int(at_s * 2) + 3]

@@ -21,9 +21,8 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY
 from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
-from emu.workloads.unmodified.clone import CloneServer
-from emu.workloads.unmodified.shell import ShellServer
-from emu.workloads.web import corpus, media
+from emu.workloads.unmodified.tools import CloneServer, ShellServer
+from emu.workloads.web import corpus, video
 from emu.workloads.web.video import PLAYER
 
 USER = 65534
@@ -81,9 +80,9 @@ def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
         browsed = person.browse(zero_at_s=time.monotonic(), limit_s=lasts_s + 20.0)
         for thread in threads:
             thread.join()
-        explained = daemon.cedos("explain", media.HOST, "--json").stdout
+        explained = daemon.cedos("explain", video.HOST, "--json").stdout
         used = daemon.cedos("usage", "--json").stdout
-        for command in (("status",), ("explain", media.HOST), ("usage",)):
+        for command in (("status",), ("explain", video.HOST), ("usage",)):
             done = daemon.cedos(*command)
             print(done.stdout, done.stderr)
         print(told(browsed, found))
@@ -107,9 +106,9 @@ def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
     folder.mkdir(mode=0o755)
     corpus.write(wanted.corpus, folder)
     subprocess.run(["cp", "-r", str(PLAYER), str(player)], check=True)
-    addresses = corpus.addresses(wanted.corpus) | {media.HOST: SERVER}
+    addresses = corpus.addresses(wanted.corpus) | {video.HOST: SERVER}
     sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
-    sites += media.nginx_servers(
+    sites += video.nginx_servers(
         [each.media for each in wanted.videos], player, tls=True, http2=True
     )
     # What is at the gateway's own address goes there direct.
@@ -147,7 +146,7 @@ def judge_usage(used: dict[str, Any], cloned_bytes: int) -> None:
         for each in used["servers"]
         if each["gateway"] == GATEWAY
     }
-    assert sum(through[media.HOST].values()) > 1_000_000, used
+    assert sum(through[video.HOST].values()) > 1_000_000, used
     largest = max(through.values(), key=lambda each: sum(each.values()))
     assert sum(largest.values()) >= cloned_bytes, used
     assert set(largest) == {"wlan0", "lte0"}, used

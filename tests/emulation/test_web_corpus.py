@@ -8,8 +8,15 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.phones import Access, Laptop
 from emu.testbed.programs.servers import Servers
-from emu.workloads.web.bodies import BEACON
-from emu.workloads.web.corpus import Corpus, Object, addresses, generate, nginx_servers, write
+from emu.workloads.web.corpus import (
+    BEACON,
+    Corpus,
+    Object,
+    addresses,
+    generate,
+    nginx_servers,
+    write,
+)
 
 FAST = Trace.constant(48e6)
 SAID = "%{http_code} %{http_version} %{size_download}"

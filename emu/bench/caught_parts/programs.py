@@ -21,13 +21,10 @@ from typing import Final
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import WLAN, Access
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
-from emu.testbed.silence import Silence
-from emu.workloads.unmodified.clone import CloneServer
-from emu.workloads.unmodified.package import PackageArchive
-from emu.workloads.unmodified.shell import ShellServer
+from emu.workloads.unmodified.tools import CloneServer, PackageArchive, ShellServer
 
 WAYS: Final = ("never", "after 3s")
 _SILENT_S: Final = (5.0, 20.0, None)  # None: until all programs have ended

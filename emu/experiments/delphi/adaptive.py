@@ -7,7 +7,7 @@ times that were measured.
 
 Only what a host without traffic knows counts: probes and, where they were measured, the radio's
 indicators. Passive indicators that trigger Delphi's rule at places where nobody measured them are
-synthetic (`emu.lab.data.probe_replay`).
+synthetic (`emu.data.probe_replay`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ from cedos.model import Evaluation, NetworkKind, Strategy, StrategyKind
 from cedos.selector.probing.cost import probe_cost
 from cedos.selector.probing.rules import FixedRate, PassiveChange, ProbeRule
 from cedos.selector.probing.value import Price, ProbeValue
-from emu.lab.data.datasets import DataSet
-from emu.lab.data.folds import examples_of
-from emu.lab.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
+from emu.data.datasets import DataSet
+from emu.data.folds import examples_of
+from emu.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, mean
 from predictors.completion import CompletionModel

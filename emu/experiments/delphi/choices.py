@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from cedos.selector.objective import MaxSPerE, Objective
+from emu.data.choices import PolicyOutcome, cedos_choices, costs, energies_j, policy_outcome
+from emu.data.datasets import DataSet
+from emu.data.evaluate import OBJECTIVES
+from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.experiments.delphi.prediction import in_processes, whole
-from emu.lab.data.choices import cedos_choices
-from emu.lab.data.datasets import DataSet
-from emu.lab.data.evaluate import OBJECTIVES
-from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
-from emu.lab.data.outcomes import PolicyOutcome, costs, energies_j, policy_outcome
 from emu.statistics import Bootstrap, Floats, mean, quantile
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
-from emu.lab.data.datasets import DataSet
+from emu.data.datasets import DataSet
 from emu.statistics import Floats, ci95, resampled_groups
 
 _LEAST_ROWS = 10

@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.selector.objective import Objective
+from emu.data import datasets
+from emu.data.choices import cedos_choices, energies_j, policy_outcome
+from emu.data.choices import costs as costs_of
+from emu.data.datasets import DataSet
+from emu.data.evaluate import OBJECTIVES, steady_rows
+from emu.data.folds import FIRST, Progress, examples_of, models_by_group
 from emu.experiments.delphi.prediction import whole
-from emu.lab.data import datasets
-from emu.lab.data.adapted import FIRST
-from emu.lab.data.choices import cedos_choices
-from emu.lab.data.datasets import DataSet
-from emu.lab.data.evaluate import OBJECTIVES, steady_rows
-from emu.lab.data.folds import Progress, examples_of, models_by_group
-from emu.lab.data.outcomes import costs as costs_of
-from emu.lab.data.outcomes import energies_j, policy_outcome
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel

@@ -14,14 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.selector.uncertainty.completion import spread_of
+from emu.data.choices import (
+    can_be_redundant,
+    cedos_choices,
+    energies_j,
+    policy_outcome,
+    rules,
+    with_late_copies,
+)
+from emu.data.datasets import DataSet
+from emu.data.evaluate import OBJECTIVES
+from emu.data.folds import Progress, examples_of, models_by_group
 from emu.experiments.delphi.prediction import in_processes, whole
-from emu.lab.data.choices import cedos_choices, rules
-from emu.lab.data.datasets import DataSet
-from emu.lab.data.evaluate import OBJECTIVES
-from emu.lab.data.folds import Progress, examples_of, models_by_group
-from emu.lab.data.outcomes import can_be_redundant, energies_j, policy_outcome, with_late_copies
 from emu.places import places as collections
-from emu.places.outages import DEAD_BPS, next_outage_s
+from emu.places.stats import DEAD_BPS, next_outage_s
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, Floats, mean, ratio, share
 from predictors.base import Distribution

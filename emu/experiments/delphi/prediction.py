@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from emu.lab.data import evaluate
-from emu.lab.data.datasets import DataSet, measured_together
-from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
+from emu.data import evaluate
+from emu.data.datasets import DataSet, measured_together
+from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.statistics import Bootstrap, quantile
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings

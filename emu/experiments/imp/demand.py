@@ -15,7 +15,7 @@ from cedos.selector.prefetch.choices import choices
 from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.path import Path
 from cedos.selector.prefetch.queue import Queue
-from emu.lab.simulation.network import ReplayedNetwork
+from emu.simulation.network import ReplayedNetwork
 from predictors.network import NetworkPredictor
 
 EVERY_S = 1.0

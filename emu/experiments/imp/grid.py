@@ -14,13 +14,13 @@ import numpy as np
 
 from cedos.errors import ConfigError
 from cedos.selector.prefetch.queue import Queue
+from emu.data.folds import Progress
 from emu.experiments.imp import workload
 from emu.experiments.imp.demand import METERED, Budgets, ControllerName
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import Workload, clairvoyant, simple
 from emu.experiments.trials import beside
-from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.statistics import trials_figure
 

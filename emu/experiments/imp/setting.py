@@ -11,13 +11,12 @@ import numpy as np
 from cedos.selector.energy.radio import Radio
 from cedos.selector.prefetch.outlook import Average
 from cedos.storage.radio_file import radios
-from emu.lab.simulation.joined import joined
-from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.places import Place, Places
 from emu.places.stats import OUTAGE_BPS, rates_bps, runs
-from emu.places.synth_paths import CONTACT_S, GAP_S
-from emu.places.synth_random import interpolated
+from emu.places.synth_paths import CONTACT_S, GAP_S, interpolated
 from emu.places.traces import Trace
+from emu.simulation.joined import joined
+from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import Access
 
 
@@ -111,7 +110,7 @@ def setting(
     detection_s: float,
     contacts_seed: int | None = None,
 ) -> Setting:
-    """The places one after another (`emu.lab.simulation.joined`).
+    """The places one after another (`emu.simulation.joined`).
 
     With a seed of contacts, the first place's networks with drawn ones
     (`emu.experiments.imp.setting`). Errors: PlaceError, TraceError.

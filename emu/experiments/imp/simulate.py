@@ -12,7 +12,7 @@ from cedos.selector.prefetch.path import Path, mean_wake_j
 from cedos.selector.prefetch.queue import Queue, State
 from emu.experiments.imp.demand import EVERY_S, METERED, Budgets, Demand, Knowledge
 from emu.experiments.imp.workload import Workload
-from emu.lab.simulation.network import Exchange, ReplayedNetwork
+from emu.simulation.network import Exchange, ReplayedNetwork
 
 _BIN_S = 0.1
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from cedos.errors import EmulationError
-from emu.lab.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
+from emu.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.workloads.exchange_server import ASK, CANCEL, REQUEST, RESPONSE

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from emu.experiments.meatballs.client import Carrier, Client, Record, Task, Usage
-from emu.lab.simulation.network import HEADER_BYTES, Exchange, ReplayedNetwork
+from emu.simulation.network import HEADER_BYTES, Exchange, ReplayedNetwork
 
 AFTER_S = 60.0
 """How long after its last request a trial goes on at most, for answers that are still to come."""
@@ -206,7 +206,7 @@ def _at_once(now_s: float) -> float:
 
 
 class SimulatedNetwork:
-    """Plans an exchange's events; simulated, not emulated (see `emu.lab.simulation.network`).
+    """Plans an exchange's events; simulated, not emulated (see `emu.simulation.network`).
 
     Args:
         name: the network's, for `usage`.

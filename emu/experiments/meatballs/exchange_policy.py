@@ -13,8 +13,8 @@ from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, networ
 from emu.experiments.meatballs.client import Usage
 from emu.experiments.meatballs.outcome import Setting
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
-from emu.lab.simulation.coverage import DETECTION_S
-from emu.lab.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
+from emu.simulation.coverage import DETECTION_S
+from emu.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
 from predictors.base import Distribution, Measurement
 from predictors.dwell import DwellPredictor
 from predictors.network import NetworkPredictor

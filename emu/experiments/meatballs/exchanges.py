@@ -19,7 +19,7 @@ from emu.experiments.meatballs.driver import (
 )
 from emu.experiments.meatballs.exchange_policy import Request
 from emu.experiments.meatballs.race import Chosen
-from emu.lab.simulation.network import HEADER_BYTES, ReplayedNetwork
+from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.testbed.access import ADDRESSES
 from emu.testbed.phones import Laptop
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from emu.data.folds import Progress
 from emu.experiments.meatballs import exchanges
 from emu.experiments.meatballs.client import Policy, Record, Usage
 from emu.experiments.meatballs.connections import serving
@@ -17,13 +18,12 @@ from emu.experiments.meatballs.exchange_policy import Request, requests
 from emu.experiments.meatballs.exchanges import simulate
 from emu.experiments.meatballs.exchanges_analysis import METERED, policies_of
 from emu.experiments.meatballs.outcome import SETTINGS, live_beside_simulated
-from emu.lab.data.folds import Progress
-from emu.lab.runs.sampler import Sample, Sampler
-from emu.lab.simulation.coverage import DETECTION_S
-from emu.lab.simulation.joined import joined
-from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.places import Places
+from emu.simulation.coverage import DETECTION_S
+from emu.simulation.joined import joined
+from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import INTERFACES, Access
+from emu.testbed.counters import Sample, Sampler
 from emu.testbed.phones import Laptop
 
 _SETTLE_S = 1.0

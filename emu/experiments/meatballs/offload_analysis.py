@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from cedos.selector.energy.radio_watch import RadioWatch
+from emu.data.folds import Progress
 from emu.experiments.meatballs.client import Usage, radios_of
 from emu.experiments.meatballs.exchange_policy import STYLES as EXCHANGE_STYLES
 from emu.experiments.meatballs.offload import (
@@ -35,11 +36,10 @@ from emu.experiments.meatballs.outcome import (
     redundancy_shares,
 )
 from emu.experiments.trials import at_least_one
-from emu.lab.data.folds import Progress
-from emu.lab.simulation.coverage import DETECTION_S
-from emu.lab.simulation.joined import joined
-from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.places import Places
+from emu.simulation.coverage import DETECTION_S
+from emu.simulation.joined import joined
+from emu.simulation.network import ReplayedNetwork
 from emu.statistics import trials_figure
 
 SIMPLE: Mapping[str, tuple[str, ...]] = {

@@ -10,7 +10,7 @@ from emu.experiments.meatballs.exchange_policy import BOTH, Preferring, Radio, S
 from emu.experiments.meatballs.offload import ANSWER_BYTES, LOCAL, REMOTE, WIFI, Utterance
 from emu.experiments.meatballs.outcome import Setting
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
-from emu.lab.simulation.coverage import DETECTION_S
+from emu.simulation.coverage import DETECTION_S
 from predictors.base import Distribution
 from predictors.compute import ComputePredictor
 from predictors.dwell import DwellPredictor

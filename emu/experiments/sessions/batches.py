@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
 from cedos.errors import EmulationError
-from emu.lab.data.folds import Progress
+from emu.data.folds import Progress
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -13,18 +13,18 @@ from typing import Any, Final
 
 from cedos.errors import EmulationError
 from cedos.session.protocol.crypto import KeyPair
+from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
 from emu.experiments.sessions.world import Scripted, World
-from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.places.traces import Trace
 from emu.statistics import student_ci95
 from emu.testbed.access import LTE, WLAN
 from emu.testbed.hosts import SERVER
 from emu.testbed.netns import Namespace
-from emu.workloads.sessions import cable
-from emu.workloads.sessions.fairness import jain
-from emu.workloads.sessions.pair import Pair, pair
+from emu.workloads.sessions.pair import SERVER as CABLE_SERVER
+from emu.workloads.sessions.pair import Pair, cable, pair
+from emu.workloads.sessions.throughput import jain
 
 # The paper's round trips from a train (V-B1); its rates are not given.
 WIFI_RTT_S, LTE_RTT_S = 0.014, 0.042
@@ -192,7 +192,7 @@ def run(
         `{"throughput": {PROTOCOL: {...}}, "fairness": {CROWD: {...}}, "switching": {KIND: ...}}`.
     """
     rate = f"{rate_mbps:g}mbit"
-    with cable.cable(rate) as (near, far), pair(near, far, cable.SERVER) as ends:
+    with cable(rate) as (near, far), pair(near, far, CABLE_SERVER) as ends:
         throughput = _throughput(ends, round(1e6 * size_mb), rounds, progress)
         fairness = {}
         for number, (name, (sessions, raws)) in enumerate(_CROWDS.items()):

@@ -19,15 +19,15 @@ from cedos.model import NetworkKind
 from cedos.selector.energy.power_model import PowerModel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.storage.radio_file import radios
+from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
 from emu.experiments.sessions.batches import Ready, in_batches
 from emu.experiments.sessions.world import Scripted, World
-from emu.lab.data.folds import Progress
 from emu.lab.runs.energy import run_energy_j
-from emu.lab.runs.sampler import Sample, Sampler
 from emu.places.places import Places
 from emu.places.traces import Trace
 from emu.statistics import student_ci95
+from emu.testbed.counters import Sample, Sampler
 from emu.testbed.hosts import SERVER
 
 CONNECTED_S: Final = 6.6 * 60

@@ -20,10 +20,10 @@ import numpy as np
 from cedos.errors import ConfigError, EmulationError
 from cedos.model import NetworkKind
 from cedos.session.protocol.crypto import KeyPair
+from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
 from emu.experiments.sessions.batches import Ready, in_batches
 from emu.experiments.sessions.world import IDEALS, Scripted, World, ideal, real
-from emu.lab.data.folds import Progress
 from emu.places.places import Place, Places
 from emu.places.traces import Trace
 from emu.statistics import student_ci95

@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cedos.errors import EmulationError
-from emu.lab.simulation.coverage import Coverage
 from emu.places.traces import Trace
-from emu.testbed import kernel, wires
+from emu.simulation.coverage import Coverage
+from emu.testbed import hosts, kernel
 from emu.testbed.access import Access
-from emu.testbed.hosts import SERVER, Hosts
+from emu.testbed.hosts import SERVER, End, Hosts
 from emu.testbed.netns import Namespace
-from emu.testbed.started import Started, end_by_input
-from emu.testbed.wires import End
+from emu.testbed.services import Started, end_by_input
 
 VIRTUAL: Final = "virt0"
 IDEALS: Final = ("lowest-latency", "highest-bandwidth", "aggregate")
@@ -205,7 +204,7 @@ class World(Started):
             with host.entered():
                 kernel.write_sysctls(kernel.HOST_SYSCTLS)
         kernel.use_cubic([self.client, self.server])
-        wires.add_address(self.server, SERVER)
+        hosts.add_address(self.server, SERVER)
         for number, network in enumerate(self._networks, 1):
             self._wire(air, number, network.name)
         self._process: subprocess.Popen[str] = air.popen(
@@ -221,7 +220,7 @@ class World(Started):
             (self.client, name, f"near-{name}"),
             (self.server, name, f"far-{name}"),
         ):
-            wires.connect(End(host, own), End(air, other))
+            hosts.connect(End(host, own), End(air, other))
             # One address for both ends, and no ARP: only IP crosses the air.
             host.ip("link", "set", own, "address", _MAC, "arp", "off", "up")
             air.ip("link", "set", other, "up")

@@ -32,7 +32,7 @@ from emu.testbed.access import Access
 from emu.testbed.phones import LTE, SERVER, WLAN, Laptop
 from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
-from emu.workloads.web import libraries, media
+from emu.workloads.web import libraries, video
 from emu.workloads.web.libraries import Library
 from emu.workloads.web.video import PLAYER
 
@@ -84,7 +84,7 @@ def watched(
     EmulationError: among others, a library cannot be fetched.
     """
     way = _WAYS[name]
-    video = msgspec.structs.replace(
+    loaded = msgspec.structs.replace(
         _VIDEO,
         tls=way.tls,
         cmcd=way.cmcd,
@@ -92,7 +92,7 @@ def watched(
         bitrates_bps=bitrates_bps,
         bitrate_bps=bitrates_bps[0] if len(bitrates_bps) == 1 else None,
     )
-    scenario = Scenario(video=(video,), duration_s=_PLAY_S, limit_s=_LIMIT_S, seed=1)
+    scenario = Scenario(video=(loaded,), duration_s=_PLAY_S, limit_s=_LIMIT_S, seed=1)
     wanted = browsing.plan(scenario, 1)
     fetched = None
     if way.library is not None:
@@ -107,9 +107,9 @@ def watched(
         if fetched is not None:
             (player / "libraries").mkdir()
             shutil.copy(fetched, player / "libraries")
-        sites = media.nginx_servers([planned.media], player, tls=True, http2=True)
+        sites = video.nginx_servers([planned.media], player, tls=True, http2=True)
         servers = stack.enter_context(
-            Servers(laptop, tls=True, sites=sites, addresses={media.HOST: SERVER})
+            Servers(laptop, tls=True, sites=sites, addresses={video.HOST: SERVER})
         )
         put_on_time(laptop)
         if way.gateway:

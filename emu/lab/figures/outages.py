@@ -19,8 +19,8 @@ from cedos.errors import DataSetError
 from emu.lab.figures.mobility import FIXED
 from emu.lab.runs import requirements
 from emu.lab.runs.runs import Recorded
-from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.places.places import Place
+from emu.places.stats import DEAD_BPS, next_outage_s
 from emu.statistics import Bootstrap, ratio, share
 
 LOST_S = 1.0

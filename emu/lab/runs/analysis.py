@@ -28,8 +28,8 @@ import msgspec
 import tomli_w
 
 from cedos.errors import ConfigError
-from emu.lab.data import datasets
-from emu.lab.data.folds import Progress
+from emu.data import datasets
+from emu.data.folds import Progress
 from emu.lab.runs import environment, parameters, runs
 from emu.lab.runs.claim import claimed
 from emu.places import places

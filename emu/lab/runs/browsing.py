@@ -11,9 +11,9 @@ from cedos.errors import EmulationError
 from emu.lab.runs.scenario import Scenario
 from emu.testbed.phones import Laptop
 from emu.testbed.programs.servers import Servers
-from emu.testbed.started import Started
+from emu.testbed.services import Started
 from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.workloads.web import corpus, media, pages
+from emu.workloads.web import corpus, pages, video
 from emu.workloads.web.browser import Browser, Tab
 from emu.workloads.web.pages import PlannedPage, Visit, Visits
 from emu.workloads.web.video import PLAYER, PlannedVideo, Watched, visit, watch
@@ -76,21 +76,23 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
         )
         first += kind.sites
     videos = []
-    for number, video in enumerate(scenario.video):
-        made = media.make(video.bitrates_bps, duration_s=video.play_s, segment_s=video.segment_s)
-        fixed = None if video.bitrate_bps is None else video.bitrates_bps.index(video.bitrate_bps)
+    for number, wanted in enumerate(scenario.video):
+        made = video.make(wanted.bitrates_bps, duration_s=wanted.play_s, segment_s=wanted.segment_s)
+        fixed = (
+            None if wanted.bitrate_bps is None else wanted.bitrates_bps.index(wanted.bitrate_bps)
+        )
         videos.append(
             PlannedVideo(
                 number,
-                video.name,
-                video.at_s,
+                wanted.name,
+                wanted.at_s,
                 made,
                 made.segments,
                 fixed,
-                video.buffer_s,
-                video.tls,
-                video.cmcd,
-                video.hls,
+                wanted.buffer_s,
+                wanted.tls,
+                wanted.cmcd,
+                wanted.hls,
             )
         )
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)
@@ -107,10 +109,10 @@ def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
     if wanted.videos:
         player = laptop.directory / "player"
         shutil.copytree(PLAYER, player)
-        sites += media.nginx_servers(
+        sites += video.nginx_servers(
             [each.media for each in wanted.videos], player, tls=True, http2=http2
         )
-        addresses[media.HOST] = SERVER_ADDRESSES[-1]
+        addresses[video.HOST] = SERVER_ADDRESSES[-1]
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)
 
 

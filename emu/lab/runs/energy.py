@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from cedos.model import Direction, NetworkKind
 from cedos.selector.energy.power_model import DELPHI, PowerModel
-from emu.lab.runs.sampler import Sample
+from emu.testbed.counters import Sample
 
 
 def run_energy_j(samples: Sequence[Sample], kind: NetworkKind, power: PowerModel = DELPHI) -> float:

@@ -25,18 +25,15 @@ from emu.lab.runs.decisions import recorded
 from emu.lab.runs.disturbance import disturbances
 from emu.lab.runs.energy import run_energy_j
 from emu.lab.runs.runs import RunFolder, refuse_foreign, tables_of
-from emu.lab.runs.sampler import Sample, Sampler
 from emu.lab.runs.scenario import Scenario
 from emu.places.places import Place, Places
 from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
-from emu.testbed.phones import Laptop
+from emu.testbed.counters import CarriedBytes, Connection, Sample, Sampler, SubflowBytes, TcpMemory
+from emu.testbed.phones import Laptop, replay
 from emu.testbed.programs.relay import Relaying
 from emu.testbed.programs.servers import HTTP_PORT, Servers
-from emu.testbed.replay import replay
-from emu.testbed.subflow_bytes import CarriedBytes, Connection, SubflowBytes
-from emu.testbed.tcp_memory import TcpMemory
-from emu.workloads import curl
+from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, schedule
 
 _OVERHEAD_S = 4.0
@@ -118,7 +115,7 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
 class _Result:
     zero_at_s: float
     zero_unix_s: float
-    completed: Sequence[curl.Completed]
+    completed: Sequence[mixed.Completed]
     carried: Mapping[Connection, CarriedBytes]
     samples: Sequence[Sample]
     decisions: Sequence[Mapping[str, Any]]
@@ -143,7 +140,7 @@ class _Result:
             **self.browsed.tables(self.zero_at_s),
         }
 
-    def received_bytes(self, completed: curl.Completed) -> int:
+    def received_bytes(self, completed: mixed.Completed) -> int:
         """What a transfer brought: all of it, or what its connection carried until the limit."""
         size_bytes = completed.planned.size_bytes
         if not completed.censored:
@@ -151,11 +148,11 @@ class _Result:
         moved = self._carried(completed)
         return min(size_bytes, moved.wifi + moved.cellular)
 
-    def _carried(self, completed: curl.Completed) -> CarriedBytes:
+    def _carried(self, completed: mixed.Completed) -> CarriedBytes:
         connection = (completed.local_ip, completed.local_port, completed.planned.host)
         return self.carried.get(connection, CarriedBytes())
 
-    def _flow(self, completed: curl.Completed) -> dict[str, Any]:
+    def _flow(self, completed: mixed.Completed) -> dict[str, Any]:
         planned = completed.planned
         moved = self._carried(completed)
         return {
@@ -233,7 +230,7 @@ def _run_policy(
             ):
                 browsed = person(zero_at_s)
                 given = ["env", *(f"{key}={value}" for key, value in variables.items())]
-                completed = curl.run(
+                completed = mixed.run(
                     laptop.client,
                     plan,
                     port=HTTP_PORT,

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
-from emu.testbed.programs.service import Service, accepts
-from emu.testbed.started import Started
+from emu.testbed.services import Service, Started, accepts
 
 PORT = 143
 USER, PASSWORD = "reader", "not-a-secret"

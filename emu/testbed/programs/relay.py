@@ -8,8 +8,7 @@ from cedos.commands.example import PLAIN
 from cedos.errors import EmulationError
 from emu.testbed.phones import Laptop
 from emu.testbed.programs.servers import HTTP_PORT, HTTPS_PORT
-from emu.testbed.programs.service import Service, accepts
-from emu.testbed.started import Started
+from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import RELAY
 
 Mode = Literal["proxy", "transparent"]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.programs.service import Service, accepts
-from emu.testbed.started import Started
+from emu.testbed.services import Service, Started, accepts
 
 HTTP_PORT = 80
 HTTPS_PORT = 443

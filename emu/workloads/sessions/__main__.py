@@ -11,40 +11,32 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from emu.workloads.sessions import (
-    bulk,
-    fairness,
-    foreground,
-    messages,
-    resume,
-    round_trips,
-    silence,
-)
-from emu.workloads.sessions.peer import Peer
+from emu.workloads.sessions import interruptions, round_trips, throughput
+from emu.workloads.sessions.pair import Peer
 
 Command = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
 COMMANDS: dict[str, Command] = {
     "listen": Peer.listen,
     "listen_blocking": Peer.listen_blocking,
-    "push": bulk.push,
-    "pull": bulk.pull,
-    "send_to_many": fairness.send_to_many,
-    "receive_from_many": fairness.receive_from_many,
-    "send_messages": messages.send_messages,
-    "receive_messages": messages.receive_messages,
-    "trickle": resume.trickle,
-    "change_addresses": resume.change_addresses,
-    "black_out": resume.black_out,
+    "push": throughput.push,
+    "pull": throughput.pull,
+    "send_to_many": throughput.send_to_many,
+    "receive_from_many": throughput.receive_from_many,
+    "send_messages": throughput.send_messages,
+    "receive_messages": throughput.receive_messages,
+    "trickle": interruptions.trickle,
+    "change_addresses": interruptions.change_addresses,
+    "black_out": interruptions.black_out,
     "ask": round_trips.ask,
     "answer": round_trips.answer,
-    "ask_under_load": foreground.ask_under_load,
-    "answer_under_load": foreground.answer_under_load,
-    "listen_for": silence.listen_for,
-    "accept_over": silence.accept_over,
-    "open_over": silence.open_over,
-    "give": silence.give,
-    "take": silence.take,
+    "ask_under_load": throughput.ask_under_load,
+    "answer_under_load": throughput.answer_under_load,
+    "listen_for": interruptions.listen_for,
+    "accept_over": interruptions.accept_over,
+    "open_over": interruptions.open_over,
+    "give": interruptions.give,
+    "take": interruptions.take,
 }
 
 

@@ -1,14 +1,22 @@
-"""Two peers in namespaces: commands to them, and what they answer."""
+"""Two processes at the ends of a measurement, and what each of them holds."""
 
+import asyncio
 import json
+import os
 import select
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from cedos import session
 from cedos.errors import EmulationError
+from cedos.session import blocking
+from cedos.session.protocol.crypto import KeyPair
+from emu.testbed import stale
+from emu.testbed.hosts import End, Hosts, add_address, connect, limit_rate
 from emu.testbed.netns import Namespace
 
 
@@ -93,3 +101,112 @@ def pair(near: Namespace, far: Namespace, address: str) -> Iterator[Pair]:
         other = Remote(far)
         stack.callback(other.close)
         yield Pair(one, other, address)
+
+
+class Peer:
+    """What commands have in common. A peer listens once it was told to, the client's never."""
+
+    def __init__(self) -> None:
+        self.key = KeyPair(os.urandom(32))
+        self._listener: session.Listener | None = None
+        self._plain: socket.socket | None = None
+        self._blocking: blocking.socket | None = None
+        self._transferring: session.Connection | blocking.socket | None = None
+
+    async def listen(self, address: str) -> dict[str, Any]:
+        self._listener = await session.listen((address, 0), key=self.key, clear=True)
+        self._plain = socket.create_server((address, 0), backlog=4096)
+        self._plain.setblocking(False)
+        return {
+            "session": self._listener.address[1],
+            "raw": self._plain.getsockname()[1],
+            "key": self.key.public.hex(),
+        }
+
+    async def listen_blocking(self, address: str) -> dict[str, Any]:
+        self._blocking = self.blocking_socket()
+        self._blocking.bind((address, 0))
+        await asyncio.to_thread(self._blocking.listen)
+        return {"port": self._blocking.getsockname()[1]}
+
+    async def listen_again(self, address: str, scheduler: str, *, blocks: bool) -> dict[str, Any]:
+        """For one more session, under a scheduler; what listened before ends."""
+        if blocks:
+            if self._blocking is not None:
+                await asyncio.to_thread(self._blocking.close)
+            self._blocking = self.blocking_socket()
+            self._blocking.setsockopt(blocking.SOL_SESSION, blocking.SO_SCHEDULER, scheduler)
+            self._blocking.bind((address, 0))
+            await asyncio.to_thread(self._blocking.listen)
+            return {"port": self._blocking.getsockname()[1], "key": self.key.public.hex()}
+        if self._listener is not None:
+            await self._listener.close()
+        self._listener = await session.listen((address, 0), key=self.key, scheduler=scheduler)
+        return {"port": self._listener.address[1], "key": self.key.public.hex()}
+
+    def transfers(self, end: session.Connection | blocking.socket) -> None:
+        """This session is what the next commands are about."""
+        self._transferring = end
+
+    @property
+    def transferring(self) -> session.Connection | blocking.socket:
+        assert self._transferring is not None
+        return self._transferring
+
+    def blocking_socket(self) -> blocking.socket:
+        made = blocking.socket()
+        made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, self.key)
+        return made
+
+    def accept_blocking(self) -> blocking.socket:
+        assert self._blocking is not None
+        accepted, _ = self._blocking.accept()
+        return accepted
+
+    @property
+    def plain(self) -> socket.socket:
+        assert self._plain is not None
+        return self._plain
+
+    async def accept(self) -> session.Connection:
+        assert self._listener is not None
+        return await self._listener.accept()
+
+    async def connect(
+        self, mode: str, to: str, port: int, key: str, **options: Any
+    ) -> session.Connection:
+        """A session with the peer of this public key; mode `clear` or `aead`."""
+        return await session.connect(
+            (to, port),
+            server_key=bytes.fromhex(key),
+            key=self.key,
+            clear=mode == "clear",
+            **options,
+        )
+
+
+CLIENT, OTHER_CLIENT, SERVER, GATEWAY = "10.99.1.1", "10.99.1.9", "10.99.9.1", "10.99.1.2"
+INTERFACE = "wlan0"
+
+
+@contextmanager
+def loopback() -> Iterator[Namespace]:
+    with stale.registered() as instance:
+        yield instance.namespace("host")
+
+
+@contextmanager
+def cable(rate: str | None, latency: str = "50ms") -> Iterator[tuple[Namespace, Namespace]]:
+    """A client whose `wlan0` leads to a server; with a rate (of `tc`), no faster than that."""
+    with Hosts() as hosts:
+        near = End(hosts.client, INTERFACE, f"{CLIENT}/24")
+        far = End(hosts.server, "eth0", f"{GATEWAY}/24")
+        connect(near, far, offloads=True)
+        for end in (near, far):
+            end.host.sysctl("net.ipv4.tcp_no_metrics_save", 1)
+            end.host.sysctl("net.ipv4.tcp_congestion_control", "reno")
+            if rate is not None:
+                limit_rate(end, rate, latency=latency)
+        add_address(hosts.server, SERVER)
+        hosts.client.ip("route", "add", "default", "via", GATEWAY, "dev", INTERFACE)
+        yield hosts.client, hosts.server

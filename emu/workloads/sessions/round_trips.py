@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cedos import session
 from cedos.session import blocking
-from emu.workloads.sessions.peer import Peer
+from emu.workloads.sessions.pair import Peer
 
 SIZE: Final = 100
 WAYS: Final = ("callbacks", "await", "blocking")

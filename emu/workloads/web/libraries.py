@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
-from emu.workloads.web.media import cache_directory
+from emu.workloads.web.video import cache_directory
 
 _TIMEOUT_S: Final = 120.0
 

@@ -1,25 +1,19 @@
-"""Somebody who visits generated pages again and again, and what a profiler could have seen of it.
-
-Which page is next follows published habits: 58 % of visits are to a page that was visited before
-(Tauscher and Greenberg, 1997), a popular page thus becoming more so; the others are to a new page of
-any site. What a browser keeps is our own assumption: 60 % of style sheets, scripts, pictures and fonts
-stay in its cache once they were fetched, all else is fetched at each visit.
-
-A page is fetched by curl as a browser does it: over HTTP up to six connections to a host, over TLS one
-to each host, HTTP/2. Bodies are holes: what they contain is nothing to a profiler.
-"""
+"""Visits to generated sites, and what a connection carries in them."""
 
 import json
 import random
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 
 from cedos.errors import EmulationError
+from cedos.profiler.priors import Prior
 from emu.testbed.netns import Namespace
-from emu.workloads.web.bodies import CSS, FONT, IMAGE, SCRIPT
-from emu.workloads.web.model import Corpus, Object, Page
+from emu.workloads.web import corpus
+from emu.workloads.web.corpus import CSS, FONT, IMAGE, SCRIPT, Corpus, Object, Page
 
 _REVISITS = 0.58
 _CACHED = 0.6
@@ -107,3 +101,32 @@ def load(
         )
         for facts in map(json.loads, output.splitlines())
     ]
+
+
+SEED = 1
+_SITES, _PAGES, _VISITS = 60, 3, 300
+_HANDSHAKE_BYTES, _CERTIFICATES_BYTES, _HEAD_BYTES = 800, 3_000, 160
+
+
+def made() -> Prior:
+    """What a connection with an unknown host carries to the client."""
+    carried = []
+    for visit in plan(corpus.generate(sites=_SITES, pages=_PAGES, seed=SEED), _VISITS, SEED):
+        bodies: dict[str, list[int]] = defaultdict(list)
+        for each in visit.objects:
+            bodies[each.host].append(each.size_bytes + _HEAD_BYTES)
+        carried += [
+            _HANDSHAKE_BYTES + _CERTIFICATES_BYTES + sum(sizes) for sizes in bodies.values()
+        ]
+    return fitted(carried)
+
+
+def fitted(sizes: list[int]) -> Prior:
+    """The log-normal distribution with the sizes' median and 90 % interval, rounded."""
+    ordered = sorted(sizes)
+    low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.05, 0.5, 0.95))
+    return Prior(float(f"{middle:.2g}"), round((log(high) - log(low)) / (2 * 1.645), 1))
+
+
+if __name__ == "__main__":
+    print(made())

@@ -8,7 +8,7 @@ import pytest
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
-from emu.testbed.programs.service import Service
+from emu.testbed.services import Service
 
 MakeNamespace = Callable[[str], Namespace]
 
@@ -48,7 +48,7 @@ def gone(pid: int) -> bool:
 def test_children_do_not_stay_behind(
     make_namespace: MakeNamespace, tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emu.testbed.programs.service._STOP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("emu.testbed.services._STOP_TIMEOUT_S", 0.3)
     service, child = begun(make_namespace, tmp_path, then)
     if then == "exit 0":
         with pytest.raises(EmulationError, match="does not answer"):

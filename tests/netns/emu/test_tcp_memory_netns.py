@@ -3,8 +3,8 @@
 import socket
 from collections.abc import Callable
 
+from emu.testbed.counters import TcpMemory
 from emu.testbed.netns import Namespace
-from emu.testbed.tcp_memory import TcpMemory
 
 _BYTES = 4_000_000
 _PAGE = 4096

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emu.testbed.programs.service import Service as Program
+from emu.testbed.services import Service as Program
 from tests.netns.service.test_units import unit
 
 _ALONE = "[Unit]\nDefaultDependencies=no\n"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from emu.bench import session as bench
-from emu.workloads.sessions import cable
-from emu.workloads.sessions.fairness import jain
-from emu.workloads.sessions.pair import pair
+from emu.bench import session
+from emu.workloads.sessions.pair import SERVER as CABLE_SERVER
+from emu.workloads.sessions.pair import cable, loopback, pair
+from emu.workloads.sessions.throughput import jain
 
 
 def quiet(_line: str) -> None:
@@ -13,8 +13,8 @@ def quiet(_line: str) -> None:
 
 
 def test_throughput_of_all_three() -> None:
-    with cable.loopback() as host, pair(host, host, "127.0.0.1") as ends:
-        figures = bench.throughput(ends, quiet, rounds=1, size=20_000_000)
+    with loopback() as host, pair(host, host, "127.0.0.1") as ends:
+        figures = session.throughput(ends, quiet, rounds=1, size=20_000_000)
     assert set(figures) == {
         *("loopback_clear_ratio", "loopback_aead_ratio"),
         *("cpu_s_per_gb_raw", "cpu_s_per_gb_clear", "cpu_s_per_gb_aead"),
@@ -24,8 +24,8 @@ def test_throughput_of_all_three() -> None:
 
 
 def test_round_trips_in_three_ways() -> None:
-    with cable.loopback() as host, pair(host, host, "127.0.0.1") as ends:
-        figures = bench.round_trips(ends, quiet, rounds=50, times=1)
+    with loopback() as host, pair(host, host, "127.0.0.1") as ends:
+        figures = session.round_trips(ends, quiet, rounds=50, times=1)
     ways = ("callbacks", "await", "blocking")
     assert set(figures) == {
         *("message_added_us", "message_raw_us"),
@@ -37,8 +37,8 @@ def test_round_trips_in_three_ways() -> None:
 
 
 def test_address_changes_and_black_outs() -> None:
-    with cable.cable(None) as (near, far), pair(near, far, cable.SERVER) as ends:
-        figures = bench.resume(ends, quiet, rounds=3, black_out_s=0.4)
+    with cable(None) as (near, far), pair(near, far, CABLE_SERVER) as ends:
+        figures = session.resume(ends, quiet, rounds=3, black_out_s=0.4)
     assert figures["resume_median_ms"] > 0
     assert figures["resume_allowed_ms"] >= 5
     assert 0 < figures["blackout_resume_s"] < 30
@@ -46,8 +46,8 @@ def test_address_changes_and_black_outs() -> None:
 
 
 def test_fairness_of_a_few() -> None:
-    with cable.cable("20mbit") as (near, far), pair(near, far, cable.SERVER) as ends:
-        figures = bench.fairness(ends, "jain", 2, 2, quiet, warm_s=0.5, seconds=1.0)
+    with cable("20mbit") as (near, far), pair(near, far, CABLE_SERVER) as ends:
+        figures = session.fairness(ends, "jain", 2, 2, quiet, warm_s=0.5, seconds=1.0)
     assert 0.25 <= figures["jain"] <= 1.0
 
 

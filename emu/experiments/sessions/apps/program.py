@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
-from emu.testbed.started import end_by_input
+from emu.testbed.services import end_by_input
 
 _END_S: Final = 3.0
 _START_S: Final = 60.0

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from cedos.model import Direction, FlowKey, FlowRecord, Prediction, Subflow
 from cedos.storage.history import History
 from emu.commands.observed import command
-from emu.lab.data import datasets
+from emu.data import datasets
 
 KEY = FlowKey(ip_address("192.0.2.2"), 40_000, ip_address("198.51.100.7"), 80)
 EXPECTED = {"wifi": (0.1, 0.2, 0.4, 0.2)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emu.places.outages import next_outage_s
+from emu.places.stats import next_outage_s
 from emu.places.traces import Trace
 
 

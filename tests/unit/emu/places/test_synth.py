@@ -15,7 +15,7 @@ from emu.places.check import check
 from emu.places.places import load
 from emu.places.stats import rates_bps
 from emu.places.synth import KINDS, Drawn, draw, generate, opportunities
-from emu.places.synth_random import (
+from emu.places.synth_paths import (
     autoregressive,
     blend,
     geometric,

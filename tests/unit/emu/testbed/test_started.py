@@ -2,7 +2,7 @@
 
 import pytest
 
-from emu.testbed.started import Started
+from emu.testbed.services import Started
 
 
 class Server(Started):

@@ -2,7 +2,7 @@ from ipaddress import ip_address
 
 from cedos.model import FlowKey, NetworkKind
 from emu.testbed.access import ADDRESSES
-from emu.testbed.subflow_bytes import CarriedBytes, by_connection
+from emu.testbed.counters import CarriedBytes, by_connection
 
 WIFI, CELLULAR = (ADDRESSES[kind] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
 

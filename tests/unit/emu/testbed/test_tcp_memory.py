@@ -1,4 +1,4 @@
-from emu.testbed.tcp_memory import taken_pages
+from emu.testbed.counters import taken_pages
 
 SOCKSTAT = """sockets: used 44
 TCP: inuse 2 orphan 0 tw 7 alloc 2 mem 131

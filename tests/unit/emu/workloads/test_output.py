@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-from emu.workloads.unmodified.output import watch_output
+from emu.workloads.unmodified.downloads import watch_output
 
 _SLOW = "import sys, time\nfor _ in range(10):\n sys.stdout.buffer.write(bytes(1000))\n"
 _SLOW += " sys.stdout.flush()\n time.sleep(0.05)\n"

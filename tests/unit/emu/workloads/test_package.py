@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from emu.workloads.unmodified.package import PackageArchive
+from emu.workloads.unmodified.tools import PackageArchive
 
 
 def test_the_package_is_in_the_archive_and_in_its_list(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import EmulationError
-from emu.workloads.unmodified.watched import as_user, grown, watched
+from emu.workloads.unmodified.downloads import as_user, grown, watched
 
 
 def test_the_longest_pause_is_between_two_arrivals() -> None:

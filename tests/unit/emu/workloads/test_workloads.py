@@ -5,7 +5,7 @@ import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
-from emu.workloads import curl
+from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
 
 SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
@@ -82,7 +82,7 @@ def test_only_a_whole_answer_completes_a_transfer(
     status: int, code: int, down: int, censored: bool
 ) -> None:
     printed = SAID.format(code=code, down=down)
-    completed = curl._completed(PLANNED, 7.0, status, printed, "", 30.0)
+    completed = mixed._completed(PLANNED, 7.0, status, printed, "", 30.0)
     assert completed.censored is censored
     assert completed.time_s == (30.0 if censored else 0.25)
     assert (completed.problem is not None) is censored
@@ -90,4 +90,4 @@ def test_only_a_whole_answer_completes_a_transfer(
 
 def test_a_client_that_does_not_start_is_no_slow_network() -> None:
     with pytest.raises(EmulationError, match="nsenter: cannot"):
-        curl._completed(PLANNED, 7.0, 1, "", "nsenter: cannot open", 30.0)
+        mixed._completed(PLANNED, 7.0, 1, "", "nsenter: cannot open", 30.0)

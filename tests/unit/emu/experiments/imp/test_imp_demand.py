@@ -14,10 +14,10 @@ from emu.experiments.imp.live import LiveHost
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Trial
 from emu.experiments.imp.workload import simple
-from emu.lab.simulation.network import ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
 from emu.repository import ROOT
+from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import Access
 
 TRACES = ROOT / "traces"

@@ -3,7 +3,7 @@
 import pytest
 
 from emu.experiments.sessions import dtp
-from emu.lab.runs.sampler import Sample
+from emu.testbed.counters import Sample
 
 
 def test_contacts_grow_by_the_median() -> None:

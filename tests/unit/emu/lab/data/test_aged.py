@@ -4,9 +4,9 @@ import pytest
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
-from emu.lab.data import aged, datasets
-from emu.lab.data.choices import context_of
-from emu.lab.data.measure import history
+from emu.data import aged, datasets
+from emu.data.choices import context_of
+from emu.data.measure import history
 from emu.places import places
 from emu.repository import ROOT
 

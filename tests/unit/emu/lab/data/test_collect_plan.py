@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.commands.collect import command
-from emu.lab.data import collect, probe_bench
-from emu.lab.data.measure import Row, history
+from emu.data import collect, probes
+from emu.data.measure import Row, history
 from emu.places import synth
 from emu.places.places import Places, load
 from emu.places.traces import Trace
@@ -98,7 +98,7 @@ def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() ->
         Row("a", 1.0, 3000, Direction.UP, *base),
         Row("a", 2.0, 3000, Direction.DOWN, *base),
     ]
-    starts = probe_bench.starts_of(rows)
+    starts = probes.starts_of(rows)
     assert [(start.key, start.wifi_rtt_s, start.cellular_rtt_s) for start in starts] == [
         ("a/1.000", *base),
         ("a/2.000", *base),
@@ -117,7 +117,7 @@ def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() ->
         "a/1.000": {"down": {"wifi_udp_bps": 1.0}, "up": {"wifi_udp_loss": 1.0}},
         "a/2.000": {"down": {}, "up": {}},
     }
-    added = probe_bench.added(entries, found)
+    added = probes.added(entries, found)
     assert [row.get("wifi_udp_bps") for row in added] == [1.0, None, None]
     assert [row.get("wifi_udp_loss") for row in added] == [None, 1.0, None]
     assert [row["wifi_rtt_s"] for row in added] == [0.02] * 3

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cedos.errors import DataSetError
-from emu.lab.data import datasets
+from emu.data import datasets
 from emu.repository import ROOT
 
 HEAD = "place,group,start_s,size_bytes,direction,t_wifi_s,censored_wifi,t_cellular_s,wifi_rtt_s"

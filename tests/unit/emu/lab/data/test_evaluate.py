@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from emu.commands.evaluate import command as evaluate_command
 from emu.commands.train import command as train_command
-from emu.lab.data import datasets
-from emu.lab.data.choices import cedos_choice, rules
-from emu.lab.data.datasets import DataSet
-from emu.lab.data.evaluate import OBJECTIVES, evaluate, prediction
+from emu.data import datasets
+from emu.data.choices import cedos_choice, rules
+from emu.data.datasets import DataSet
+from emu.data.evaluate import OBJECTIVES, evaluate, prediction
 from emu.statistics import Bootstrap
 from predictors.base import Distribution
 from predictors.completion import CompletionModel

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from emu.commands.evaluate import command
-from emu.lab.data import datasets
-from emu.lab.data.evaluate import evaluate
+from emu.data import datasets
+from emu.data.evaluate import evaluate
 from predictors.training.examples import Settings
 
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")

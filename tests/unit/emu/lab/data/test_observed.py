@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from emu.lab.data.observed import MOST_LENGTHENED, observed
+from emu.data.observed import MOST_LENGTHENED, observed
 
 SEEN: dict[str, Any] = {
     "ended_s": 12.5, "took_s": 0.5, "lengthened": 1.25, "strategy": "wifi", "direction": "down",

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from emu.lab.data.scores import Outcomes, judged
+from emu.data.evaluate import Outcomes, judged
 from emu.statistics import Bootstrap
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Direction
-from emu.lab.data.transfer_energy import transfer_energy_j
+from emu.data.choices import transfer_energy_j
 
 
 @pytest.mark.parametrize(

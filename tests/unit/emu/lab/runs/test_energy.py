@@ -3,7 +3,7 @@ import pytest
 from cedos.model import NetworkKind
 from cedos.selector.energy.power_model import DELPHI
 from emu.lab.runs.energy import run_energy_j
-from emu.lab.runs.sampler import Sample
+from emu.testbed.counters import Sample
 
 LTE = DELPHI.radios[NetworkKind.CELLULAR]
 

@@ -3,9 +3,8 @@ import pytest
 from cedos.model import Direction
 from emu.lab.runs.browsing import Browsed
 from emu.lab.runs.experiment import _Result
-from emu.testbed.subflow_bytes import CarriedBytes
-from emu.workloads.curl import Completed
-from emu.workloads.mixed import PlannedTransfer
+from emu.testbed.counters import CarriedBytes
+from emu.workloads.mixed import Completed, PlannedTransfer
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 
 from cedos.errors import PlaceError
-from emu.lab.simulation.joined import joined
 from emu.places import places
 from emu.repository import ROOT
+from emu.simulation.joined import joined
 
 HERE = ROOT / "traces"
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import NetworkKind
-from emu.lab.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.places.traces import Trace
+from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.testbed.access import Access
 
 

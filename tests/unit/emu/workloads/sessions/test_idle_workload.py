@@ -1,6 +1,6 @@
 """The bench of a million sleepers, with a few."""
 
-from emu.workloads.sessions.idle import measure
+from emu.bench.session import measure
 
 
 def test_it_measures_a_file_that_another_process_opens() -> None:

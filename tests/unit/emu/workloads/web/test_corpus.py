@@ -12,9 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.workloads.web.bodies import BEACON, CSS, DATA, HTML, IMAGE, SCRIPT, body
-from emu.workloads.web.corpus import addresses, generate, nginx_servers, write
-from emu.workloads.web.model import Object, Page
+from emu.workloads.web.corpus import (
+    BEACON,
+    CSS,
+    DATA,
+    HTML,
+    IMAGE,
+    SCRIPT,
+    Object,
+    Page,
+    addresses,
+    body,
+    generate,
+    nginx_servers,
+    write,
+)
 
 seeds = st.integers(0, 10_000)
 LINK = re.compile(r"//([a-z0-9.]+\.example)(/[^\"')]+)")

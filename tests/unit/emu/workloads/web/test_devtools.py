@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cedos.errors import EmulationError
-from emu.workloads.web.devtools import DevTools
+from emu.workloads.web.browser import DevTools
 
 
 class FakeBrowser:

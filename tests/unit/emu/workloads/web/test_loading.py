@@ -8,9 +8,8 @@ import pytest
 
 from cedos.errors import EmulationError
 from emu.workloads.web.browser import Tab
-from emu.workloads.web.loading import load
-from emu.workloads.web.model import Object, Page
-from emu.workloads.web.pages import schedule
+from emu.workloads.web.corpus import Object, Page
+from emu.workloads.web.pages import load, schedule
 
 PAGE = Page(
     (

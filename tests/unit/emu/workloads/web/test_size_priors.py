@@ -1,6 +1,6 @@
 from cedos.model import Direction
 from cedos.profiler.priors import WHOLE
-from emu.workloads.web.size_priors import fitted, made
+from emu.workloads.web.visits import fitted, made
 
 
 def test_the_shipped_prior_is_the_one_that_is_made() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from emu.workloads.web.media import Media, make
-from emu.workloads.web.video import PlannedVideo, _watched
+from emu.workloads.web.video import Media, PlannedVideo, _watched, make
 
 MEDIA = Media(Path("/nowhere"), (700_000, 2_000_000), 4.0, 5)
 PLANNED = PlannedVideo(0, "v", 1.0, MEDIA, 5, None, 12.0, True)

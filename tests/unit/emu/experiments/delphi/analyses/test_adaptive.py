@@ -9,9 +9,9 @@ import pytest
 
 from cedos.errors import DataSetError
 from cedos.selector.probing.rules import FixedRate, PassiveChange
+from emu.data.probe_replay import load, replay
+from emu.data.probe_series import COLUMNS
 from emu.experiments.delphi.adaptive import _Played, _within
-from emu.lab.data.probe_replay import load, replay
-from emu.lab.data.probe_series import COLUMNS
 
 SECONDS = 30
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from cedos.errors import DataSetError
+from emu.data.datasets import DataSet, from_columns
 from emu.experiments.delphi import correlations
-from emu.lab.data.datasets import DataSet, from_columns
 
 
 def data(rows: int = 120) -> DataSet:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from emu.data import datasets
+from emu.data.datasets import TIMES
 from emu.experiments.delphi import floor
-from emu.lab.data import datasets
-from emu.lab.data.datasets import TIMES
 
 # Seconds over Wi-Fi, cellular, and both with either primary.
 WIFI_BEST = (1.0, 2.0, 3.0, 4.0)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emu.data import datasets
+from emu.data.datasets import DataSet
 from emu.experiments.delphi import outages
-from emu.lab.data import datasets
-from emu.lab.data.datasets import DataSet
 from emu.places.traces import Trace
 from predictors.base import Distribution
 

@@ -9,8 +9,8 @@ from emu.experiments.meatballs.exchange_policy import LEAST_BYTES, Preferring, R
 from emu.experiments.meatballs.exchanges import simulate
 from emu.experiments.meatballs.outcome import SETTINGS
 from emu.experiments.meatballs.race import Chosen
-from emu.lab.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.places.traces import Trace
+from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.testbed.access import Access
 
 

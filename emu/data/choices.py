@@ -1,0 +1,302 @@
+"""What each policy would have chosen at every row of a transfer data set.
+
+The rows hold what every strategy took from the same instant, so a choice can be judged without
+emulating it again. `cedos` goes through the very decision that the daemon makes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cedos.model import (
+    Context,
+    Direction,
+    Indicator,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    StrategyKind,
+    Transfer,
+)
+from cedos.selector.decision.case import Case
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.rates import RATES, RECENT
+from cedos.selector.decision.roles import ROLES, ROLES_OF, USUAL_KINDS, Roles, role_strategy
+from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.objective import Objective, Outcome
+from cedos.selector.uncertainty.completion import CompletionModel
+from emu.data.datasets import DataSet
+from emu.statistics import Floats
+from predictors.base import Distribution
+
+Names = NDArray[np.str_]
+
+WIFI = Network("wlan0", "wlan0", 1, NetworkKind.WIFI, metered=False)
+CELLULAR = Network("lte0", "lte0", 2, NetworkKind.CELLULAR, metered=True)
+BOTH = Roles(WIFI, CELLULAR)
+REDUNDANT = "redundant"
+_OF_ROLE = {"wifi": WIFI.name, "cellular": CELLULAR.name}
+
+SMALL_BYTES = 30_000
+"""Up to here the rules of thumb take a transfer for one that latency decides."""
+
+
+HEDGE_S_PER_MB = 1.0
+"""What a second copy's bytes are worth: it must save a second per megabyte. With that, redundancy is
+for the short transfers, where it is cheap, and for those whose network may well be gone."""
+
+
+def cedos_choice(
+    columns: Mapping[str, float],
+    model: CompletionModel,
+    objective: Objective,
+    open_to_it: Sequence[str],
+    *,
+    hedged: bool = False,
+) -> str:
+    """The strategy that the daemon's decision prefers, of those that were measured (`open_to_it`).
+
+    `columns` are a row's size, direction and known context; `hedged`: `redundant` is one more, if
+    it saves `HEDGE_S_PER_MB`.
+    """
+    size_bytes = int(columns["size_bytes"])
+    direction = Direction.UP if columns.get("direction_up") else Direction.DOWN
+    transfer = Transfer(SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"), direction)
+    decision = decide(
+        Case(
+            transfer,
+            context_of(columns),
+            (WIFI, CELLULAR),
+            model,
+            objective,
+            kinds=USUAL_KINDS | {StrategyKind.REDUNDANT} if hedged else USUAL_KINDS,
+        )
+    )
+    known = {role_strategy(each.strategy, BOTH): each for each in decision.evaluations}
+    twice = known.pop(REDUNDANT, None)
+    if not known:
+        return open_to_it[0]
+    # Of equal costs, that of the decision's own choice and else the simplest comes first.
+    own = decision.choice
+    ranked = sorted(known, key=lambda name: (known[name].cost, known[name].strategy != own))
+    best = next((name for name in ranked if name in open_to_it), open_to_it[0])
+    if twice is not None and best in known:
+        saved_s = known[best].time_s - twice.time_s
+        if twice.cost < known[best].cost and saved_s > HEDGE_S_PER_MB * size_bytes / 1e6:
+            return REDUNDANT
+    return best
+
+
+def cedos_choices(
+    rows: Sequence[Mapping[str, float]],
+    models: Sequence[CompletionModel],
+    objective: Objective,
+    strategies: Sequence[str],
+    *,
+    hedged: bool = False,
+) -> list[str]:
+    """Row by row, each with its own model; see `cedos_choice`."""
+    return [
+        cedos_choice(row, model, objective, strategies, hedged=hedged)
+        for row, model in zip(rows, models, strict=True)
+    ]
+
+
+def context_of(columns: Mapping[str, float]) -> Context:
+    """A row's indicators as the monitor would show them: measured this moment, or as old as it says."""
+    networks: dict[str, dict[str, Indicator]] = {WIFI.name: {}, CELLULAR.name: {}}
+    for column, value in columns.items():
+        role, _, name = column.partition("_")
+        if role in _OF_ROLE and not name.endswith("_age_s"):
+            age_of = "rate" if name in RATES else "recent" if name in RECENT else None
+            age_s = columns.get(f"{role}_{age_of}_age_s", 0.0)
+            networks[_OF_ROLE[role]][name] = Indicator(value, -age_s)
+        elif column == "speed_mps":
+            networks[WIFI.name][column] = Indicator(value, 0.0)
+    return Context(0.0, networks)
+
+
+def rules(data: DataSet) -> dict[str, Names]:
+    """The choices of the fixed policies and the naive rules, as far as their strategies were measured.
+
+    `lower_ping` and `faster_5s` use plain TCP. `ping_then_rate` takes the lower ping for small
+    transfers and the network that was faster over the last five seconds for large ones;
+    `ping_then_mptcp` takes the lower ping, and above `SMALL_BYTES` MPTCP with that primary.
+    """
+    found = {name: np.full(len(data), name) for name in data.strategies}
+    small = data.numbers["size_bytes"] <= SMALL_BYTES
+    ping = _lower(data, "rtt_s")
+    rate = np.where(_known(data, "wifi_past5_bps") >= _known(data, "cellular_past5_bps"), 0, 1)
+    singles, multi = np.array(["wifi", "cellular"]), np.array(["mptcp_wifi", "mptcp_cellular"])
+    made: dict[str, Callable[[], Names]] = {
+        "lower_ping": lambda: singles[ping],
+        "faster_5s": lambda: singles[rate],
+        "ping_then_rate": lambda: np.where(small, singles[ping], singles[rate]),
+        "ping_then_mptcp": lambda: np.where(small, singles[ping], multi[ping]),
+    }
+    for name, choose in made.items():
+        choice = choose()
+        if set(choice.tolist()) <= set(data.strategies):
+            found[name] = choice
+    return found
+
+
+def _lower(data: DataSet, column: str) -> NDArray[np.intp]:
+    """0 where Wi-Fi's value is lower (or both are unknown), 1 where cellular's is; unknown is worst."""
+    wifi, cellular = (
+        np.nan_to_num(_known(data, f"{name}_{column}"), nan=np.inf) for name in ("wifi", "cellular")
+    )
+    return np.where(wifi <= cellular, 0, 1)
+
+
+def _known(data: DataSet, column: str) -> NDArray[np.float64]:
+    return data.numbers.get(column, np.full(len(data), np.nan))
+
+
+_KIND_OF_ROLE = {"wifi": NetworkKind.WIFI, "cellular": NetworkKind.CELLULAR}
+
+
+def transfer_energy_j(
+    role_strategy: str,
+    size_bytes: float,
+    direction: Direction | str,
+    time_s: float,
+    *,
+    cellular_idle_s: float | None = None,
+    power: PowerModel = DELPHI,
+) -> float:
+    """Joules of one transfer of a data set, its strategy named as in the data set.
+
+    Args:
+        role_strategy: `wifi`, `cellular`, `mptcp_wifi`, `mptcp_cellular` or `redundant`.
+        size_bytes: bytes carried; nothing is sent, and nothing paid, for none.
+        direction: `down` or `up`.
+        time_s: how long it took.
+        cellular_idle_s: seconds since the cellular radio was last used; None: long ago, as in Delphi.
+        power: watts and tails.
+
+    Raises:
+        KeyError: for an unknown strategy.
+    """
+    radios = [power.radios[_KIND_OF_ROLE[role]] for role in ROLES_OF[role_strategy]]
+    if size_bytes <= 0:
+        return 0.0
+    active_w = sum(radio.active_w(Direction(direction)) for radio in radios)
+    return active_w * time_s + sum(radio.added_tail_j(cellular_idle_s) for radio in radios)
+
+
+LATE_Q = 0.9
+"""A transfer is late that has outlasted this quantile of its predicted time, ..."""
+
+LATE_LEAST_S = 0.3
+"""... and so much more: a copy takes two round trips before it is of any use."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutcome:
+    """One policy's outcomes, one entry per row; `extra_bytes` are beyond the transfer's own."""
+
+    names: NDArray[np.str_]
+    time_s: Floats
+    energy_j: Floats
+    extra_bytes: Floats
+
+
+def energies_j(data: DataSet) -> dict[str, Floats]:
+    """Joules of every strategy at every row, and of `redundant` where both networks were measured."""
+    sizes = data.numbers["size_bytes"].tolist()
+    ways = ["up" if up else "down" for up in data.numbers["direction_up"]]
+    found = {
+        name: np.array(
+            [
+                transfer_energy_j(name, size, way, time_s)
+                for size, way, time_s in zip(sizes, ways, times_s.tolist(), strict=True)
+            ]
+        )
+        for name, times_s in data.times_s.items()
+    }
+    if can_be_redundant(data):
+        # Nothing promises that the slower copy is called back: both are paid in full.
+        found[REDUNDANT] = found["wifi"] + found["cellular"]
+    return found
+
+
+def can_be_redundant(data: DataSet) -> bool:
+    return set(ROLES) <= set(data.strategies)
+
+
+def policy_outcome(
+    data: DataSet, names: Sequence[str], energy_j: Mapping[str, Floats]
+) -> PolicyOutcome:
+    """What choices of strategies, `redundant` among them, came to."""
+    times_s = data.times_s
+    if can_be_redundant(data):
+        times_s[REDUNDANT] = np.minimum(*[times_s[role] for role in ROLES])
+    chosen = np.array(names)
+    size_bytes = data.numbers["size_bytes"]
+    return PolicyOutcome(
+        chosen,
+        _picked(times_s, chosen),
+        _picked(energy_j, chosen),
+        np.where(chosen == REDUNDANT, size_bytes, 0.0),
+    )
+
+
+def with_late_copies(
+    data: DataSet,
+    names: Sequence[str],
+    predicted: Sequence[Mapping[str, Distribution]],
+    energy_j: Mapping[str, Floats],
+) -> PolicyOutcome:
+    """What choices came to where a transfer that is late starts again over the other network.
+
+    Both copies run until the first one is complete; what the other one had carried by then, at a
+    steady pace, is extra.
+    """
+    base = policy_outcome(data, names, energy_j)
+    times_s, size_bytes = data.times_s, data.numbers["size_bytes"]
+    other = np.array(
+        ["cellular" if name.removeprefix("mptcp_") == "wifi" else "wifi" for name in names]
+    )
+    copy_s = _picked(times_s, other)
+    late_s = np.array(
+        [
+            each[name].quantile(LATE_Q) + LATE_LEAST_S
+            for each, name in zip(predicted, names, strict=True)
+        ]
+    )
+    late = base.time_s > late_s
+    both_s = np.minimum(base.time_s, late_s + copy_s)
+    copy_won = late_s + copy_s < base.time_s
+    lost_share = np.where(copy_won, both_s / base.time_s, (both_s - late_s) / copy_s)
+    own_j = base.energy_j * np.minimum(both_s / base.time_s, 1.0)
+    copy_j = _picked(energy_j, other) * np.clip((both_s - late_s) / copy_s, 0.0, 1.0)
+    return PolicyOutcome(
+        base.names,
+        np.where(late, both_s, base.time_s),
+        np.where(late, own_j + copy_j, base.energy_j),
+        base.extra_bytes + np.where(late, np.clip(lost_share, 0.0, 1.0) * size_bytes, 0.0),
+    )
+
+
+def costs(data: DataSet, outcome: PolicyOutcome, objective: Objective) -> Floats:
+    return np.array(
+        [
+            objective.cost(Outcome(time_s, energy_j, 0.0, size))
+            for time_s, energy_j, size in zip(
+                outcome.time_s.tolist(),
+                outcome.energy_j.tolist(),
+                data.numbers["size_bytes"].tolist(),
+                strict=True,
+            )
+        ]
+    )
+
+
+def _picked(of: Mapping[str, Floats], names: NDArray[np.str_]) -> Floats:
+    found = np.full(len(names), np.nan)
+    for name in np.unique(names):
+        found[names == name] = of[str(name)][names == name]
+    return found

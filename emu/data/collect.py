@@ -1,0 +1,94 @@
+"""Measures completion times of all strategies from the same instants of real places.
+
+A row of the plan is one place, start, size and direction. For it, every strategy (TCP on each
+network, MPTCP with each primary) is measured once, each from a fresh replay rotated to the very same
+instant, together with the context just before it. This is the method of Delphi's data collection
+(section 6.1), on replayed instead of on live networks.
+"""
+
+import functools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cedos.model import Direction
+from emu.data import side_by_side
+from emu.data.measure import MeasuringLaptop, Row
+from emu.places.places import Place
+
+LINK_S = 0.0015
+"""What an emulated link adds to its base RTT: its programs, and the wait for an opportunity."""
+
+DEFAULT_SIZES: tuple[tuple[int, Direction], ...] = (
+    (3_000, Direction.DOWN),
+    (30_000, Direction.DOWN),
+    (300_000, Direction.DOWN),
+    (3_000_000, Direction.DOWN),
+    (300_000, Direction.UP),
+)
+
+
+def plan(
+    places: Mapping[str, Place],
+    *,
+    starts: int,
+    sizes: Sequence[tuple[int, Direction]] = DEFAULT_SIZES,
+    seed: int = 1,
+) -> list[Row]:
+    """`starts` instants a place, one drawn from each of as many equal parts of its common time."""
+    rows = []
+    for place in places.values():
+        draw = random.Random(f"{seed}/{place.name}")
+        part_s = place.common_s / starts
+        for number in range(starts):
+            start_s = round((number + draw.random()) * part_s, 3)
+            rows += [Row(place.name, start_s, size, direction) for size, direction in sizes]
+    return rows
+
+
+def plan_like(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The same places, starts, sizes, directions and base RTTs as another data set's rows.
+
+    The lowest RTT that any row of a place saw, less what the link itself adds, is taken as its base
+    RTT; for a network that never answered, the place's own is used.
+    """
+    entries = list(entries)
+    base: dict[tuple[str, str], float] = {}
+    for entry in entries:
+        for kind in ("wifi", "cellular"):
+            rtt_s = entry.get(f"{kind}_rtt_min_s")
+            if rtt_s is not None and not math.isnan(rtt_s):
+                key = (str(entry["place"]), kind)
+                base[key] = min(max(rtt_s - LINK_S, 0.0), base.get(key, math.inf))
+    return [
+        Row(
+            str(entry["place"]),
+            float(entry["start_s"]),
+            int(entry["size_bytes"]),
+            Direction(str(entry["direction"])),
+            base.get((str(entry["place"]), "wifi")),
+            base.get((str(entry["place"]), "cellular")),
+        )
+        for entry in entries
+    ]
+
+
+def collect(
+    rows: Sequence[Row],
+    directory: Path,
+    partial: Path,
+    *,
+    jobs: int,
+    seed: int = 1,
+    done: Callable[[int, int], None] = lambda finished, total: None,
+) -> list[dict[str, Any]]:
+    return side_by_side.run(
+        rows,
+        functools.partial(MeasuringLaptop, directory),
+        partial,
+        jobs=jobs,
+        seed=seed,
+        done=done,
+    )

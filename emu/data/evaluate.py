@@ -1,0 +1,415 @@
+"""Rows of a transfer data set by how late is known what their networks carry."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from cedos.selector.objective import MaxS, MaxSPerE, Objective
+from emu.data import folds
+from emu.data.choices import (
+    PolicyOutcome,
+    can_be_redundant,
+    cedos_choices,
+    costs,
+    energies_j,
+    policy_outcome,
+    rules,
+    with_late_copies,
+)
+from emu.data.datasets import DataSet, measured_together
+from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
+from emu.statistics import SLACK, Bootstrap, Floats, mean, quantile, ratio, share
+from predictors.base import Distribution
+from predictors.completion import CompletionModel
+from predictors.inputs import NETWORKS
+from predictors.training.examples import USUAL, Settings
+
+Rows = NDArray[np.bool_]
+
+FRESH = "fresh"
+"""Both rates are of this moment, as in the data sets themselves."""
+
+
+def has_ages(data: DataSet) -> bool:
+    return any(f"{network}_rate_age_s" in data.numbers for network in NETWORKS)
+
+
+def by_age(data: DataSet) -> dict[str, Rows]:
+    """Name -> rows: `fresh`; whose rate is old; and of Wi-Fi's old ones, by what is known since.
+
+    Rows of which there are none are left out.
+    """
+    wifi, cellular = (_numbers(data, f"{network}_rate_age_s") > 0.0 for network in NETWORKS)
+    recent = np.isfinite(data.numbers.get("wifi_recent_s", np.full(len(data), np.nan)))
+    found = {
+        FRESH: ~wifi & ~cellular,
+        "wifi old": wifi & ~cellular,
+        "wifi old, small transfer known": wifi & ~cellular & recent,
+        "wifi old, no small transfer known": wifi & ~cellular & ~recent,
+        "cellular old": cellular & ~wifi,
+        "both old": wifi & cellular,
+    }
+    return {name: rows for name, rows in found.items() if rows.any()}
+
+
+def singles(data: DataSet) -> DataSet:
+    """The same rows with the networks alone as strategies: nothing hides a wrong belief of one."""
+    return data.without({name for name in data.numbers if name.startswith("t_mptcp_")})
+
+
+def _numbers(data: DataSet, column: str) -> NDArray[np.float64]:
+    return np.nan_to_num(data.numbers.get(column, np.zeros(len(data))))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a policy's choices came to; one entry per row.
+
+    `cost` is in the objective's unit (for Max(S) the time), `best_cost` and `best_time_s` are those
+    of the oracle's choices, `extra_bytes` what was carried beyond the transfer's own.
+    """
+
+    cost: Floats
+    best_cost: Floats
+    time_s: Floats
+    best_time_s: Floats
+    matches: NDArray[np.bool_]
+    extra_bytes: Floats
+    size_bytes: Floats
+
+
+def judged(outcomes: Outcomes, bootstrap: Bootstrap) -> dict[str, Any]:
+    """The figures of one policy under one objective (DESIGN, "Bench files").
+
+    Within 10 %, regret and match are about the objective's own cost, which for Max(S) is the time;
+    `mean_s_over_oracle` is the sum of times over the sum of the oracle's.
+    """
+    regret = outcomes.cost / outcomes.best_cost - 1.0
+    return {
+        **bootstrap.figure("within10_share", mean(regret <= 0.1 * SLACK)),
+        **bootstrap.figure("oracle_match", mean(outcomes.matches)),
+        **bootstrap.figure("regret_mean", mean(regret)),
+        **bootstrap.figure("regret_p95", quantile(regret, 0.95)),
+        **bootstrap.figure("mean_s", mean(outcomes.time_s)),
+        **bootstrap.figure("mean_s_over_oracle", ratio(outcomes.time_s, outcomes.best_time_s)),
+        **bootstrap.figure("extra_bytes_share", ratio(outcomes.extra_bytes, outcomes.size_bytes)),
+    }
+
+
+_FAST = "max_s"
+OBJECTIVES: Mapping[str, Objective] = {_FAST: MaxS(), "max_s_per_e": MaxSPerE()}
+MODEL = "completion"
+"""The name of the completion-time model among the predictors."""
+
+_STEADY = 2.0
+_LOST_S = 1.0
+
+
+def _quietly(share: float, what: str) -> None:
+    pass
+
+
+def evaluate(
+    data: DataSet,
+    model: CompletionModel | None = None,
+    *,
+    group_by: str = "group",
+    train_share: float | None = None,
+    settings: Settings = USUAL,
+    kinds: Sequence[str] = (),
+    without: Collection[str] = (),
+    progress: Progress = _quietly,
+) -> dict[str, Any]:
+    """Judges a model, or, without one, the way of training it.
+
+    Args:
+        data: the rows; those without the time of some strategy are left out.
+        model: judged as it is; None: trained for each part of the data on all the others.
+        group_by: what is left out together, and resampled together for intervals: `group`, `place`,
+            or `row` (a random split, as in Delphi's section 6.1: places are known then).
+        train_share: a random split instead, this share of the rows to learn from; see
+            `folds.models_at_random`.
+        settings: how models are trained.
+        kinds: families of models to compare in one table, trained in the same way.
+        without: context columns that models are neither trained with nor told. All else (rules of thumb,
+            which rows are steady or old) goes by the data as they are, so that figures compare.
+        progress: told of the share done.
+
+    Returns:
+        What DESIGN says `evaluate` writes, and beside it `steady`: the same policies on the rows where
+        both networks alone took at most twice as long or as short as naively expected; `adaptation`:
+        regret at places after `adapted.FIRST` transfers of their own; `ages` where the data tell how old
+        rates are: choices between the networks alone; `outages`: what becomes of
+        transfers at instants at which a network collapses; `kinds`; `without`: in how many rows each
+        column was known that was left out.
+
+    Raises:
+        DataSetError: too few rows or groups.
+    """
+    complete = measured_together(data)
+    left_out = int((~complete).sum())
+    data = data.take(complete)
+    groups = np.arange(len(data)) if group_by == "row" else data.texts[group_by]
+    # Rows that are dealt at random learn the errors' intervals from random rows, too.
+    dealt = groups if train_share is None else np.arange(len(data))
+    examples = examples_of(data.without(without), dealt)
+
+    def trained(settings: Settings) -> list[CompletionModel]:
+        if train_share is not None:
+            return models_at_random(data, examples, train_share, settings, progress)
+        return models_by_group(data, examples, settings, progress)
+
+    rows = [examples.row(index) for index in range(len(data))]
+    models = [model] * len(data) if model is not None else trained(settings)
+    predicted = [each.predict(row) for row, each in zip(rows, models, strict=True)]
+    judge = _Judge(data, groups)
+    walks = {}
+    if "start_s" in data.numbers and np.isfinite(data.numbers["start_s"]).all():
+        progress(0.9, "playing places from their first start to their last")
+        walks = {
+            name: folds.walk(data, rows, models, objective)
+            for name, objective in OBJECTIVES.items()
+        }
+    policies: dict[str, dict[str, PolicyOutcome]] = {}
+    for name, objective in OBJECTIVES.items():
+        of: dict[str, PolicyOutcome] = {}
+        mine = cedos_choices(rows, models, objective, data.strategies)
+        of["cedos"] = judge.outcome(mine)
+        if name in walks:
+            of["cedos-adapted"] = judge.outcome(walks[name].names)
+        if can_be_redundant(data):
+            of["cedos-hedged"] = judge.outcome(
+                cedos_choices(rows, models, objective, data.strategies, hedged=True)
+            )
+            of["cedos-late"] = with_late_copies(data, mine, predicted, judge.energy_j)
+        of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
+        policies[name] = of
+    whole = examples_of(data, dealt)
+    steady = steady_rows(data, [whole.row(index) for index in range(len(data))], models)
+    found: dict[str, Any] = {
+        "rows": len(data),
+        "places": len(np.unique(data.texts["place"])),
+        "groups": len(np.unique(groups)),
+        "rows_left_out": left_out,
+        "without": {name: data.rows_that_know(name) for name in without},
+        "policies": judge.figures(policies),
+        "steady": {"rows": int(steady.sum()), "policies": judge.figures(policies, steady)},
+        "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},
+        "outages": _outages(data, rows, models, predicted, policies["max_s"], groups),
+    }
+    if has_ages(data):
+        found["ages"] = _ages(data, rows, models, predicted, groups)
+    if walks:
+        found["prediction"]["adapted"] = prediction(
+            data, walks["max_s"].predicted, Bootstrap(groups)
+        )
+        found["adaptation"] = {
+            name: judge.adaptation(policies[name], each.before, OBJECTIVES[name])
+            for name, each in walks.items()
+        }
+    if kinds:
+        found["kinds"] = {}
+        for kind in kinds:
+            of_kind = models if kind == settings.kind and model is None else trained(Settings(kind))
+            chosen = {
+                name: {
+                    kind: judge.outcome(cedos_choices(rows, of_kind, objective, data.strategies))
+                }
+                for name, objective in OBJECTIVES.items()
+            }
+            of_its_models = [each.predict(row) for row, each in zip(rows, of_kind, strict=True)]
+            found["kinds"][kind] = judge.figures(chosen)[kind] | {
+                "prediction": prediction(data, of_its_models, Bootstrap(groups))
+            }
+    progress(1.0, "done")
+    return found
+
+
+def prediction(
+    data: DataSet, predicted: list[dict[str, Distribution]], bootstrap: Bootstrap
+) -> dict[str, dict[str, Any]]:
+    """Per strategy the median of |predicted median / time - 1|, and how many 90 % intervals cover."""
+    return {
+        name: {
+            **bootstrap.figure("median_rel_error", quantile(off, 0.5)),
+            **bootstrap.figure("coverage90", share(covered, np.ones(len(data), dtype=np.bool_))),
+        }
+        for name, (off, covered) in errors(data, predicted).items()
+    }
+
+
+def errors(
+    data: DataSet, predicted: Sequence[Mapping[str, Distribution]]
+) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
+    """Of each row, per strategy that all predict: |predicted median / time - 1|, and whether covered.
+
+    A censored time is covered where the interval reaches beyond the limit, and a prediction beyond
+    it is no error.
+    """
+    found = {}
+    for name in data.strategies:
+        if not all(name in each for each in predicted):
+            continue
+        time_s, censored = data.times_s[name], data.censored[name]
+        low, middle, high = (
+            np.array([each[name].quantile(q) for each in predicted]) for q in (0.05, 0.5, 0.95)
+        )
+        off = np.abs(np.where(censored, np.minimum(middle, time_s), middle) / time_s - 1.0)
+        found[name] = off, (time_s <= high) & ((low <= time_s) | censored)
+    return found
+
+
+def _ages(
+    data: DataSet,
+    rows: Sequence[Mapping[str, float]],
+    models: Sequence[CompletionModel],
+    predicted: list[dict[str, Distribution]],
+    groups: NDArray[Any],
+) -> dict[str, Any]:
+    """Choices between the networks alone, Max(S), and predictions, by the age of what is known."""
+    alone = singles(data)
+    judge, objective = _Judge(alone, groups), OBJECTIVES[_FAST]
+    of = {
+        name: judge.outcome(cedos_choices(rows, models, objective, alone.strategies, hedged=hedged))
+        for name, hedged in (("cedos", False), ("cedos-hedged", True))
+    }
+    found = {}
+    for name, only in by_age(data).items():
+        (indices,) = only.nonzero()
+        judged_here = judge.figures({_FAST: of}, only)
+        found[name] = {
+            "rows": len(indices),
+            "policies": {policy: figures[_FAST] for policy, figures in judged_here.items()},
+            "prediction": prediction(
+                alone.take(indices), [predicted[k] for k in indices], Bootstrap(groups[indices])
+            ),
+        }
+    return found
+
+
+class _Judge:
+    """Turns choices into figures: against the oracle, which has no copies and knows all times."""
+
+    def __init__(self, data: DataSet, groups: NDArray[Any]) -> None:
+        self._data, self._groups = data, groups
+        self.energy_j = energies_j(data)
+        self._best: dict[str, PolicyOutcome] = {}
+        self._best_cost: dict[str, Floats] = {}
+        for name, objective in OBJECTIVES.items():
+            fixed = [self.outcome([each] * len(data)) for each in data.strategies]
+            cost = np.column_stack([costs(data, each, objective) for each in fixed])
+            best = cost.argmin(axis=1)
+            self._best[name] = self.outcome([data.strategies[k] for k in best.tolist()])
+            self._best_cost[name] = cost.min(axis=1)
+
+    def outcome(self, names: Sequence[str]) -> PolicyOutcome:
+        return policy_outcome(self._data, names, self.energy_j)
+
+    def figures(
+        self,
+        policies: Mapping[str, Mapping[str, PolicyOutcome]],
+        only: NDArray[np.bool_] | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """Policy -> objective -> figures, of `only` some rows."""
+        only = np.ones(len(self._data), dtype=np.bool_) if only is None else only
+        if not only.any():
+            return {}
+        bootstrap = Bootstrap(self._groups[only])
+        size_bytes = self._data.numbers["size_bytes"]
+        found: dict[str, dict[str, Any]] = {}
+        for objective, of in policies.items():
+            best = self._best[objective]
+            for name, outcome in {"oracle": best, **of}.items():
+                cost = costs(self._data, outcome, OBJECTIVES[objective])
+                found.setdefault(name, {})[objective] = judged(
+                    Outcomes(
+                        cost[only],
+                        self._best_cost[objective][only],
+                        outcome.time_s[only],
+                        best.time_s[only],
+                        (outcome.names == best.names)[only],
+                        outcome.extra_bytes[only],
+                        size_bytes[only],
+                    ),
+                    bootstrap,
+                )
+        return found
+
+    def adaptation(
+        self, of: Mapping[str, PolicyOutcome], before: NDArray[np.intp], objective: Objective
+    ) -> dict[str, Any]:
+        """Mean regret of the later transfers of each place, with the general model and adapted."""
+        later = before >= folds.FIRST
+        key = next(name for name, each in OBJECTIVES.items() if each is objective)
+        found: dict[str, Any] = {"first": folds.FIRST, "rows": int(later.sum())}
+        if not later.any():
+            return found
+        bootstrap = Bootstrap(self._groups[later])
+        regret = {
+            name: (costs(self._data, of[name], objective) / self._best_cost[key] - 1.0)[later]
+            for name in ("cedos", "cedos-adapted")
+        }
+
+        def gone(weights: Floats) -> Floats:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                left: Floats = (weights @ regret["cedos-adapted"]) / (weights @ regret["cedos"])
+            return 1.0 - left
+
+        found |= bootstrap.figure("regret_general", mean(regret["cedos"]))
+        found |= bootstrap.figure("regret_adapted", mean(regret["cedos-adapted"]))
+        # Where nothing was regretted, no share of it can go.
+        return found | (bootstrap.figure("gone_share", gone) if regret["cedos"].any() else {})
+
+
+def _outages(
+    data: DataSet,
+    rows: Sequence[Mapping[str, float]],
+    models: Sequence[CompletionModel],
+    predicted: Sequence[Mapping[str, Distribution]],
+    policies: Mapping[str, PolicyOutcome],
+    groups: NDArray[Any],
+) -> dict[str, Any]:
+    """Rows at which some strategy took twice its predicted time and a second more than that.
+
+    `lost_share` is, of these rows and by policy, the share that took over a second longer than the
+    oracle's; `lost_share_all` the same of all rows. `hazard_auc` tells how well such collapses were
+    foretold: how often one is given a higher probability than a transfer that went well.
+    """
+    best_s = np.column_stack(list(data.times_s.values())).min(axis=1)
+    collapsed = np.zeros(len(data), dtype=np.bool_)
+    auc = {}
+    hazards = [each.hazards(row) for row, each in zip(rows, models, strict=True)]
+    for name in data.strategies:
+        if not all(name in each for each in predicted):
+            continue
+        middle = np.array([each[name].quantile(0.5) for each in predicted])
+        here = data.times_s[name] > np.maximum(2.0 * middle, middle + _LOST_S)
+        collapsed |= here
+        if here.any() and not here.all() and all(name in each for each in hazards):
+            auc[name] = float(roc_auc_score(here, [each[name] for each in hazards]))
+    bootstrap = Bootstrap(groups)
+    found: dict[str, Any] = {"rows": int(collapsed.sum()), "hazard_auc": auc, "policies": {}}
+    for name, outcome in policies.items():
+        lost = outcome.time_s - best_s > _LOST_S
+        found["policies"][name] = {
+            **bootstrap.figure("lost_share_all", share(lost, np.ones(len(data), dtype=np.bool_))),
+            **(bootstrap.figure("lost_share", share(lost, collapsed)) if collapsed.any() else {}),
+        }
+    return found
+
+
+def steady_rows(
+    data: DataSet, rows: Sequence[Mapping[str, float]], models: Sequence[CompletionModel]
+) -> NDArray[np.bool_]:
+    """Where each network alone took what its recent rate and round trip promised, give or take two."""
+    steady = np.ones(len(data), dtype=np.bool_)
+    naive = [model.naive(row) for row, model in zip(rows, models, strict=True)]
+    for name in ("wifi", "cellular"):
+        if name in data.strategies:
+            ratio = data.times_s[name] / np.array([each[name] for each in naive])
+            steady &= (ratio <= _STEADY) & (ratio >= 1.0 / _STEADY)
+    return steady

@@ -1,0 +1,238 @@
+"""Probing rules on recorded probes: what a rule would have asked, when, at what price, and then known.
+
+A place that was probed second by second (`emu.data.probe_series`) holds the answer to every
+probe that a rule might send. Delphi's own simulation (section 5.2) did the same with its collected
+runs.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log10, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cedos.errors import DataSetError
+from cedos.model import Evaluation, Indicator, NetworkKind
+from cedos.selector.probing.cost import probe_cost
+from cedos.selector.probing.rules import Moment, ProbeRule, passive
+from emu.data.probe_series import COLUMNS
+
+PINGED = ("rtt_s", "rtt_min_s", "ping_loss")
+"""What pings tell, which go by a schedule under every rule: a dead network must be known at once."""
+
+ACTIVE = ("dns_s", "udp_bps", "udp_loss")
+"""What a full probe tells, a lookup and a train: these are sent when the rule says so."""
+
+NETWORKS = ("wifi", "cellular")
+PING_BYTES, DNS_BYTES = 2 * 84, 150
+"""On the wire, both ways, of one ping and one lookup."""
+
+# Delivered rate by RSSI, lower edges of 5 dB bins, of a client moving past access points.
+_RSSI_DBM = (-85.0, -80.0, -75.0, -70.0, -65.0, -60.0)
+_RSSI_LOG_MBPS = tuple(log10(rate) for rate in (0.3, 2.5, 3.7, 7.0, 14.0, 38.0))
+_RSSI_STEP_DB = 3.1
+# Signal and rate within one drive: rank correlation, and what is left after one second.
+_RSRP_CORRELATION, _RSRP_KEPT, _RSRP_DBM, _RSRP_SIGMA_DB = 0.43, 0.93, -98.0, 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One place, probed all the while: per network one record of `COLUMNS` a second.
+
+    `synthetic` names the networks whose passive indicators were drawn, since nobody measured them.
+    """
+
+    place: str
+    group: str
+    seconds: int
+    networks: Mapping[str, Sequence[Mapping[str, float]]]
+    synthetic: frozenset[str]
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a rule did at a place, and what was known because of it.
+
+    `known[second]` are columns of a data set at its beginning; probes, bytes and joules (tails
+    included) are of both networks; `errors` is Delphi's equation 2, by second and network that was
+    not probed in it.
+    """
+
+    known: list[dict[str, float]] = field(default_factory=list)
+    probes: int = 0
+    bytes: float = 0.0
+    energy_j: float = 0.0
+    errors: list[float] = field(default_factory=list)
+
+
+def load(file: Path, seed: int = 1) -> dict[str, Walk]:
+    """Reads a file of probed places; passive indicators that are missing are drawn from `seed`.
+
+    Raises:
+        DataSetError: it cannot be read, or lacks a column.
+    """
+    try:
+        table = pq.read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataSetError(
+            f"{file}: cannot be read: {getattr(error, 'strerror', '') or error}"
+        ) from error
+    if missing := [name for name in COLUMNS if name not in table.column_names]:
+        raise DataSetError(f"{file}: column {missing[0]} is missing")
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    groups: dict[str, str] = {}
+    for row in table.to_pylist():
+        groups[row["place"]] = row["group"]
+        found.setdefault(row["place"], {}).setdefault(row["network"], []).append(row)
+    return {place: _walk(place, groups[place], networks, seed) for place, networks in found.items()}
+
+
+def _walk(place: str, group: str, networks: dict[str, list[dict[str, Any]]], seed: int) -> Walk:
+    records: dict[str, list[Mapping[str, float]]] = {}
+    drawn = set()
+    for network, rows in networks.items():
+        rows.sort(key=lambda row: row["t_s"])
+        numbers = [
+            {name: float(v) for name, v in row.items() if isinstance(v, int | float)}
+            for row in rows
+        ]
+        if not any(passive(_indicators(row)) for row in numbers):
+            drawn.add(network)
+            draw = random.Random(f"{seed}/{place}/{network}")
+            rates_bps = [row.get("true_down_bps", 0.0) for row in numbers]
+            radio = _rssi(rates_bps, draw) if network == "wifi" else _rsrp(rates_bps, draw)
+            name = "rssi_dbm" if network == "wifi" else "rsrp_dbm"
+            numbers = [{**row, name: value} for row, value in zip(numbers, radio, strict=True)]
+        records[network] = list(numbers)
+    seconds = min(len(rows) for rows in records.values())
+    return Walk(place, group, seconds, records, frozenset(drawn))
+
+
+def _rssi(rates_bps: Sequence[float], draw: random.Random) -> list[float]:
+    """The signal at which a moving client has this rate, with a place's bias and noise."""
+    bias_db = draw.gauss(0.0, 5.0)
+    found = []
+    for rate_bps in rates_bps:
+        level = float(np.interp(log10(max(rate_bps / 1e6, 0.1)), _RSSI_LOG_MBPS, _RSSI_DBM))
+        found.append(level + bias_db + draw.gauss(0.0, _RSSI_STEP_DB / sqrt(2.0)))
+    return found
+
+
+def _rsrp(rates_bps: Sequence[float], draw: random.Random) -> list[float]:
+    """A slowly moving signal that goes with the rate as weakly as on real drives."""
+    ranks = np.argsort(np.argsort(rates_bps)) / max(len(rates_bps) - 1, 1)
+    level, found = draw.gauss(0.0, 1.0), []
+    for rank in ranks:
+        level = _RSRP_KEPT * level + sqrt(1 - _RSRP_KEPT**2) * draw.gauss(0.0, 1.0)
+        z = (rank - 0.5) * sqrt(12.0)
+        mixed = _RSRP_CORRELATION * z + sqrt(1 - _RSRP_CORRELATION**2) * level
+        found.append(_RSRP_DBM + _RSRP_SIGMA_DB * mixed)
+    return found
+
+
+def replay(
+    walk: Walk,
+    rule: ProbeRule,
+    evaluate: Callable[[Mapping[str, float]], tuple[Evaluation, ...]] | None = None,
+    transfers_per_s: float = 0.5,
+    pings_every_s: int = 2,
+) -> Asked:
+    """Lets a rule probe its way through a place, with a person at the host.
+
+    At the beginning of each second the rule sees the passive indicators of the second before, and
+    what its own probes have told. A probe sent then tells that second's answers, which are known at
+    the beginning of the next one. `evaluate`: what the next transfer would cost by what is known
+    (columns of a data set).
+    """
+    asked = Asked()
+    answers: dict[str, dict[str, float]] = {network: {} for network in NETWORKS}
+    last_s: dict[str, float] = {}
+    for second in range(walk.seconds):
+        known: dict[str, float] = {}
+        indicators = {}
+        for network in NETWORKS:
+            before = walk.networks[network][second - 1] if second else {}
+            radio = _indicators(before)
+            indicators[network] = radio
+            known |= {f"{network}_{name}": value for name, value in answers[network].items()}
+            if network not in walk.synthetic:
+                known |= {
+                    (name if name == "speed_mps" else f"{network}_{name}"): each.value
+                    for name, each in radio.items()
+                }
+        asked.known.append(known)
+        moment = Moment(
+            float(second),
+            attended=True,
+            pending=False,
+            indicators=indicators,
+            evaluations=evaluate(known) if evaluate else (),
+            transfers_per_s=transfers_per_s,
+        )
+        for network in NETWORKS:
+            record = _merged(walk.networks[network], second)
+            up = down = took_s = 0.0
+            if second % pings_every_s == 0:
+                _learn(answers[network], record, PINGED)
+                up, down = PING_BYTES / 2, PING_BYTES / 2 * (1 - record.get("ping_loss", 0.0))
+                took_s = record.get("rtt_s", 0.1)
+            if not rule.weigh(network, moment).send:
+                asked.errors.append(_error(answers[network], record))
+            else:
+                rule.probed(network, moment)
+                asked.probes += 1
+                _learn(answers[network], record, ACTIVE)
+                up += DNS_BYTES / 2 + record.get("udp_bytes_up", 0.0)
+                down += DNS_BYTES / 2 + record.get("udp_bytes_down", 0.0)
+                took_s += record.get("udp_probe_s", 0.0)
+            if up:
+                idle_s = second - last_s[network] if network in last_s else None
+                last_s[network] = float(second)
+                asked.bytes += up + down
+                asked.energy_j += probe_cost(
+                    NetworkKind(network),
+                    bytes_up=up,
+                    bytes_down=down,
+                    seconds=took_s,
+                    idle_s=idle_s,
+                ).energy_j
+    return asked
+
+
+def _learn(known: dict[str, float], record: Mapping[str, float], names: Sequence[str]) -> None:
+    """What was asked and not answered is not known any more."""
+    for name in names:
+        known.pop(name, None)
+        if name in record:
+            known[name] = record[name]
+
+
+def _indicators(record: Mapping[str, float]) -> dict[str, Indicator]:
+    # One instant serves all: rules look at values, not at ages.
+    return passive_of({name: Indicator(value, 0.0) for name, value in record.items()})
+
+
+def passive_of(indicators: Mapping[str, Indicator]) -> dict[str, Indicator]:
+    """Those of the indicators that the radio tells by itself."""
+    return {name: indicators[name] for name in passive(indicators)}
+
+
+def _merged(records: Sequence[Mapping[str, float]], second: int) -> Mapping[str, float]:
+    """What a probe in this second meets; trains and lookups were recorded in every other one."""
+    now, before = records[second], records[max(second - 1, 0)]
+    return {**{k: v for k, v in before.items() if k.startswith(("udp_", "dns_"))}, **now}
+
+
+def _error(believed: Mapping[str, float], record: Mapping[str, float]) -> float:
+    """Equation 2: the sum over the active indicators of their relative errors."""
+    total = 0.0
+    for name, value in believed.items():
+        truth = record.get(name)
+        if truth and name in ACTIVE:
+            total += abs(value - truth) / truth
+    return total

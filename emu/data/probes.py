@@ -1,0 +1,315 @@
+"""Probes as data: a laptop that probes its networks, and what each probe answers."""
+
+import asyncio
+import functools
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cedos.errors import EmulationError
+from cedos.model import Direction, Network, NetworkKind
+from cedos.monitor.probing import dns_probe, udp_train
+from cedos.monitor.probing.keyfile import read_key, write_new_key
+from cedos.monitor.probing.prober import Prober
+from cedos.monitor.probing.result import ProbeOutcome, ProbeServer
+from emu.data import side_by_side
+from emu.data.measure import Row, resolve_hardware_address
+from emu.places.places import Place, load
+from emu.testbed.access import ADDRESSES, INTERFACES
+from emu.testbed.phones import SERVER, Laptop, replay
+from emu.testbed.programs.servers import Servers
+from emu.testbed.services import Service, Started
+
+PORT = 7007
+_START_TIMEOUT_S = 60.0
+_TICK_S = 0.02
+_TARGET = ip_address(SERVER)
+
+SECONDS = ("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s")
+
+
+class ProbeServerService(Started):
+    """The probe server of a laptop's testbed, as a `with` block inside the laptop's.
+
+    Clients find it at `server`.
+    """
+
+    def __init__(self, laptop: Laptop) -> None:
+        self._laptop = laptop
+        self._service: Service | None = None
+        self.server = ProbeServer(_TARGET, PORT, b"")
+
+    def _start(self) -> None:
+        key_file = self._laptop.directory / "probe.key"
+        key_file.unlink(missing_ok=True)
+        write_new_key(key_file)
+        self.server = ProbeServer(_TARGET, PORT, read_key(key_file))
+        command = [sys.executable, "-m", "cedos", "probe-server", "--key-file", str(key_file)]
+        command += ["--listen", f"{SERVER}:{PORT}", "--rate-limit", "1000", "--total-limit", "1000"]
+        output = self._laptop.directory / "probe-server.out"
+        self._service = service = Service(self._laptop.server, *command, output=output)
+        service.wait_for(lambda: "listening" in service.text, _START_TIMEOUT_S)
+
+    def close(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+
+def networks() -> dict[NetworkKind, Network]:
+    """The laptop's networks as the monitor would see them; to be called inside its namespace."""
+    return {
+        kind: Network(
+            name=str(kind),
+            interface=interface,
+            index=socket.if_nametoindex(interface),
+            kind=kind,
+            metered=kind is NetworkKind.CELLULAR,
+            resolvers=(_TARGET,),
+        )
+        for kind, interface in INTERFACES.items()
+    }
+
+
+def new_prober(ping_timeout_s: float) -> Prober:
+    return Prober(lambda network: _TARGET, ping_timeout_s=ping_timeout_s)
+
+
+async def lookup_s(network: Network, timeout_s: float) -> float | None:
+    """The time of the lookup of a name that nobody has asked for before; None without an answer."""
+    outcome = await dns_probe.run(network, f"{secrets.token_hex(6)}.example", timeout_s=timeout_s)
+    took_s = outcome.indicators.get("dns_s")
+    return None if took_s is None else round(took_s, 6)
+
+
+async def train_over(
+    server: ProbeServer, network: Network, direction: Direction, timeout_s: float
+) -> ProbeOutcome:
+    """One train over a network; an end of the emulation itself is an error, not a loss."""
+    return await udp_train.run(
+        server, interface=network.interface, direction=direction, timeout_s=timeout_s
+    )
+
+
+def columns(outcome: ProbeOutcome) -> dict[str, float]:
+    """A train's indicators, rounded, and whether it had a result at all (`udp_answered`)."""
+    found: dict[str, float] = {"udp_answered": float(not outcome.problem)}
+    for name, value in outcome.indicators.items():
+        found[name] = round(value, {"udp_loss": 4}.get(name, 6 if name in SECONDS else 0))
+    return found
+
+
+def prefixed(kind: NetworkKind, known: Mapping[str, float]) -> dict[str, float]:
+    return {f"{kind}_{name}": value for name, value in known.items()}
+
+
+async def sleep_until(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+
+
+async def watch_host(zero_s: float, lateness: dict[int, float]) -> None:
+    """Notes until it is cancelled how late the host is: what it is late with is not the network's.
+
+    `lateness`: second from the monotonic `zero_s` -> by how much a short sleep ended too late in
+    it, at most (s).
+    """
+    while True:
+        due_s = time.monotonic() + _TICK_S
+        await asyncio.sleep(_TICK_S)
+        now_s = time.monotonic()
+        for second in range(int(due_s - zero_s), int(now_s - zero_s) + 1):
+            lateness[second] = max(lateness.get(second, 0.0), now_s - due_s)
+
+
+Found = TypeVar("Found")
+
+
+class ProbeLaptop(Started):
+    """As a `with` block.
+
+    `cancelled` is asked between replays, and `best_of` then returns what there is.
+    """
+
+    def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._places = load(directory)
+        self._cancelled = cancelled
+        self._laptop = Laptop(source_rules=True, nice=-10)
+        self._service = ProbeServerService(self._laptop)
+        self._stack = ExitStack()
+
+    def _start(self) -> None:
+        for part in (self._laptop, Servers(self._laptop), self._service):
+            self._stack.enter_context(part)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @property
+    def probe_server(self) -> ProbeServer:
+        return self._service.server
+
+    def best_of(
+        self, tries: int, most_late: float, once: Callable[[], Mapping[str, Any] | None]
+    ) -> dict[str, Any] | None:
+        """The result of `once` that was least `late`: the first one that is no later than `most_late`.
+
+        None where it was cancelled before there was one.
+        """
+        best: Mapping[str, Any] | None = None
+        for _ in range(tries):
+            found = None if self._cancelled() else once()
+            if found is None:
+                break
+            if best is None or found["late"] < best["late"]:
+                best = found
+            if found["late"] <= most_late:
+                break
+        return None if best is None else dict(best)
+
+    def play(
+        self,
+        place: Place,
+        start_s: float,
+        length_s: float,
+        probes: Callable[[float], Coroutine[Any, Any, Found]],
+        rtts_s: Mapping[str, float | None] | None = None,
+    ) -> Found:
+        """Replays a place from a second of it on while `probes`, told the instant of that, run.
+
+        EmulationError: an emulated link ended meanwhile.
+        """
+        began_s = replay(self._laptop, place, start_s, length_s=length_s, rtts_s=rtts_s)
+        for address in ADDRESSES.values():
+            resolve_hardware_address(self._laptop, address)
+        with self._laptop.client.entered():
+            found = asyncio.run(probes(began_s))
+        if not self._laptop.alive():
+            raise EmulationError("an emulated link ended during the probes")
+        return found
+
+
+LEAD_S = 5.0
+"""How long a replay runs before the start."""
+
+DNS_AT_S, UP_AT_S, DOWN_AT_S = -4.0, -3.1, -1.55
+"""When each probe begins, from the start on. It ends when the next one begins, or with the start.
+
+A train up comes first: what it leaves in a slow network's queue then has the longest time to drain.
+"""
+
+LATE_S, TRIES = 0.02, 4
+"""A start is probed again, so many times in all, if the host was later than this with something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An instant of a place. `None` as a base RTT means the place's own."""
+
+    place: str
+    start_s: float
+    wifi_rtt_s: float | None = None
+    cellular_rtt_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        return key_of(self.place, self.start_s)
+
+
+def key_of(place: str, start_s: float) -> str:
+    """What the rows of one start have in common."""
+    return f"{place}/{start_s:.3f}"
+
+
+class ProbeBench(ProbeLaptop):
+    def measure(self, start: Start) -> dict[str, Any] | None:
+        """What the probes before a start found: `down` and `up`, each with columns by name.
+
+        `late` is by how many seconds the host was late meanwhile, at most. None where it was cancelled.
+        EmulationError: the testbed failed.
+        """
+        return self.best_of(TRIES, LATE_S, lambda: self._once(start))
+
+    def _once(self, start: Start) -> dict[str, Any]:
+        return self.play(
+            self._places[start.place],
+            start.start_s - LEAD_S,
+            LEAD_S + 3.0,
+            lambda began_s: self._probe(began_s + LEAD_S, start.start_s),
+            {"wifi": start.wifi_rtt_s, "cellular": start.cellular_rtt_s},
+        )
+
+    async def _probe(self, at_s: float, start_s: float) -> dict[str, Any]:
+        found: dict[str, dict[str, float]] = {"down": {}, "up": {}}
+        lateness: dict[int, float] = {}
+        watch = asyncio.create_task(watch_host(at_s + DNS_AT_S, lateness))
+        async with asyncio.TaskGroup() as tasks:
+            for kind, network in networks().items():
+                tasks.create_task(self._probe_one(kind, network, at_s, start_s, found))
+        watch.cancel()
+        late_s = max((late for second, late in lateness.items() if second >= 0), default=0.0)
+        return {**found, "late": round(late_s, 4)}
+
+    async def _probe_one(
+        self,
+        kind: NetworkKind,
+        network: Network,
+        at_s: float,
+        start_s: float,
+        found: Mapping[str, dict[str, float]],
+    ) -> None:
+        # Before the place begins there is its end, for replays wrap: that is nobody's past.
+        if start_s + DNS_AT_S >= 0:
+            await sleep_until(at_s + DNS_AT_S)
+            took_s = await lookup_s(network, UP_AT_S - DNS_AT_S)
+            if took_s is not None:
+                for known in found.values():
+                    known[f"{kind}_dns_s"] = took_s
+        for direction, from_s, to_s in (
+            (Direction.UP, UP_AT_S, DOWN_AT_S),
+            (Direction.DOWN, DOWN_AT_S, 0.0),
+        ):
+            if start_s + from_s < 0:
+                continue
+            await sleep_until(at_s + from_s)
+            outcome = await train_over(self.probe_server, network, direction, to_s - from_s - 0.05)
+            found[str(direction)] |= prefixed(kind, columns(outcome))
+
+
+def starts_of(rows: Iterable[Row]) -> list[Start]:
+    starts = [Start(row.place, row.start_s, row.wifi_rtt_s, row.cellular_rtt_s) for row in rows]
+    return list({start.key: start for start in starts}.values())
+
+
+def collect(
+    starts: Sequence[Start],
+    directory: Path,
+    partial: Path,
+    *,
+    jobs: int,
+    seed: int = 1,
+    done: Callable[[int, int], None] = lambda finished, total: None,
+) -> dict[str, dict[str, Any]]:
+    """Probes all starts; returns what `ProbeBench.measure` found, by `Start.key`."""
+    entries = side_by_side.run(
+        starts, functools.partial(ProbeBench, directory), partial, jobs=jobs, seed=seed, done=done
+    )
+    return {start.key: entry for start, entry in zip(starts, entries, strict=True)}
+
+
+def added(
+    rows: Iterable[Mapping[str, Any]], probes: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows, each with its start's probes in its own direction; those it had are replaced."""
+    return [
+        {
+            **{name: value for name, value in row.items() if "_udp_" not in name},
+            **probes[key_of(str(row["place"]), float(row["start_s"]))][str(row["direction"])],
+        }
+        for row in rows
+    ]

@@ -1,1 +1,0 @@
-"""Transfer data sets: measured, read, and judged."""

@@ -1,1 +1,0 @@
-"""Places replayed without a clock: what networks would have done, computed from their traces."""

@@ -1,0 +1,219 @@
+"""One emulated network without its clock: when would these bytes have been there?
+
+A trace's delivery opportunities are used as Mahimahi uses them: a packet waits for the next one
+that is free, outages included. TCP is a window that begins with ten packets and grows by one for
+each that is acknowledged; without losses it keeps growing, since the link's queue is what limits
+it. Simulated, and labelled so where it is shown; `emu.experiments.meatballs.live_analysis`
+holds it against live emulation.
+"""
+
+import math
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+
+from cedos.model import NetworkKind
+from emu.places.traces import Trace
+from emu.simulation.coverage import DETECTION_S, Contact, Coverage
+from emu.testbed.access import Access
+
+PAYLOAD_BYTES = 1448
+HEADER_BYTES = 52
+"""IPv4, TCP and its timestamps: what a bare acknowledgement weighs, too."""
+
+FIRST_WINDOW = 10
+"""Packets of the initial window (RFC 6928), what Linux uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request and its response over one network; instants in seconds of the replay.
+
+    Attributes:
+        start_s: when the first packet was sent.
+        completed_at_s: when the last byte of the response was there; infinite: not before the loss.
+        lost_at_s: when the host noticed that the network was gone, infinite where it stayed.
+        served_at_s: when the request was complete at the server; infinite: never.
+        up: per packet sent, when it had passed the link, and its bytes on the wire.
+        down: the same for packets received.
+    """
+
+    start_s: float
+    completed_at_s: float
+    lost_at_s: float
+    served_at_s: float
+    up: tuple[tuple[float, int], ...]
+    down: tuple[tuple[float, int], ...]
+
+    @property
+    def ended_at_s(self) -> float:
+        return min(self.completed_at_s, self.lost_at_s)
+
+    def carried(self, at_s: float = math.inf) -> tuple[int, int]:
+        """Bytes on the wire, up and down, that had passed the link by `at_s`."""
+        until_s = min(at_s, self.ended_at_s)
+        up, down = (
+            sum(size for passed_s, size in way if passed_s <= until_s)
+            for way in (self.up, self.down)
+        )
+        return up, down
+
+    def received_bytes(self, at_s: float = math.inf) -> int:
+        """Bytes of the response, headers not counted, that were there by `at_s`."""
+        until_s = min(at_s, self.ended_at_s)
+        return sum(size - HEADER_BYTES for passed_s, size in self.down if passed_s <= until_s)
+
+
+class ReplayedNetwork:
+    """A network that answers when transfers would have ended; keeps nothing between them.
+
+    Two transfers at the same time each see the whole rate: pause one for the other.
+
+    Args:
+        access: traces and base RTT; the traces repeat for ever.
+        detection_s: how late the host notices a loss of coverage, in seconds.
+    """
+
+    def __init__(self, access: Access, *, detection_s: float = DETECTION_S) -> None:
+        self.access = access
+        self.coverage = Coverage(access.down, detection_s)
+        self._down = _Opportunities(access.down)
+        self._up = self._down if access.up is access.down else _Opportunities(access.up)
+
+    @property
+    def kind(self) -> NetworkKind:
+        return self.access.kind
+
+    @property
+    def rtt_s(self) -> float:
+        return self.access.rtt_s
+
+    @cached_property
+    def mean_bps(self) -> float:
+        return self.access.down.mean_bps
+
+    def up_at(self, at_s: float) -> bool:
+        return self.coverage.contact_at(at_s) is not None
+
+    def covered_at(self, at_s: float) -> bool:
+        return self.coverage.covered_at(at_s)
+
+    def attached_since_s(self, at_s: float) -> float | None:
+        """When the contact of this instant began; None: the host knows that there is none."""
+        contact = self.coverage.contact_at(at_s)
+        return None if contact is None else contact.begin_s
+
+    def next_change_s(self, at_s: float) -> float:
+        return self.coverage.next_change_s(at_s)
+
+    def contacts(self) -> tuple[Contact, ...]:
+        """The contacts of one period, as the host sees them; none where it never changes."""
+        return tuple(self.coverage.contacts)
+
+    def exchange(
+        self,
+        start_s: float,
+        up_bytes: int,
+        down_bytes: int,
+        *,
+        server_s: float = 0.0,
+        handshake: bool = False,
+    ) -> Exchange:
+        """Sends a request and receives its response.
+
+        Args:
+            start_s: when, in seconds of the replay.
+            up_bytes: of the request; at least one.
+            down_bytes: of the response; at least one.
+            server_s: seconds from the last byte of the request to the first of the response.
+            handshake: whether the connection is new (one round trip more).
+
+        Raises:
+            ValueError: nothing to send or to receive, or no network that the host could use.
+        """
+        if up_bytes < 1 or down_bytes < 1:
+            raise ValueError(f"{up_bytes} bytes up and {down_bytes} down are no exchange")
+        contact = self.coverage.contact_at(start_s)
+        if contact is None:
+            raise ValueError(f"the host is not attached at {start_s:g} s")
+        up: list[tuple[float, int]] = []
+        down: list[tuple[float, int]] = []
+        ready_s = start_s
+        limit_s = contact.noticed_s
+        if handshake:
+            ready_s = self._round(ready_s, HEADER_BYTES, up, down)
+        sent = self._stream(self._up, ready_s, up_bytes, limit_s)
+        up += sent
+        served_s = sent[-1][0] + self.rtt_s / 2
+        received = self._stream(
+            self._down, served_s + server_s + self.rtt_s / 2, down_bytes, limit_s
+        )
+        down += received
+        up += [(passed_s, HEADER_BYTES) for passed_s, _ in received[1::2]]
+        down += [(passed_s + self.rtt_s, HEADER_BYTES) for passed_s, _ in sent[1:-1:2]]
+        completed_s = received[-1][0]
+        lost = completed_s > limit_s
+        return Exchange(
+            start_s,
+            math.inf if lost else completed_s,
+            limit_s if lost else math.inf,
+            served_s if served_s <= limit_s else math.inf,
+            tuple(up),
+            tuple(down),
+        )
+
+    def _round(
+        self, at_s: float, size: int, up: list[tuple[float, int]], down: list[tuple[float, int]]
+    ) -> float:
+        sent_s = self._up.next_s(at_s)
+        back_s = self._down.next_s(sent_s + self.rtt_s)
+        up.append((sent_s, size))
+        down.append((back_s, size))
+        return back_s
+
+    def _stream(
+        self, way: "_Opportunities", ready_s: float, size: int, limit_s: float
+    ) -> list[tuple[float, int]]:
+        """When each packet has passed the link, with its bytes on the wire; at least one packet.
+
+        `ready_s` is when the first window is at the link; a packet past `limit_s` is the last one.
+        """
+        passed: list[tuple[float, int]] = []
+        index, at_s, number = -1, ready_s, 0
+        while size > 0:
+            if number >= FIRST_WINDOW:
+                at_s = passed[(number - FIRST_WINDOW) // 2][0] + self.rtt_s
+            index = way.index_after(at_s, index)
+            payload = min(size, PAYLOAD_BYTES)
+            passed.append((way.at_s(index), payload + HEADER_BYTES))
+            if passed[-1][0] > limit_s:
+                break
+            size -= payload
+            number += 1
+        return passed
+
+
+class _Opportunities:
+    __slots__ = ("_period_ms", "_times_ms")
+
+    def __init__(self, trace: Trace) -> None:
+        # An array of its own: millions of them, looked up one by one, which numpy is slow at.
+        self._times_ms = array("q", trace.times_ms.tobytes())
+        self._period_ms = trace.period_ms
+
+    def at_s(self, index: int) -> float:
+        periods, within = divmod(index, len(self._times_ms))
+        return (periods * self._period_ms + self._times_ms[within]) / 1000
+
+    def index_after(self, at_s: float, used: int) -> int:
+        """The first opportunity at `at_s` or later that comes after the one numbered `used`."""
+        if used >= 0 and self.at_s(used + 1) >= at_s:
+            return used + 1
+        periods, within_ms = divmod(at_s * 1000 - 1e-6, self._period_ms)
+        # What lies at the end of a period is found there, not at the instant 0 of the next.
+        found = int(periods) * len(self._times_ms) + bisect_left(self._times_ms, within_ms)
+        return max(found, used + 1)
+
+    def next_s(self, at_s: float) -> float:
+        return self.at_s(self.index_after(at_s, -1))

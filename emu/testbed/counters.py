@@ -1,0 +1,170 @@
+"""Counters that are read while an emulation runs: interfaces, subflows, the host's TCP memory."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from cedos.model import FlowKey, NetworkKind
+from cedos.monitor.events import FlowClosed
+from cedos.monitor.flows.flow_monitor import FlowMonitor
+from emu.testbed.access import ADDRESSES
+from emu.testbed.netns import Namespace
+from emu.testbed.services import Watcher
+
+_EVERY_S = 0.5
+_LIMITS = Path("/proc/sys/net/ipv4/tcp_mem")
+_TAKEN = Path("/proc/thread-self/net/sockstat")
+
+
+class TcpMemory(Watcher):
+    """Watches while the block runs: `most_pages` were taken; up to `free_pages` nobody is held back."""
+
+    def __init__(self, client: Namespace) -> None:
+        super().__init__(client, "watching the host's TCP memory")
+        self.most_pages = 0
+        self.free_pages = int(_LIMITS.read_text().split()[0])
+
+    def _watch(self) -> None:
+        self._ready.set()
+        while True:
+            self.most_pages = max(self.most_pages, taken_pages(_TAKEN.read_text()))
+            if self._stop.wait(_EVERY_S):
+                return
+
+
+def taken_pages(sockstat: str) -> int:
+    """The pages that TCP has taken, of all namespaces (it is counted once for the host)."""
+    for line in sockstat.splitlines():
+        protocol, *fields = line.split()
+        if protocol == "TCP:" and "mem" in fields:
+            return int(fields[fields.index("mem") + 1])
+    return 0
+
+
+_POLL_S = 0.05
+_KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}
+_SHARE = 0.02
+"""A network that carried a smaller share of a transfer does not count as its carrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedBytes:
+    """Payload bytes of one connection over each network, both directions together."""
+
+    wifi: int = 0
+    cellular: int = 0
+
+    @property
+    def network(self) -> str:
+        """`wifi`, `cellular`, `both`, or `none` where nothing was carried."""
+        total = self.wifi + self.cellular
+        if total == 0:
+            return "none"
+        if min(self.wifi, self.cellular) > _SHARE * total:
+            return "both"
+        return "wifi" if self.wifi > self.cellular else "cellular"
+
+
+Connection = tuple[str, int, str]
+"""Local address, local port, remote address. A port alone is not enough: connections to different
+hosts share one at times, even at once."""
+
+
+def by_connection(
+    carried_bytes: Mapping[FlowKey, int], tokens: Mapping[FlowKey, int]
+) -> dict[Connection, CarriedBytes]:
+    """What each connection carried, by every subflow that it had. `tokens`: MPTCP's, by subflow."""
+    totals: dict[object, dict[NetworkKind, int]] = {}
+    for key, moved in carried_bytes.items():
+        kinds = totals.setdefault(tokens.get(key, key), {})
+        kinds[_KINDS[key.local]] = kinds.get(_KINDS[key.local], 0) + moved
+    return {
+        (str(key.local), key.local_port, str(key.remote)): CarriedBytes(
+            moved.get(NetworkKind.WIFI, 0), moved.get(NetworkKind.CELLULAR, 0)
+        )
+        for key in carried_bytes
+        for moved in [totals[tokens.get(key, key)]]
+    }
+
+
+class SubflowBytes(Watcher):
+    """Watches the client's TCP connections while the block runs."""
+
+    def __init__(self, client: Namespace) -> None:
+        super().__init__(client, "watching the client's sockets")
+        self._tokens: dict[FlowKey, int] = {}
+        self._bytes: dict[FlowKey, int] = {}
+
+    def by_connection(self) -> Mapping[Connection, CarriedBytes]:
+        return by_connection(self._bytes, self._tokens)
+
+    def _watch(self) -> None:
+        asyncio.run(self._follow())
+
+    async def _follow(self) -> None:
+        async with FlowMonitor(lambda address: address in _KINDS) as flows:
+            ends = asyncio.create_task(self._ends(flows))
+            self._ready.set()
+            while not self._stop.is_set():
+                # A dump that fails is made up for by the next one.
+                with contextlib.suppress(OSError, TimeoutError):
+                    await self._poll(flows)
+                await asyncio.sleep(_POLL_S)
+            with contextlib.suppress(OSError, TimeoutError):
+                await self._poll(flows)
+            ends.cancel()
+            await asyncio.wait({ends})
+
+    async def _poll(self, flows: FlowMonitor) -> None:
+        for sample in await flows.snapshot():
+            if sample.token is not None:
+                self._tokens[sample.key] = sample.token
+            self._bytes[sample.key] = sample.bytes_down + sample.bytes_up
+
+    async def _ends(self, flows: FlowMonitor) -> None:
+        async for event in flows.events():
+            if isinstance(event, FlowClosed) and event.exact and event.key.protocol == "tcp":
+                self._bytes[event.key] = event.bytes_down + event.bytes_up
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The counters of one interface at one monotonic instant, since it was made."""
+
+    at_s: float
+    interface: str
+    received_bytes: int
+    sent_bytes: int
+
+
+class Sampler(Watcher):
+    """Samples the interfaces every `interval_s` from a thread of its own, while the block runs."""
+
+    def __init__(
+        self, client: Namespace, interfaces: Sequence[str], interval_s: float = 0.1
+    ) -> None:
+        super().__init__(client, "counting the client's bytes")
+        self.samples: list[Sample] = []
+        self._interfaces = interfaces
+        self._interval_s = interval_s
+
+    def _watch(self) -> None:
+        self._ready.set()
+        counters = Path("/proc/thread-self/net/dev")
+        next_at_s = time.monotonic()
+        while not self._stop.wait(max(0.0, next_at_s - time.monotonic())):
+            self._sample(counters.read_text())
+            next_at_s += self._interval_s
+        self._sample(counters.read_text())
+
+    def _sample(self, text: str) -> None:
+        at_s = time.monotonic()
+        for line in text.splitlines()[2:]:
+            name, _, rest = line.partition(":")
+            if (interface := name.strip()) in self._interfaces:
+                fields = rest.split()
+                self.samples.append(Sample(at_s, interface, int(fields[0]), int(fields[8])))

@@ -1,0 +1,185 @@
+"""Programs of the testbed: what a `with` block starts and ends, and threads that watch."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cedos.errors import EmulationError
+from emu.testbed.netns import Namespace
+
+
+class Started(ABC):
+    """A `with` block; it serves when the block begins. Errors: those of `_start`."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Returns when it serves; EmulationError where it does not."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what was started, if only in part; again does nothing."""
+
+
+def end_by_input(process: "subprocess.Popen[str]", within_s: float) -> None:
+    """Closes the input that it reads, which tells it to end, and ends it where it does not in time."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+_STOP_TIMEOUT_S = 3.0
+_POLL_S = 0.01
+_SHOWN_CHARACTERS = 500
+
+
+class Service:
+    """A running program; it leads a session of its own.
+
+    What it prints goes to `output`; `logs` are other files in which it may say why it failed.
+    """
+
+    def __init__(
+        self, namespace: Namespace, *command: str, output: Path, logs: tuple[Path, ...] = ()
+    ) -> None:
+        self._logs = (output, *logs)
+        self._name = output.stem
+        with output.open("wb") as file:
+            self._process = namespace.popen(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def text(self) -> str:
+        found = ""
+        for log in self._logs:
+            with suppress(OSError):
+                found += log.read_text(errors="replace")
+        return found.strip()
+
+    def wait_for(self, answers: Callable[[], bool], within_s: float = 10.0) -> None:
+        """Returns when it answers.
+
+        EmulationError, with the end of what it printed, if it ends or is too late.
+        """
+        deadline_at_s = time.monotonic() + within_s
+        while not answers():
+            if self._ended or time.monotonic() > deadline_at_s:
+                text = self.text[-_SHOWN_CHARACTERS:] or "it says nothing"
+                raise EmulationError(f"{self._name} does not answer: {text}")
+            time.sleep(_POLL_S)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the program has ended. Its number stays taken, and so its group's, until `close`."""
+        if self._process.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    def close(self) -> None:
+        """Asks it to end, and ends what is left of its session; again does nothing.
+
+        One that has ended by itself may have left others behind.
+        """
+        if self._process.returncode is not None:
+            return
+        if not self._ended:
+            self._process.terminate()
+            until_s = time.monotonic() + _STOP_TIMEOUT_S
+            while not self._ended and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+        # Those who serve a client may go on without their master.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def accepts(namespace: Namespace, address: str, port: int, greeting: bytes = b"") -> bool:
+    """Whether somebody in the namespace accepts connections there, and says so much at first."""
+    with namespace.entered():
+        trying = socket.socket()
+    with trying, suppress(OSError):
+        trying.settimeout(1.0)
+        trying.connect((address, port))
+        return not greeting or trying.recv(len(greeting)) == greeting
+    return False
+
+
+class Watcher(ABC):
+    """What fails in the thread is the block's EmulationError, unless the block has one of its own."""
+
+    def __init__(self, namespace: Namespace, purpose: str) -> None:
+        self._namespace = namespace
+        self._purpose = purpose
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=purpose, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise EmulationError(f"{self._purpose} failed: {self._failure}")
+
+    def _run(self) -> None:
+        try:
+            with self._namespace.entered():
+                self._watch()
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    @abstractmethod
+    def _watch(self) -> None:
+        """Sets `_ready` as soon as nothing is missed, and returns soon after `_stop` is set."""

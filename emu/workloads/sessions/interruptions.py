@@ -1,0 +1,257 @@
+"""Sessions whose networks change, fall silent or go: resumption, black-outs, silences."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from typing import Any, Final
+
+from pyroute2.iproute.linux import AsyncIPRoute
+
+from cedos import session
+from cedos.errors import SessionError
+from cedos.model import Bulk, Label, Urgency
+from cedos.session import blocking
+from cedos.session.protocol.session_limits import SessionLimits
+from emu.workloads.sessions.pair import Peer
+
+_PIECE: Final = bytes(1_000)
+_SMALL: Final = SessionLimits(send_bytes=262_144, stream_window=262_144)
+
+
+async def trickle(peer: Peer) -> dict[str, Any]:
+    """Sends a little all the time, until the other end gives up."""
+    connection = await peer.accept()
+    with contextlib.suppress(SessionError):
+        while True:
+            await connection.write(_PIECE)
+            await asyncio.sleep(0.001)
+    return {}
+
+
+class _Stream:
+    def __init__(self, connection: session.Connection, interface: str) -> None:
+        self.connection = connection
+        self.index = socket.if_nametoindex(interface)
+        self.got = 0
+        self._new = asyncio.Event()
+        self.task = asyncio.ensure_future(self._take())
+
+    async def _take(self) -> None:
+        while data := await self.connection.read():
+            self.got += len(data)
+            self._new.set()
+
+    async def flows(self, timeout_s: float = 30.0) -> None:
+        self._new.clear()
+        async with asyncio.timeout(timeout_s):
+            await self._new.wait()
+
+    async def quiet(self) -> None:
+        while True:
+            self._new.clear()
+            try:
+                async with asyncio.timeout(0.05):
+                    await self._new.wait()
+            except TimeoutError:
+                return
+
+
+async def _begin(peer: Peer, mode: str, to: str, port: int, key: str, interface: str) -> _Stream:
+    connection = await peer.connect(mode, to, port, key, limits=_SMALL)
+    stream = _Stream(connection, interface)
+    await stream.flows()
+    return stream
+
+
+async def change_addresses(
+    peer: Peer,
+    mode: str,
+    to: str,
+    port: int,
+    key: str,
+    interface: str,
+    addresses: list[str],
+    gateway: str,
+    rounds: int,
+) -> dict[str, Any]:
+    """Changes the interface's address again and again; the seconds until data flows each time."""
+    stream = await _begin(peer, mode, to, port, key, interface)
+    times: list[float] = []
+    async with AsyncIPRoute() as kernel:
+        for number in range(rounds):
+            old, new = addresses[number % 2], addresses[(number + 1) % 2]
+            await kernel.addr("del", index=stream.index, address=old, prefixlen=24)
+            await stream.quiet()
+            await kernel.addr("add", index=stream.index, address=new, prefixlen=24)
+            await kernel.route("add", dst="default", gateway=gateway, oif=stream.index)
+            began_s = time.perf_counter()
+            await stream.flows()
+            times.append(time.perf_counter() - began_s)
+            await asyncio.sleep(0.05)
+    rtts = [path.rtt_s for path in stream.connection.paths() if path.rtt_s is not None]
+    stream.task.cancel()
+    stream.connection.abort("measured")
+    await stream.connection.drained()
+    return {"times": times, "rtt_s": min(rtts, default=0.0)}
+
+
+async def black_out(
+    peer: Peer,
+    mode: str,
+    to: str,
+    port: int,
+    key: str,
+    interface: str,
+    gateway: str,
+    seconds: float,
+    simulated_s: float,
+) -> dict[str, Any]:
+    """Takes the link down, for so many real seconds and, by a clock that jumps, so many more."""
+    stream = await _begin(peer, mode, to, port, key, interface)
+    loop = asyncio.get_running_loop()
+    async with AsyncIPRoute() as kernel:
+        await kernel.link("set", index=stream.index, state="down")
+        await stream.quiet()
+        await asyncio.sleep(seconds / 2)
+        if simulated_s:
+            usual = loop.time
+            loop.time = lambda: usual() + simulated_s  # type: ignore[method-assign]
+            stream.connection.flow.driver.now = loop.time
+        await asyncio.sleep(seconds / 2)
+        await kernel.link("set", index=stream.index, state="up")
+        await kernel.route("add", dst="default", gateway=gateway, oif=stream.index)
+        began_s = time.perf_counter()
+        await stream.flows()
+        took_s = time.perf_counter() - began_s
+    stream.task.cancel()
+    stream.connection.abort("measured")
+    await stream.connection.drained()
+    return {"resume_s": took_s}
+
+
+_PIECE_BYTES: Final = 1 << 16
+_APART_S: Final = 0.005
+"""Arrivals are told no closer than this; pauses longer than it are exact."""
+_OPEN_S: Final = 10.0
+_LIMIT_S: Final = 90.0
+
+End = session.Connection | blocking.socket
+
+
+async def listen_for(peer: Peer, address: str, scheduler: str, way: str) -> dict[str, Any]:
+    """Waits for one session; `way` is how its end is programmed, `await` or `blocking`."""
+    return await peer.listen_again(address, scheduler, blocks=way == "blocking")
+
+
+async def accept_over(peer: Peer, label: str, paths: int, way: str) -> dict[str, Any]:
+    """Ends once the session has so many paths."""
+    end: End
+    if way == "blocking":
+        end = await asyncio.to_thread(peer.accept_blocking)
+    else:
+        end = await peer.accept()
+    return await _ready(peer, end, label, paths)
+
+
+async def open_over(
+    peer: Peer,
+    to: str,
+    port: int,
+    key: str,
+    scheduler: str,
+    label: str,
+    networks: list[str],
+    way: str,
+    **_: Any,
+) -> dict[str, Any]:
+    """Opens a session over these interfaces; ends once each of them has its path."""
+    end: End
+    if way == "blocking":
+        end = peer.blocking_socket()
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, bytes.fromhex(key))
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_SCHEDULER, scheduler)
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_NETWORKS, networks.__contains__)
+        await asyncio.to_thread(end.connect, (to, port))
+    else:
+        end = await peer.connect(
+            "aead", to, port, key, scheduler=scheduler, networks=networks.__contains__
+        )
+    return await _ready(peer, end, label, len(networks))
+
+
+async def give(peer: Peer, size: int) -> dict[str, Any]:
+    """Sends so many bytes; ends when all have arrived."""
+    end = peer.transferring
+    if isinstance(end, blocking.socket):
+        await asyncio.to_thread(_give, end, size)
+        return {}
+    left = size
+    async with asyncio.timeout(_LIMIT_S):
+        while left:
+            await end.write(bytes(min(left, _PIECE_BYTES)))
+            left -= min(left, _PIECE_BYTES)
+        end.finish()
+        await end.read()
+        await end.close()
+    return {}
+
+
+async def take(peer: Peer) -> dict[str, Any]:
+    """`arrivals`: when, by the monotonic clock, how many bytes had come; `lost_paths` of this end."""
+    end = peer.transferring
+    if isinstance(end, blocking.socket):
+        return {"arrivals": await asyncio.to_thread(_take, end)}
+    total, arrivals = 0, [(time.monotonic(), 0)]
+    async with asyncio.timeout(_LIMIT_S):
+        while data := await end.read():
+            total += len(data)
+            _arrived(arrivals, total)
+        arrivals.append((time.monotonic(), total))
+        end.finish()
+        await end.close()
+    return {"arrivals": arrivals}
+
+
+def _give(end: blocking.socket, size: int) -> None:
+    end.settimeout(_LIMIT_S)
+    end.sendall(bytes(size))
+    end.shutdown(blocking.SHUT_WR)
+    end.recv(1)
+    end.close_wait(_LIMIT_S)
+
+
+def _take(end: blocking.socket) -> list[tuple[float, int]]:
+    end.settimeout(_LIMIT_S)
+    total, arrivals = 0, [(time.monotonic(), 0)]
+    while data := end.recv(_PIECE_BYTES):
+        total += len(data)
+        _arrived(arrivals, total)
+    arrivals.append((time.monotonic(), total))
+    end.shutdown(blocking.SHUT_WR)
+    end.close_wait(_LIMIT_S)
+    return arrivals
+
+
+def _arrived(arrivals: list[tuple[float, int]], total: int) -> None:
+    """Of what comes closely together the first and the last is kept, so that pauses are exact."""
+    now = time.monotonic()
+    if len(arrivals) > 2 and now - arrivals[-2][0] < _APART_S:
+        arrivals[-1] = (now, total)
+    else:
+        arrivals.append((now, total))
+
+
+async def _ready(peer: Peer, end: End, label: str, paths: int) -> dict[str, Any]:
+    urgency, bulk = label.split(",")
+    meant = Label(Urgency(urgency), Bulk(bulk))
+    flow = end if isinstance(end, session.Connection) else end.session
+    if isinstance(end, session.Connection):
+        end.label = meant
+    else:
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_LABEL, meant)
+    async with asyncio.timeout(_OPEN_S):
+        while len(flow.paths()) < paths:  # noqa: ASYNC110 - no event of either API tells it
+            await asyncio.sleep(0.005)
+    peer.transfers(end)
+    return {}

@@ -1,0 +1,242 @@
+"""Unmodified programs that download: what each has received, and when."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from cedos.errors import EmulationError
+from cedos.session import keys
+from emu.testbed.netns import Namespace
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.servers import SERVER_NAME
+from emu.testbed.services import Service, Started, accepts
+from emu.workloads.web.browser import Browser
+
+HalfWay = Callable[[], None]
+"""Called once, in the middle of what is measured."""
+
+_LOOK_S = 0.01
+LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """From its first byte to its last one, the longest time without any, and whether all of it came."""
+
+    took_s: float
+    stall_s: float
+    whole: bool
+
+
+def watched(began_s: float, arrivals: Sequence[float], *, whole: bool) -> Watched:
+    """`arrivals`: when anything came; EmulationError where nothing did."""
+    if not arrivals:
+        raise EmulationError("a program that was to be watched got nothing at all")
+    stall_s = max((later - earlier for earlier, later in pairwise(arrivals)), default=0.0)
+    return Watched(arrivals[-1] - began_s, stall_s, whole)
+
+
+def as_user(user: int) -> tuple[str, ...]:
+    """What goes before a command that another user is to run; nothing for root."""
+    return ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups") if user else ()
+
+
+def grown(
+    process: "subprocess.Popen[bytes]",
+    there: Callable[[], int],
+    size: int,
+    half_way: HalfWay | None,
+    limit_s: float = LIMIT_S,
+) -> list[float]:
+    """When more came of the `size` bytes that a program writes, until it ends; monotonic, s.
+
+    Args:
+        there: how many bytes are there by now.
+        half_way: called once after a third of them.
+        limit_s: a program that takes longer is killed.
+    """
+    end_s = time.monotonic() + limit_s
+    seen, arrivals, call = 0, [], half_way
+    while process.poll() is None and time.monotonic() < end_s:
+        if (now := there()) > seen:
+            seen = now
+            arrivals.append(time.monotonic())
+            if call is not None and seen > 0.3 * size:
+                call()
+                call = None
+        time.sleep(_LOOK_S)
+    if process.poll() is None:
+        process.kill()
+    return arrivals
+
+
+def watch_output(
+    process: "subprocess.Popen[bytes]",
+    began_s: float,
+    size: int,
+    *,
+    at: float = 0.3,
+    half_way: HalfWay | None = None,
+    after_s: float | None = None,
+) -> Watched:
+    """Reads all of it. `half_way` is called once `at` is there, or `after_s` seconds after `began_s`."""
+    assert process.stdout is not None
+
+    def due(count: int) -> bool:
+        if after_s is not None:
+            return time.monotonic() - began_s >= after_s
+        return count >= at * size
+
+    count, arrivals, call = 0, [], half_way
+    with process.stdout as stream:
+        while data := os.read(stream.fileno(), 1 << 18):
+            count += len(data)
+            arrivals.append(time.monotonic())
+            if call is not None and due(count):
+                call()
+                call = None
+    whole = process.wait(60) == 0 and count == size
+    return watched(began_s, arrivals, whole=whole)
+
+
+_LIMIT_S = 90
+
+
+def download(
+    where: Namespace,
+    url: str,
+    size: int,
+    *options: str,
+    user: int = 0,
+    mptcp: bool = False,
+    at: float = 0.3,
+    half_way: HalfWay | None = None,
+    after_s: float | None = None,
+) -> Watched:
+    """`half_way` is called once `at` of it is there, or `after_s` seconds after it began."""
+    began_s = time.monotonic()
+    process: subprocess.Popen[bytes] = where.popen(
+        *as_user(user),
+        *(("mptcpize", "run") if mptcp else ()),
+        *("curl", "-sS", "-m", str(_LIMIT_S), *options, url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    return watch_output(process, began_s, size, at=at, half_way=half_way, after_s=after_s)
+
+
+_PORT: Final = 7008
+_LIMIT: Final = "90s"
+_START_TIMEOUT_S: Final = 15.0
+
+
+class SessionServer(Started):
+    """`cedos-serve` on the laptop's server, with a file of zeros of each size."""
+
+    def __init__(self, laptop: Laptop, sizes: Iterable[int]) -> None:
+        self._laptop, self._sizes = laptop, sizes
+        self._folder = laptop.directory / "sessions"
+        self._services: list[Service] = []
+
+    def _start(self) -> None:
+        served = self._folder / "served"
+        served.mkdir(parents=True)
+        for size in self._sizes:
+            with (served / str(size)).open("wb") as file:
+                file.truncate(size)
+        self._services.append(
+            Service(
+                self._laptop.server, *self._command("cedos-serve"), "-l", f"{SERVER}:{_PORT}",
+                "--own-key", str(self._folder / "server.key"), "--forget", str(served),
+                output=self._folder / "log",
+            )
+        )  # fmt: skip
+        self._services[-1].wait_for(
+            lambda: accepts(self._laptop.server, SERVER, _PORT), _START_TIMEOUT_S
+        )
+
+    def close(self) -> None:
+        for service in self._services:
+            service.close()
+
+    def get(
+        self,
+        where: Namespace,
+        size: int,
+        *,
+        half_way: HalfWay | None = None,
+        after_s: float | None = None,
+    ) -> Watched:
+        """`half_way` is called `after_s` seconds after it began."""
+        key = keys.to_text(keys.own(self._folder / "server.key").public)
+        began_s = time.monotonic()
+        process: subprocess.Popen[bytes] = where.popen(
+            *(*self._command("cedos-get"), "-q", "--timeout", _LIMIT, "--key", key),
+            *("-o", "-", f"{SERVER}/{size}"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        return watch_output(process, began_s, size, half_way=half_way, after_s=after_s)
+
+    def _command(self, name: str) -> tuple[str, ...]:
+        settings = (f"XDG_CONFIG_HOME={self._folder}", f"CEDOS_RUNTIME_DIR={self._folder}")
+        return ("env", *settings, str(Path(sys.executable).with_name(name)))
+
+
+_PAGE: Final = f"http://{SERVER_NAME}/nm"
+_PAGE_LIMIT_S = 90.0
+_FETCH: Final = """
+window.got = {bytes: 0, at: [], ended: null};
+(async () => {
+  try {
+    const reader = (await fetch(%s, {cache: "no-store"})).body.getReader();
+    for (;;) {
+      const {done, value} = await reader.read();
+      if (done) break;
+      window.got.bytes += value.length;
+      window.got.at.push(performance.now());
+    }
+    window.got.ended = "whole";
+  } catch (error) { window.got.ended = String(error); }
+})(); true"""
+
+
+def fetch_in_page(
+    browser: Browser, path: str, size: int, half_way: HalfWay | None = None
+) -> Watched:
+    """In a new tab, so over a new connection. EmulationError: the page does not come."""
+    tab = browser.open_tab()
+
+    def value(expression: str) -> Any:
+        answer = tab.call("Runtime.evaluate", {"expression": expression, "returnByValue": True})
+        return answer["result"].get("value")
+
+    def until(expression: str, what: str) -> Any:
+        limit_s = time.monotonic() + _PAGE_LIMIT_S
+        while time.monotonic() < limit_s:
+            if found := value(expression):
+                return found
+            time.sleep(_LOOK_S)
+        raise EmulationError(f"{what} within {_LIMIT_S:g} s")
+
+    try:
+        tab.go(_PAGE)
+        until(f"location.href == {json.dumps(_PAGE)} && document.readyState == 'complete'",
+              "Chromium has not opened a page")  # fmt: skip
+        value(_FETCH % json.dumps(path))
+        if half_way is not None:
+            until(f"got.bytes > {0.3 * size:.0f} || got.ended", "a page has not fetched a third")
+            half_way()
+        ended = until("got.ended", "a page has not fetched its file")
+        arrivals_ms: list[float] = value("got.at")
+        whole = ended == "whole" and value("got.bytes") == size
+        return watched(0.0, [each / 1e3 for each in arrivals_ms], whole=whole)
+    finally:
+        tab.close()
