@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from emu import policies
 from emu.lab.report.timeline import COLOURS
-from emu.places.outages import DEAD_BPS
+from emu.places.stats import DEAD_BPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

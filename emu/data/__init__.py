@@ -1,0 +1,1 @@
+"""Data sets of measured transfers and probes: collected, read, judged."""

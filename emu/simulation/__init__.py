@@ -1,0 +1,1 @@
+"""Networks simulated from the delivery opportunities of their traces."""
