@@ -30,7 +30,7 @@ Made from the code by `python -m emu.api_page`; a test holds it against the code
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
     for name, what in MODULES:
         module = importlib.import_module(name)
@@ -89,7 +89,7 @@ def _call(name: str, call: Any) -> Iterator[str]:
 
 
 def _source(thing: Any) -> Any:
-    """The class or function as a syntax tree: annotations and defaults as they were written."""
+    """Return the class or function as a syntax tree: annotations and defaults as they were written."""
     return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
 
 
@@ -108,7 +108,7 @@ def _signature(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def _text(docstring: str | None) -> str:
-    """The docstring as Markdown: what follows `Args:` and `Raises:` as lists."""
+    """Return the docstring as Markdown: what follows `Args:` and `Raises:` as lists."""
     lines: list[str] = []
     inside = False
     for line in (docstring or "").splitlines():

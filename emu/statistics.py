@@ -24,12 +24,12 @@ SLACK = 1.0 + 1e-9
 
 
 def ci95(drawn: NDArray[Any] | Sequence[float]) -> list[float]:
-    """The ends of a 95 % interval, from what the resamples gave."""
+    """Return the ends of a 95 % interval, from what the resamples gave."""
     return [float(end) for end in np.quantile(drawn, (0.025, 0.975))]
 
 
 def student_ci95(values: Sequence[float]) -> tuple[float, list[float]]:
-    """The mean and its 95 % interval by Student's t; no width where there is one value.
+    """Return the mean and its 95 % interval by Student's t; no width where there is one value.
 
     Raises:
         ValueError: no value.
@@ -47,20 +47,20 @@ def student_ci95(values: Sequence[float]) -> tuple[float, list[float]]:
 def trials_figure(
     key: str, values: Sequence[float], digits: int = 5
 ) -> dict[str, float | list[float]]:
-    """`{KEY: mean, KEY_ci95: [low, high]}` by Student's t, rounded."""
+    """Return `{KEY: mean, KEY_ci95: [low, high]}` by Student's t, rounded."""
     mean_value, bounds = student_ci95(values)
     return {key: round(mean_value, digits), f"{key}_ci95": [round(end, digits) for end in bounds]}
 
 
 def resampled(count: int, draw: np.random.Generator, resamples: int = ROW_RESAMPLES) -> Rows:
-    """Rows drawn with replacement, shape (resamples, count)."""
+    """Return rows drawn with replacement, shape (resamples, count)."""
     return draw.integers(0, count, (resamples, count))
 
 
 def resampled_groups(
     groups: NDArray[Any], draw: np.random.Generator, resamples: int
 ) -> Iterator[Rows]:
-    """All rows of as many groups as there are, drawn with replacement, once per resample."""
+    """Return all rows of as many groups as there are, drawn with replacement, once per resample."""
     rows_of = [np.flatnonzero(groups == name) for name in np.unique(groups)]
     for _ in range(resamples):
         yield np.concatenate([rows_of[i] for i in draw.integers(0, len(rows_of), len(rows_of))])
@@ -72,7 +72,7 @@ def measured(
     draw: np.random.Generator,
     resamples: int = ROW_RESAMPLES,
 ) -> dict[str, Any]:
-    """`{KEY: number, KEY_ci95: [low, high]}` of each measure of rows, from the same resamples."""
+    """Return `{KEY: number, KEY_ci95: [low, high]}` of each measure of rows, from the same resamples."""
     samples = resampled(count, draw, resamples)
     figures: dict[str, Any] = {}
     for key, measure in measures.items():
@@ -96,7 +96,7 @@ class Bootstrap:
         self._all = np.ones((1, len(index)))
 
     def figure(self, key: str, of: Callable[[Floats], Floats]) -> dict[str, Any]:
-        """`{key: number, key_ci95: [low, high]}`.
+        """Return `{key: number, key_ci95: [low, high]}`.
 
         `of` goes from weights of the rows, shape (resamples, rows), to one number per resample; NaN
         where a resample has nothing to say.
@@ -108,7 +108,7 @@ class Bootstrap:
 
 
 def quantile(values: NDArray[Any], q: float) -> Callable[[Floats], Floats]:
-    """A weighted quantile; rows with NaN do not count."""
+    """Return a weighted quantile; rows with NaN do not count."""
     known = np.isfinite(values)
     order = np.argsort(values[known])
     ascending = values[known][order]
@@ -126,17 +126,17 @@ def quantile(values: NDArray[Any], q: float) -> Callable[[Floats], Floats]:
 
 
 def share(values: NDArray[np.bool_], known: NDArray[np.bool_]) -> Callable[[Floats], Floats]:
-    """The weighted share of `values` among the rows that are `known`."""
+    """Return the weighted share of `values` among the rows that are `known`."""
     return ratio((values & known).astype(np.float64), known.astype(np.float64))
 
 
 def mean(values: NDArray[Any]) -> Callable[[Floats], Floats]:
-    """The weighted mean."""
+    """Return the weighted mean."""
     return ratio(values.astype(np.float64), np.ones(len(values)))
 
 
 def ratio(above: Floats, below: Floats) -> Callable[[Floats], Floats]:
-    """The weighted sum of one over that of the other."""
+    """Return the weighted sum of one over that of the other."""
 
     def of(weights: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -18,7 +18,7 @@ _SEED = 1
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Simulates 200 months of data, joules and data in units under each controller.
+    """Simulate 200 months of data, joules and data in units under each controller.
 
     `month_s` is CPU seconds of one month of one plan under one controller; the rest: `budgets.figures`.
     """

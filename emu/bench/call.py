@@ -40,7 +40,7 @@ _BULK_BYTES: Final = 400_000_000
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; about five minutes.
+    """Measure for about five minutes.
 
     Returns:
         `call_loss_share`, `call_gap_ms`, `call_delay_p95_ms`: through the gateway, of both directions
@@ -74,7 +74,7 @@ def through_gateway(
     busy: bool = False,
     user: int | None = None,
 ) -> dict[str, float]:
-    """Calls on a laptop that has a gateway's proxy, and a web server to be `busy` with.
+    """Call on a laptop that has a gateway's proxy, and a web server to be `busy` with.
 
     The figures' keys begin with `name`. `user`: whose programs are redirected, and who calls; without,
     the caller asks the proxy by SOCKS 5.
@@ -86,7 +86,7 @@ def through_gateway(
 
 @contextmanager
 def _busy(laptop: Laptop) -> Iterator[None]:
-    """A download that does not end before it is ended."""
+    """Load the laptop with a download that does not end by itself."""
     bulk: subprocess.Popen[bytes] = laptop.client.popen(
         *("curl", "-sS", "-o", "/dev/null", "--proxy", f"socks5h://127.0.0.1:{PROXY_PORT}"),
         f"http://{SERVER}/bytes/{_BULK_BYTES}",
@@ -134,7 +134,7 @@ def _calls(
 
 
 def _call(cutter: Cutter, way: tuple[str, ...], *, back_only: bool) -> tuple[Heard, Heard]:
-    """What each end of one call has heard of the other: up, down."""
+    """Return what each end of one call has heard of the other: up, down."""
     laptop = cutter.laptop
     up, down = (laptop.directory / f"{end}.json" for end in ("caller", "callee"))
     program = (sys.executable, "-m", "emu.workloads.call")

@@ -37,7 +37,7 @@ _VOLATILE = ("nf_conntrack_count",)
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Kills and restores; about half a minute.
+    """Kill and restore, for about half a minute.
 
     Returns:
         `restored_share`: of the parts of the host's networking. `connections_survived_share`: of
@@ -125,7 +125,7 @@ def _sysctls(namespace: Namespace, prefix: str) -> str:
 
 
 def _alive(transfers: dict[str, Transfer]) -> set[str]:
-    """Those that have got something within a second and a half."""
+    """Return the connections that received something within a second and a half."""
     before = {name: transfer.bytes for name, transfer in transfers.items()}
     time.sleep(1.5)
     return {
@@ -178,7 +178,7 @@ async def _steer(state: Path) -> None:
 
 
 async def _move(steering: Steering) -> None:
-    """Moves every second connection to the other network, as soon as it can be."""
+    """Move every second connection to the other network, as soon as it can be."""
     number = 0
     async for event in steering.events():
         if isinstance(event, SubflowUp) and event.spare:

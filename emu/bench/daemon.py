@@ -31,7 +31,7 @@ _TICK_HZ = os.sysconf("SC_CLK_TCK")
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """`idle_cpu_share idle_wakeups_per_s flows100_cpu_share start_s rss_mb`; shares are of one core."""
+    """Measure `idle_cpu_share idle_wakeups_per_s flows100_cpu_share start_s rss_mb`, shares of a core."""
     trace = Trace.constant(24e6)
     wifi = Access(NetworkKind.WIFI, trace, trace, 0.020)
     cellular = Access(NetworkKind.CELLULAR, trace, trace, 0.060)
@@ -63,7 +63,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 @contextmanager
 def _daemon(laptop: Laptop, number: int) -> Iterator[tuple[int, float]]:
-    """Its process, and how long it took to answer."""
+    """Start a daemon; give its process and the seconds until it answered."""
     config = f'[probes]\ntarget = "{SERVER}"\n'
     daemon = Daemon(laptop.client, laptop.directory / f"daemon-{number}", config)
     began_at_s = time.monotonic()
@@ -76,14 +76,14 @@ def _daemon(laptop: Laptop, number: int) -> Iterator[tuple[int, float]]:
 
 
 def _share(pid: int, during: Callable[[], object]) -> float:
-    """The daemon's processor time over the time that `during` takes."""
+    """Return the daemon's processor time over the time that `during` takes."""
     before_s, began_at_s = _processor_s(pid), time.monotonic()
     during()
     return (_processor_s(pid) - before_s) / (time.monotonic() - began_at_s)
 
 
 def family(pid: int) -> list[int]:
-    """A process and those that it has started: the daemon and its privileged part."""
+    """Return a process and those that it has started: the daemon and its privileged part."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *map(int, children)]
 
@@ -98,7 +98,7 @@ def _processor_s(pid: int) -> float:
 
 
 def wakeups(pid: int) -> int:
-    """How often the threads of a process have waited for something so far, and been woken."""
+    """Return how often the threads of a process have waited and been woken so far."""
     count = 0
     for one in family(pid):
         for task in Path(f"/proc/{one}/task").iterdir():
@@ -109,7 +109,7 @@ def wakeups(pid: int) -> int:
 
 
 def memory_mb(pid: int) -> float:
-    """Of both: what they share counts once (PSS)."""
+    """Return the proportional set size of a process and its children: shared pages count once."""
     total = 0
     for one in family(pid):
         lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
@@ -118,7 +118,7 @@ def memory_mb(pid: int) -> float:
 
 
 def _load(client: Namespace) -> float:
-    """Fetches at the wanted rate; returns the rate that was reached."""
+    """Fetch at the wanted rate and return the rate that was reached."""
     threads: list[threading.Thread] = []
     began_at_s = time.monotonic()
     count = int(_FLOWS_PER_S * _LOADED_S)

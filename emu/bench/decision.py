@@ -72,7 +72,7 @@ _RATES_BPS = (1e5, 1e8)
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Times decisions.
+    """Time decisions.
 
     Returns:
         `p50_us`, `p99_us` (four strategies), `p50_redundant_us`, `p99_redundant_us` (five),

@@ -76,7 +76,7 @@ Contender = Callable[[int, HalfWay | None, float | None], Watched]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One download; `dies_after_s`: Wi-Fi dies silently then; `lost`: no download over it alone ends."""
+    """A download; `dies_after_s`: Wi-Fi dies silently then; `lost`: no download over Wi-Fi alone ends."""
 
     name: str
     size: int
@@ -86,7 +86,7 @@ class Case:
 
 
 def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
-    """Measures all parts, or these; half an hour in all.
+    """Measure all parts, or these; half an hour in all.
 
     Returns:
         `sum_ratio`: the rate through the gateway over the sum of both networks' alone, median of
@@ -139,7 +139,7 @@ def _steady(wifi_bps: float, lte_bps: float) -> tuple[Access, Access]:
 
 @contextmanager
 def _redirected(laptop: Laptop, *, unmetered: bool = False) -> Iterator[Cutter]:
-    """The daemon, the gateway and its proxy; what nobody's programs connect to goes through it.
+    """Run the daemon, the gateway and its proxy; connections of the redirected user go through them.
 
     `unmetered`: a byte over LTE costs nothing, as for MPTCP and agg-tunnel, which know of no prices.
     """
@@ -159,7 +159,7 @@ def _redirected(laptop: Laptop, *, unmetered: bool = False) -> Iterator[Cutter]:
 
 @contextmanager
 def _silent(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
-    """What it gives lets a network die beyond its first hop; it lives again in the end."""
+    """Give a function that kills a network beyond its first hop; the network lives again at the end."""
     with Silence(laptop, INTERFACES[kind]).when_told() as cut:
         yield cut
 
@@ -298,7 +298,7 @@ def _all_cases(seed: int) -> list[Case]:
     places = bench_places()
 
     def at(place: str, start_s: float) -> tuple[Access, Access]:
-        """The place's second `start_s` comes when the warm-up is over."""
+        """Return the second of the place at which the warm-up has ended."""
         found = places[place].networks
         wifi, lte = (found[str(kind)] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
         both = [
@@ -387,7 +387,7 @@ def _p95(ordered: list[float]) -> float:
 
 @contextmanager
 def _no_carrier(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
-    """The phone's end of the cable goes: the laptop's loses its carrier, and has it again in the end."""
+    """Give a function that takes the laptop's interface its carrier; the carrier is back at the end."""
     inside = ("nsenter", f"--net=/proc/{laptop.links[kind].phone_pid}/ns/net", "ip", "link", "set")
     device = f"tether-{kind}"
 
@@ -430,7 +430,7 @@ def _renumbered(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
 
 
 def _first_bytes(progress: Progress) -> dict[str, float]:
-    """In turn, so that whatever else the machine does falls on both alike."""
+    """Measure first bytes in turn, so that other work of the machine affects both ways alike."""
     took: dict[int, list[float]] = {0: [], _PROGRAM_USER: []}
     with emulated(daemon=True) as laptop, _redirected(laptop):
         for _ in range(_FIRST_BYTES):
@@ -453,7 +453,7 @@ def _call(progress: Progress) -> dict[str, float]:
 
 
 def _packets(progress: Progress) -> dict[str, float]:
-    """In turn, as above."""
+    """Measure datagrams in turn, as `_first_bytes` does."""
     first: dict[tuple[str, ...], list[float]] = {(): [], ("--user", str(_PROGRAM_USER)): []}
     with emulated(daemon=True) as laptop, _redirected(laptop), _echo(laptop):
         for _ in range(_FIRST_BYTES // _FIRST_PACKETS):
@@ -499,7 +499,7 @@ def _packets(progress: Progress) -> dict[str, float]:
 
 @contextmanager
 def _wire(laptop: Laptop) -> Iterator[str]:
-    """The client's end of a link to the server that has no limit: what is on one host goes direct."""
+    """Connect the client to the server by a wire without a limit; give its interface."""
     name, server = "wire0", laptop.server.name
     laptop.client.ip("link", "add", name, "type", "veth", "peer", "name", name, "netns", server)
     for where, address in ((laptop.client, "192.0.2.1/30"), (laptop.server, "192.0.2.2/30")):
@@ -537,7 +537,7 @@ def _first_byte_s(laptop: Laptop, user: int) -> float:
 
 
 def _loopback(progress: Progress) -> dict[str, float]:
-    """All of it on the server: nginx, curl, proxy and gateway, over its loopback."""
+    """Measure nginx, curl, proxy and gateway on the server alone, over its loopback."""
     ratios, cpu = [], []
     with (
         emulated(daemon=False) as laptop,

@@ -34,7 +34,7 @@ _TRANSFER_TIMEOUT_S = 120.0
 
 @dataclass
 class _Seen:
-    """What came out of one phase. `sizes` are the stated ones, in order."""
+    """The result of one phase. `sizes` are the stated ones, in order."""
 
     packets: int = 0
     delivered: int = 0
@@ -45,7 +45,7 @@ class _Seen:
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; takes about ten seconds.
+    """Measure for about ten seconds.
 
     Returns:
         `us_per_packet` (processor time per delivered packet: wake-up, read, parse, flow state),
@@ -100,7 +100,7 @@ def _download(client: Namespace, name: str, times: int) -> _Seen:
 
 @contextmanager
 def _capturing(capture: Capture, seen: _Seen) -> Iterator[None]:
-    """Reads as the daemon does while the block runs, in a thread whose processor time is taken."""
+    """Read as the daemon does while the block runs, in a thread whose processor time is taken."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_follow, args=(loop, capture, seen), daemon=True)
     thread.start()

@@ -59,7 +59,7 @@ print(json.dumps({"got": got, "late_s": late}))
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; takes a quarter of an hour.
+    """Measure for a quarter of an hour.
 
     Returns:
         By pace in Mbit/s (`at_once`: as fast as it comes) `lte_mb_PACE`, what cellular carried of one
@@ -100,7 +100,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 
 def _download(laptop: Laptop, pace_bps: float, through_gateway: bool) -> tuple[int, float]:
-    """What cellular carried, and by how much the program was late at most."""
+    """Return what cellular carried, and by how much the program was late at most."""
     lte = INTERFACES[NetworkKind.CELLULAR]
     before = laptop.received_bytes(lte)
     protocol, limit_s = socket.IPPROTO_MPTCP, _READS_S

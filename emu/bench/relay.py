@@ -40,7 +40,7 @@ _ADDRESSES = {
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; about a minute.
+    """Measure; about a minute.
 
     Returns:
         `loopback_ratio`, `loopback_tcp_ratio`: median of throughput through the relay over direct
@@ -209,7 +209,7 @@ def _running(
 
 
 def _serve(address: str) -> None:
-    """Sends as many bytes as 20 digits say."""
+    """Send as many bytes as 20 digits say."""
     data = bytes(1 << 18)
 
     def one(connection: socket.socket) -> None:

@@ -60,7 +60,7 @@ time.sleep(hold_s)
 
 @dataclass(slots=True)
 class Attempt:
-    """One program's connection; `took_s` is -1 where it never stood, `bound_s` what is allowed."""
+    """A program's connection; `took_s` is -1 if it was never established, `bound_s` is the bound."""
 
     mptcp: bool
     took_s: float
@@ -78,7 +78,7 @@ class Measured:
 
 
 def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]:
-    """Measures; about eight minutes.
+    """Measure for about eight minutes.
 
     Args:
         progress: called with a line for each trial.
@@ -118,7 +118,7 @@ def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]
 
 
 def figures(seen: Measured, unaided: Measured, alone: Measured) -> dict[str, float]:
-    """Sums up; what never stood counts as 8 s."""
+    """Sum up; a connection that was never established counts as 8 s."""
     found: dict[str, float] = {}
     for name, mptcp in (("tcp", False), ("mptcp", True)):
         times = sorted(_time_s(each) for each in seen.rescues if each.mptcp is mptcp)
@@ -150,7 +150,7 @@ def _p95(ordered: list[float]) -> float:
 def emulated(
     wifi_s: float, cellular_s: float, *, bpf: bool = True, rescue: bool = True
 ) -> "Iterator[Bench]":
-    """A laptop with the daemon, and servers; RTTs in s; both networks live and are known to."""
+    """Set up a laptop with the daemon and servers; RTTs in s; both networks are alive and known to be."""
     accesses = (
         Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(24e6), wifi_s),
         Access(NetworkKind.CELLULAR, Trace.constant(5e6), Trace.constant(12e6), cellular_s),
@@ -185,7 +185,7 @@ class Bench:
         )
 
     def python(self, mptcp: bool, hold_s: float = 0.0) -> "subprocess.Popen[str]":
-        """A script that begins when it gets a line, and keeps its connection for a while."""
+        """Return a script that begins when it gets a line, and keeps its connection for a while."""
         script = (sys.executable, "-S", "-c", _SCRIPT, SERVER, str(_GIVE_UP_S), str(hold_s))
         return self._popen(mptcp, *script)
 
@@ -216,7 +216,7 @@ class Bench:
 
     @contextmanager
     def dead(self, interface: str, *, back_only: bool = False) -> Iterator[None]:
-        """A network beyond whose first hop nothing goes through, or nothing comes back."""
+        """Drop all packets beyond a network's first hop, or those that come back."""
         with self.cut_when_told(interface, back_only=back_only) as cut:
             cut()
             yield
@@ -224,13 +224,13 @@ class Bench:
     def cut_when_told(
         self, interface: str, *, back_only: bool = False
     ) -> AbstractContextManager[Callable[[], None]]:
-        """The same from the moment on in which what it gives is called."""
+        """Drop packets from the moment in which the given function is called."""
         return Silence(self.laptop, interface, back_only=back_only).when_told()
 
     def trial(
         self, measured: Measured, progress: Callable[[str], None], dead_s: float = 0.0
     ) -> None:
-        """The default dies, and programs connect."""
+        """Let the default network die, and let programs connect."""
         programs = [
             (make(mptcp), mptcp) for make in (self.curl, self.python) for mptcp in (False, True)
         ]
@@ -256,7 +256,7 @@ class Bench:
         return ADDRESSES[kind]
 
     def late_trials(self, measured: Measured, trials: int, progress: Callable[[str], None]) -> None:
-        """Answers that come when the flow has been rescued."""
+        """Return the answers that came when the flow had been rescued."""
         for _ in range(trials):
             programs = [self.python(False, _HOLD_S) for _ in range(4)]
             time.sleep(1.0)
@@ -288,7 +288,7 @@ class Bench:
         measured.disturbed += self.daemon.rescues() - before
 
     def use_slow(self, measured: Measured, count: int, progress: Callable[[str], None]) -> None:
-        """A slow network lives: it is waited for. It dies: so long and no longer."""
+        """Let programs wait for a slow network that lives, and no longer once it is dead."""
         before = self.daemon.rescues()
         slow = ADDRESSES[NetworkKind.WIFI]
         times = []

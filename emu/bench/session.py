@@ -35,7 +35,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 def measure(
     progress: Callable[[str], None], count: int = _MILLION, look_ups: int = _LOOK_UPS
 ) -> dict[str, float]:
-    """Fills a file, then opens it in a process of its own, as after a restart.
+    """Fill a file, then open it in another process, as after a restart.
 
     Returns:
         `idle_million_mb`: resident memory that the sessions add to a process, all of them touched;
@@ -98,7 +98,7 @@ _BYTES: Final = 1_000_000_000
 _ROUNDS: Final = 7
 _SHAPED_RATE, _SHAPED_BYTES = "50mbit", 30_000_000
 _MANY_LIMIT_S = 180.0
-"""So many flows at once may take longer than anybody waits: then there is no figure."""
+"""So many flows at once may take too long: then there is no figure."""
 _CROWD_RATE: Final = "95mbit"
 # What each flow gets in ten seconds varies with the losses it happens to have, of plain TCP as well. The
 # paper's flows run for two hours; plain TCP gets 0.96 over 20 s and 0.985 over 60.
@@ -115,7 +115,7 @@ Progress = Callable[[str], None]
 
 
 def run(progress: Progress) -> dict[str, float]:
-    """Measures; about twelve minutes, one of them a black-out.
+    """Measure for about twelve minutes, one of them a black-out.
 
     Returns:
         `loopback_clear_ratio`, `loopback_aead_ratio`, `shaped_ratio`: throughput over raw TCP's;
@@ -169,7 +169,7 @@ def run(progress: Progress) -> dict[str, float]:
 def throughput(
     ends: Pair, progress: Progress, rounds: int = _ROUNDS, size: int = _BYTES
 ) -> dict[str, float]:
-    """One flow as fast as it goes: plain, in clear, protected, in turn."""
+    """Measure one flow at full speed: plain, in clear, protected, in turn."""
     ratios: dict[str, list[float]] = {"clear": [], "aead": []}
     cpu_s: dict[str, list[float]] = {"raw": [], "clear": [], "aead": []}
     for number in range(rounds):

@@ -49,7 +49,7 @@ Arrivals = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a transfer is made."""
+    """The way a transfer is made."""
 
     down: bool
     label: str = LABELS[3]
@@ -61,7 +61,7 @@ class Way:
 
 
 def ways(down: bool, count: int) -> list[Way]:
-    """So many, in which all labels, schedulers and kinds of sockets come up."""
+    """Return `count` ways in which all labels, schedulers and kinds of sockets occur."""
     return [
         Way(down, LABELS[n % 4], SCHEDULERS[(n // 2) % 5], _WAYS[(n // 4) % 2])
         for n in range(count)
@@ -83,14 +83,14 @@ def arrived_at(arrivals: Arrivals, at_s: float) -> int:
 
 
 def over_ideal(arrivals: Arrivals, died_at_s: float, survivor_bps: float) -> float:
-    """The whole time over that of a hand-over at the death, in which nothing is lost or waited for."""
+    """Return the time over that of an ideal hand-over at the death, which loses and waits for nothing."""
     begun_s, ended_s = arrivals[0][0], arrivals[-1][0]
     left = arrivals[-1][1] - arrived_at(arrivals, died_at_s)
     return (ended_s - begun_s) / (died_at_s - begun_s + 8 * left / survivor_bps)
 
 
 def run(progress: Progress) -> dict[str, float]:
-    """Measures; about a quarter of an hour.
+    """Measure for about a quarter of an hour.
 
     Returns:
         For `down` and `up`: `silent_DIRECTION_n`, `_stall_max_s`, `_stall_p95_s`, `_stall_within_share`
@@ -159,7 +159,7 @@ def silent_deaths(
 def flaps(
     what: str, progress: Progress, trials: int = _FLAPPING_TRIALS, first: int = 0
 ) -> dict[str, float]:
-    """`flapping`: silent every other second; `cut`: its connections end once a second."""
+    """Measure a network that is silent every other second (`flapping`) or reset once a second (`cut`)."""
     shares, stalls = [], []
     with emulated(dict.fromkeys(_BPS, _FLAPPING_BPS)) as (laptop, ends):
         alone = {
@@ -207,7 +207,7 @@ def emulated(bps: dict[str, float]) -> Iterator[tuple[Laptop, Pair]]:
 def transfer(
     ends: Pair, way: Way, networks: Sequence[str], size: int, meanwhile: Callable[[], None]
 ) -> list[tuple[float, int]]:
-    """What came when; `meanwhile` is called as it begins."""
+    """Carry a transfer and return when its bytes arrived; `meanwhile` is called as it begins."""
     there = ends.far.do("listen_for", address=SERVER, scheduler=way.scheduler, way=way.sockets)
     common: dict[str, Any] = {"label": way.label, "way": way.sockets}
     ends.far.start("accept_over", paths=len(networks), **common)
@@ -238,7 +238,7 @@ def _rate_alone_bps(
     times: int = _ALONE,
     steady: bool = False,
 ) -> float:
-    """Of a session over this network only, the median of some transfers; `steady`: of three quarters."""
+    """Return a session's rate over this network alone: a median, or `steady` the lower quartile."""
     rates = []
     for _ in range(times):
         arrivals = transfer(ends, way, (network,), size, lambda: None)

@@ -52,7 +52,7 @@ class ProfilerWatch(Watcher):
     """Watches a client's only address from a thread of its own, as a `with` block.
 
     Attributes:
-        answers: by server's address and local port, in order; to be cleared by whoever has read
+        answers: by server's address and local port, in order; to be cleared by the caller that has read
             them.
         connections: all that have ended, in order.
     """
@@ -69,7 +69,7 @@ class ProfilerWatch(Watcher):
         self._last_at_s = 0.0
 
     def settle(self, answers: int = 0, timeout_s: float = 10.0) -> None:
-        """Waits until so many answers were seen, all TLS connections have ended, and all is quiet."""
+        """Wait until so many answers were seen, all TLS connections have ended, and all is quiet."""
         deadline_at_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_at_s and self._failure is None:
             seen = sum(map(len, list(self.answers.values())))
@@ -170,7 +170,7 @@ class Transaction:
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; takes one to three minutes.
+    """Measure for one to three minutes.
 
     Returns:
         Table 1's rows, of the pages' first visits as there: `http_transactions`,
@@ -179,7 +179,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         transfer's estimate was within 10 % when its answer began), the same of first visits
         `http_first_predictable_bytes_share` and by stated lengths alone
         `http_stated_predictable_bytes_share`; and `http_untold_bytes_share`, of bodies that state no
-        length and had never been fetched: nobody can know these as they begin. Of TLS connections, by
+        length and had never been fetched: these cannot be known as they begin. Of TLS connections, by
         how often their server was seen before: `tls_seen{0,1,3}_median_rel_error`,
         `tls_seen5plus_median_rel_error`, `tls_all_median_rel_error`, `tls_within_interval_share`,
         `tls_connections`.
@@ -227,7 +227,7 @@ def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str,
 
 
 def relative_error(connection: Connection) -> float:
-    """Of the estimate at the hello: |estimated - carried| / carried."""
+    """Return the error of the estimate at the hello: |estimated - carried| / carried."""
     carried = max(1, connection.down_bytes)
     return abs(connection.estimate.median_bytes - carried) / carried
 

@@ -1,7 +1,7 @@
 """An hour of what a laptop does: whether the daemon, the gateway and its proxy keep what they took.
 
 On an emulated laptop with its daemon: small, large, plain and MPTCP transfers, uploads, look-ups, curl
-through the gateway, questions and hints on the control socket, datagrams that nobody asked for; one
+through the gateway, questions and hints on the control socket, unasked datagrams; one
 network after the other goes away and comes back. Memory counts after ten minutes: what is learnt and
 the tables that have a bound are full by then.
 """
@@ -48,7 +48,7 @@ _MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a process holds at one instant."""
+    """The memory, descriptors and threads of a process at one instant."""
 
     at_s: float
     memory_mb: float
@@ -95,7 +95,7 @@ class Watched:
 
 
 def run(progress: Callable[[str], None], duration_s: float = _DURATION_S) -> dict[str, float]:
-    """Takes `duration_s`, and half a minute more.
+    """Measure for `duration_s` and half a minute more.
 
     Returns:
         For `daemon`, its `privileged` part, `gateway` and `forward`: `_mb_per_hour` after a sixth of
@@ -249,7 +249,7 @@ class Load:
             asking.recv(512)
 
     def _unasked(self) -> None:
-        """A burst at a phone's public side is dropped there; one within the laptop reaches it."""
+        """Send a burst that no program asked for; a phone drops what comes from outside."""
         sending = self._datagrams(self._laptop.client)
         with sending, suppress(OSError):
             for _ in range(50):

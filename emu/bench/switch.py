@@ -44,7 +44,7 @@ ACCESSES = (
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One move: how long to the first data on the new path, what was allowed, the longest pause.
+    """A move: seconds to the first data on the new path, what was allowed, the longest pause.
 
     `sent_s` and `received_s`: to the first packet of any kind from and to the client there, as Delphi
     measured its switching delay (Table 7); infinite where none came in time.
@@ -60,7 +60,7 @@ class Flip:
 
 
 def networks() -> list[Network]:
-    """The laptop's networks as the monitor would tell them; to be asked for inside its client."""
+    """Return the laptop's networks as the monitor would tell them; to be asked for inside its client."""
     return [
         Network(
             name=interface,
@@ -78,7 +78,7 @@ def networks() -> list[Network]:
 def run(
     progress: Callable[[str], None], connections: int = _CONNECTIONS, flips: int = _FLIPS
 ) -> dict[str, float]:
-    """Measures; about three minutes; `flips` moves of `connections` transfers in each direction.
+    """Measure for about three minutes: `flips` moves of `connections` transfers in each direction.
 
     Returns the figures of DESIGN ("Bench files"), with medians and counts. EmulationError: the
     testbed, or a connection without a second path.
@@ -160,7 +160,7 @@ async def _measure(
 
 
 async def _default_s(steering: Steering, names: list[str]) -> float:
-    """How long it takes to lead new connections elsewhere."""
+    """Return the seconds that leading new connections elsewhere takes."""
     took = []
     for number in range(200):
         begun_s = time.perf_counter()
@@ -222,7 +222,7 @@ async def _spare(steering: Steering, known: set[int]) -> int:
 
 
 def _rtt_s(interface: str) -> float:
-    """The least of some handshakes over an idle network."""
+    """Return the least of some handshakes over an idle network."""
     least = float("inf")
     for _ in range(8):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:

@@ -63,7 +63,7 @@ class Fetch:
 def run(
     progress: Callable[[str], None], cases: tuple[Case, ...] = CASES, repeats: int = _REPEATS
 ) -> dict[str, float]:
-    """Measures; up to two minutes a case and repetition.
+    """Measure for up to two minutes a case and repetition.
 
     Returns for each case the median and the longest `again_s`, from when Wi-Fi is fast until it is used
     again (`AGAIN`); infinite: not within 100 s. And the longest time of a fetch. Errors: EmulationError.
@@ -83,7 +83,7 @@ def run(
 
 
 def again(case: Case, fetches: list[Fetch]) -> float:
-    """Seconds from when Wi-Fi is fast until it is used from then on; infinite: it is not."""
+    """Return seconds from Wi-Fi's change until it is used from then on; infinite: it is not."""
     last = fetches[-AGAIN:]
     if len(last) < AGAIN or any(fetch.network is not NetworkKind.WIFI for fetch in last):
         return float("inf")
@@ -91,7 +91,7 @@ def again(case: Case, fetches: list[Fetch]) -> float:
 
 
 def measure(case: Case, limit_s: float = _LIMIT_S, log: list[str] | None = None) -> list[Fetch]:
-    """Fetches until Wi-Fi is used again, or for `limit_s` after it is fast; `log` takes the daemon's."""
+    """Fetch until Wi-Fi is used again, or for `limit_s` after it is fast; `log` takes the daemon's."""
     wifi = _steps((_SLOW_BPS, case.slow_s), (_FAST_BPS, limit_s + 60.0))
     lte = Trace.constant(_LTE_BPS)
     accesses = (
@@ -144,7 +144,7 @@ def _configuration(*, metered: bool) -> str:
 
 
 def _steps(*parts: tuple[float, float]) -> Trace:
-    """A trace of parts, each with its rate in bit/s and its length in s."""
+    """Return a trace of parts, each with its rate in bit/s and its length in s."""
     began_ms, lines = 0.0, []
     for rate_bps, length_s in parts:
         each_ms = 1500 * 8 / rate_bps * 1000

@@ -45,7 +45,7 @@ _BOTH = Redundant("both", tuple(_SPECS))
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Times decisions by every method.
+    """Time decisions by every method.
 
     Returns:
         `p50_us`, `p99_us` (brute force), `cpu_p99_us`, the same percentiles of the other methods with
@@ -109,7 +109,7 @@ class _World:
         return float(round(math.exp(self.dice.uniform(math.log(1e3), math.log(1e7)))))
 
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
-        """The times of exchanges over each network."""
+        """Return the times of exchanges over each network."""
         predicted = self._predicted(features["size_bytes"])
         return predicted if self._posterior is None else self._posterior.of(predicted)
 
@@ -134,7 +134,7 @@ def _decisions(name: str) -> tuple[list[float], list[float]]:
 
 
 def _choices() -> tuple[list[float], list[float]]:
-    """The same of an evaluator's choices."""
+    """Return the same of an evaluator's choices."""
     world = _World()
     return _timed(
         world, lambda size_bytes: world.knows.choose(_ways(size_bytes), _OBJECTIVE, world.now_s)

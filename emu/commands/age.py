@@ -24,7 +24,7 @@ from emu.console.help import examples
 )
 @click.option("--seed", type=int, default=1, show_default=True)
 def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
-    """Makes aged rows of DATA, for `train` beside it: the same transfers, known later.
+    """Make aged rows of DATA, for `train` beside it: the same transfers, known later.
 
     Past rates of one network or both become those that its trace carried 1.5 to 120 s before; another
     small download that DATA measured at the same instant becomes the last small transfer.

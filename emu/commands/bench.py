@@ -46,7 +46,7 @@ from emu.console.help import block, examples
     help="Also write the figures to this file, with the host they were measured on.",
 )
 def command(name: str, out: Path | None) -> None:
-    """Runs the bench NAME on this machine and prints its figures.
+    """Run the bench NAME on this machine and print its figures.
 
     Times depend on the machine; run it while nothing else does.
     """

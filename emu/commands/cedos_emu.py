@@ -37,14 +37,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command; one that is misspelt is told which there is."""
+        """Return the command; one that is misspelt is told which there is."""
         names = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in names:
             raise click.NoSuchCommand(args[0], possibilities=names, ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command; by the time Ctrl-C is told of, all that was emulated is undone."""
+        """Run a command; by the time Ctrl-C is told of, all that was emulated is undone."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
 
 
 def _purpose(name: str) -> str:
-    """The first line of a command's file, less the command's own name at its beginning."""
+    """Return the first line of a command's file, less the command's own name at its beginning."""
     source = (_COMMANDS / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
     summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
     summary = summary.removeprefix(f"`cedos-emu {name}`: ")
@@ -69,14 +69,14 @@ def _purpose(name: str) -> str:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cedos", prog_name="cedos-emu")
 def group() -> None:
-    """The testbed of cedos: two emulated phones that replay real traces, and what is measured there.
+    """Run experiments in the testbed: two emulated phones that replay real traces.
 
     It needs root for everything that emulates, and leaves the host's own networking as it is.
     """
 
 
 def main() -> None:
-    """Runs `cedos-emu`: an error that a user can act on is one line and an exit status."""
+    """Run `cedos-emu`: an error that a user can act on is one line and an exit status."""
     try:
         group(prog_name="cedos-emu")
     except CedosError as error:

@@ -99,7 +99,7 @@ def command(
     jobs: int,
     seed: int,
 ) -> None:
-    """Measures completion times of all four strategies from the same instants of each place.
+    """Measure completion times of all four strategies from the same instants of each place.
 
     Every transfer gets a fresh replay, rotated to its start; then each start gets one of its own for
     active probes (DNS, a UDP train up, one down). An interrupted collection goes on where it

@@ -77,7 +77,7 @@ def command(
     left_out: tuple[str, ...],
     out: Path | None,
 ) -> None:
-    """Judges choices of network on DATA, where every strategy was measured from the same instants.
+    """Judge choices of network on DATA, where every strategy was measured from the same instants.
 
     Policies: cedos (the daemon's own decision), the same learning each place as it goes (adapted), with
     redundant copies of what is short or endangered (hedged), with a second copy of what is late (late),

@@ -43,7 +43,7 @@ _SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
 def command(
     name: str, folders: tuple[Path, ...], directory: Path | None, json_file: Path | None
 ) -> None:
-    """Puts the finished runs RUN... together.
+    """Put the finished runs RUN... together.
 
     As a SET of figures does: mobility (the mixed load), calibration and outages (of the same runs),
     walk and wget (Delphi's Figures 12 and 11).

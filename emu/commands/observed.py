@@ -38,7 +38,7 @@ from emu.console.help import examples
 def command(
     sources: tuple[Path, ...], directory: Path | None, policies: tuple[str, ...], out: Path
 ) -> None:
-    """Makes a transfer data set of what a daemon saw: of run folders, or of a host's own history.
+    """Make a transfer data set of what a daemon saw: of run folders, or of a host's own history.
 
     A row has the time of the one strategy that carried its transfer. Give the file to `train` beside
     data of all strategies (`collect`): predictors then know contexts as a daemon has them.

@@ -26,7 +26,7 @@ _places_option = click.option(
 
 @click.group("places")
 def command() -> None:
-    """Collections of places: folders with places.csv, wifi/ and cellular/.
+    """Show, check and make collections of places: folders with places.csv, wifi/ and cellular/.
 
     A place is one Wi-Fi and one cellular trace that are replayed together, with the indicators that
     were measured (or, for synthetic places, drawn) beside them.
@@ -37,7 +37,7 @@ def command() -> None:
 @_places_option
 @click.option("--json", "as_json", is_flag=True, help="Facts for programs, rates in bit/s.")
 def list_command(directory: Path | None, as_json: bool) -> None:
-    """Shows the places of a collection.
+    """Show the places of a collection.
 
     With each its scenario, rates, outages, which network is better, and base RTTs. Rates are over
     bins of one second of the seconds that both traces have; an outage is a second below 0.1 Mbit/s.
@@ -67,7 +67,7 @@ def list_command(directory: Path | None, as_json: bool) -> None:
 @command.command("check", epilog=examples("cedos-emu places check my-walks"))
 @click.argument("directory", type=click.Path(path_type=Path))
 def check_command(directory: Path) -> None:
-    """Prints what is wrong with a collection.
+    """Print what is wrong with a collection.
 
     Reads every file and names the first problem of each, with its line; ends with an error where there
     is any, with a summary where there is none.
@@ -112,7 +112,7 @@ def check_command(directory: Path) -> None:
     "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="The collection."
 )
 def synth_command(kind: str, seed: int, count: int, seconds: int, out: Path) -> None:
-    """Makes synthetic places.
+    """Make synthetic places.
 
     Adds places KIND-sSEED, KIND-sSEED+1, ... to a collection, which is made where missing. They
     follow published figures and the statistics of real traces, and are marked as synthetic.
@@ -135,7 +135,7 @@ def synth_command(kind: str, seed: int, count: int, seconds: int, out: Path) -> 
     help="The picture; .png, .svg or .pdf.",
 )
 def show_command(place: str, directory: Path | None, out: Path) -> None:
-    """Draws a place over time.
+    """Draw a place over time.
 
     Shows both networks' rates, their outages and indicators.
     """

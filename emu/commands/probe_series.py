@@ -36,7 +36,7 @@ def command(
     jobs: int,
     seed: int,
 ) -> None:
-    """Records what active probes find, second by second, on both networks of each place.
+    """Record what active probes find, second by second, on both networks of each place.
 
     Four pings a second, every two seconds a DNS lookup and a train of UDP packets downwards, beside the
     radio's indicators and what the trace really carried. An interrupted recording goes on with the

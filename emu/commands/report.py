@@ -21,7 +21,7 @@ from emu.console.help import examples
     help="The page to write.  [default: report.html in the first folder]",
 )
 def command(directories: tuple[Path, ...], out: Path | None) -> None:
-    """Draws the page of one or several runs, from their folders only."""
+    """Draw the page of one or several runs, from their folders only."""
     from emu.lab import report  # noqa: PLC0415
 
     for directory in directories:

@@ -35,7 +35,7 @@ _USER: Final = {"config": ".config/cedos", "state": ".local/state/cedos", "cache
 
 
 def run_in_client(laptop: Laptop, command: Sequence[str]) -> int:
-    """Runs `command` in the laptop's client, in the foreground.
+    """Run `command` in the laptop's client, in the foreground.
 
     What cedos keeps there is gone with the laptop. Returns the exit status (128 + signal).
     """
@@ -51,7 +51,7 @@ def run_in_client(laptop: Laptop, command: Sequence[str]) -> int:
         covers |= {home / usual: own / kind for kind, usual in _USER.items()}
     for folder in covers.values():
         folder.mkdir(parents=True, exist_ok=True)
-    # What somebody has set on purpose stays.
+    # What the user has set on purpose stays.
     environment |= os.environ
     with _there(covers):
         pairs = [str(path) for usual, folder in covers.items() for path in (folder, usual)]
@@ -81,7 +81,7 @@ def _run(line: Sequence[str], name: str, environment: Mapping[str, str]) -> int:
 
 
 def _homes(environment: Mapping[str, str]) -> set[Path]:
-    """This user's, by the environment, and by what counts for who has dropped that."""
+    """Return this user's homes, by the environment and by the password file."""
     homes = {Path(environment.get("HOME", "/"))}
     with suppress(KeyError):
         homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
@@ -90,10 +90,10 @@ def _homes(environment: Mapping[str, str]) -> set[Path]:
 
 @contextmanager
 def _there(folders: Iterable[Path]) -> Iterator[None]:
-    """Only what exists can be covered: what is missing is made, and goes again in the end."""
+    """Make the folders that are missing and remove them at the end: only what exists can be covered."""
     with ExitStack() as kept:
         for folder in folders:
-            with suppress(OSError):  # where nobody can make it, nobody can write to it
+            with suppress(OSError):  # a folder that cannot be made cannot be written to
                 kept.enter_context(_made(folder))
         yield
 
@@ -116,7 +116,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 def _leave_it(number: int, frame: FrameType | None) -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 _MS = click.FloatRange(min=0)
@@ -167,7 +167,7 @@ def command(
     nice: int,
     arguments: tuple[str, ...],
 ) -> None:
-    """Runs COMMAND (or a shell) in a laptop with two tethered phones, and exits as it does.
+    """Run COMMAND (or a shell) in a laptop with two tethered phones, and exit as it does.
 
     wlan0 and lte0 replay the place's two traces from --start on, again and again. The server is
     198.51.100.1 and every name: http://any.name/bytes/N answers N bytes, PUT /upload/X takes any

@@ -55,7 +55,7 @@ def command(
     partial: bool,
     seed: int,
 ) -> None:
-    """Fits completion-time predictors to DATA (Parquet or CSV, one or more) and writes one JSON file.
+    """Fit completion-time predictors to DATA (Parquet or CSV, one or more) and write one JSON file.
 
     Errors are learned from groups of places that were held out; the medians printed at the end are
     from those. How good the decisions are is `cedos-emu evaluate`'s to say.

@@ -15,7 +15,7 @@ _REQUIREMENT: Final = re.compile(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]")
 
 
 def missing(error: ModuleNotFoundError, requirements: Iterable[str] | None = None) -> str | None:
-    """What to install where the module is of an extra; None where its absence is a fault of ours.
+    """Return what to install if the module belongs to an extra; None if its absence is our fault.
 
     `requirements` are those of the distribution; None: of this one, as it is installed.
     """

@@ -10,7 +10,7 @@ _WIDEST = 500
 
 
 def console() -> Console:
-    """A console on stdout, as wide as its terminal."""
+    """Return a console on stdout, as wide as its terminal."""
     found = Console()
     if not found.is_terminal:
         found.width = _WIDTH
@@ -18,7 +18,7 @@ def console() -> Console:
 
 
 def show(table: Table) -> None:
-    """Prints a table; where there is no terminal, as wide as its headings need."""
+    """Print a table; where there is no terminal, as wide as its headings need."""
     found = console()
     if not found.is_terminal:
         wide = found.options.update(max_width=_WIDEST, width=_WIDEST)

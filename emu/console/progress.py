@@ -1,4 +1,4 @@
-"""Progress of long work on the terminal: a bar with the time left, silent where nobody looks."""
+"""Progress of long work on the terminal: a bar with the time left, silent without a terminal."""
 
 import sys
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ class Report(Protocol):
     """Tells how far the work is: `share` of it from 0 to 1, and what is being done now."""
 
     def __call__(self, share: float, what: str) -> None:
-        """Moves the bar."""
+        """Move the bar."""
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Report]:
-    """A progress bar on stderr; on no terminal, a line each time another tenth is done."""
+    """Show a progress bar on stderr, or on no terminal a line for each further tenth."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines(title)

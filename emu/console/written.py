@@ -7,7 +7,7 @@ from cedos.errors import DataSetError
 
 
 def make_room(file: Path, option: str) -> None:
-    """Makes the folder of a file that will be written; DataSetError where it could not be.
+    """Make the folder of a file that will be written; DataSetError where it could not be.
 
     `option`: by which the file was named.
     """
@@ -20,7 +20,7 @@ def make_room(file: Path, option: str) -> None:
 
 
 def write(file: Path, text: str, option: str = "--out") -> None:
-    """Writes a text, its folder made where it is missing; DataSetError where that fails."""
+    """Write a text, its folder made where it is missing; DataSetError where that fails."""
     make_room(file, option)
     beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:

@@ -35,7 +35,7 @@ _Small = dict[tuple[tuple[str, float], str], list[Mapping[str, Any]]]
 def aged(
     rows: Sequence[Mapping[str, Any]], places: Mapping[str, Place], *, seed: int = 1
 ) -> list[dict[str, Any]]:
-    """`COPIES` aged rows of each row that begins long enough after its place does.
+    """Return `COPIES` aged rows of each row that begins long enough after its place does.
 
     Raises:
         DataSetError: a row's place is not among the places, or has no start.
@@ -66,7 +66,7 @@ def _unprobed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(row: Mapping[str, Any], place: Place, draw: random.Random) -> dict[str, float]:
-    """The past rates of some networks as they were some seconds before, with their age."""
+    """Return the past rates of some networks as they were some seconds before, with their age."""
     start_s, direction = float(row["start_s"]), Direction(str(row["direction"]))
     old = draw.choices([names for names, _ in _OLD], [share for _, share in _OLD])[0]
     changed: dict[str, float] = {}
@@ -103,7 +103,7 @@ def _recent(row: Mapping[str, Any], small: _Small, draw: random.Random) -> dict[
 
 
 def _small_downloads(rows: Sequence[Mapping[str, Any]]) -> _Small:
-    """The small downloads that ended, by instant and network."""
+    """Return the small downloads that ended, by instant and network."""
     found: _Small = defaultdict(list)
     for row in rows:
         if row["size_bytes"] > SMALL_BYTES or row["direction"] != "down":

@@ -56,7 +56,7 @@ def cedos_choice(
     *,
     hedged: bool = False,
 ) -> str:
-    """The strategy that the daemon's decision prefers, of those that were measured (`open_to_it`).
+    """Return the strategy that the daemon's decision prefers, of those that were measured (`open_to_it`).
 
     `columns` are a row's size, direction and known context; `hedged`: `redundant` is one more, if
     it saves `HEDGE_S_PER_MB`.
@@ -105,7 +105,7 @@ def cedos_choices(
 
 
 def context_of(columns: Mapping[str, float]) -> Context:
-    """A row's indicators as the monitor would show them: measured this moment, or as old as it says."""
+    """Return a row's indicators as the monitor would show them, with the age that the row tells."""
     networks: dict[str, dict[str, Indicator]] = {WIFI.name: {}, CELLULAR.name: {}}
     for column, value in columns.items():
         role, _, name = column.partition("_")
@@ -119,7 +119,7 @@ def context_of(columns: Mapping[str, float]) -> Context:
 
 
 def rules(data: DataSet) -> dict[str, Names]:
-    """The choices of the fixed policies and the naive rules, as far as their strategies were measured.
+    """Return the choices of fixed policies and naive rules, as far as their strategies were measured.
 
     `lower_ping` and `faster_5s` use plain TCP. `ping_then_rate` takes the lower ping for small
     transfers and the network that was faster over the last five seconds for large ones;
@@ -144,7 +144,7 @@ def rules(data: DataSet) -> dict[str, Names]:
 
 
 def _lower(data: DataSet, column: str) -> NDArray[np.intp]:
-    """0 where Wi-Fi's value is lower (or both are unknown), 1 where cellular's is; unknown is worst."""
+    """Return 0 where Wi-Fi's value is lower (or both are unknown), 1 where cellular's is."""
     wifi, cellular = (
         np.nan_to_num(_known(data, f"{name}_{column}"), nan=np.inf) for name in ("wifi", "cellular")
     )
@@ -196,7 +196,7 @@ LATE_LEAST_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
-    """One policy's outcomes, one entry per row; `extra_bytes` are beyond the transfer's own."""
+    """Outcomes of one policy, one entry per row; `extra_bytes` are beyond the transfer's own."""
 
     names: NDArray[np.str_]
     time_s: Floats
@@ -230,7 +230,7 @@ def can_be_redundant(data: DataSet) -> bool:
 def policy_outcome(
     data: DataSet, names: Sequence[str], energy_j: Mapping[str, Floats]
 ) -> PolicyOutcome:
-    """What choices of strategies, `redundant` among them, came to."""
+    """Return the outcomes of choices of strategies, `redundant` among them."""
     times_s = data.times_s
     if can_be_redundant(data):
         times_s[REDUNDANT] = np.minimum(*[times_s[role] for role in ROLES])
@@ -250,7 +250,7 @@ def with_late_copies(
     predicted: Sequence[Mapping[str, Distribution]],
     energy_j: Mapping[str, Floats],
 ) -> PolicyOutcome:
-    """What choices came to where a transfer that is late starts again over the other network.
+    """Return the outcomes where a late transfer starts again over the other network.
 
     Both copies run until the first one is complete; what the other one had carried by then, at a
     steady pace, is extra.

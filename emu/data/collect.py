@@ -37,7 +37,7 @@ def plan(
     sizes: Sequence[tuple[int, Direction]] = DEFAULT_SIZES,
     seed: int = 1,
 ) -> list[Row]:
-    """`starts` instants a place, one drawn from each of as many equal parts of its common time."""
+    """Return `starts` instants a place, one drawn from each of as many equal parts of its common time."""
     rows = []
     for place in places.values():
         draw = random.Random(f"{seed}/{place.name}")
@@ -49,7 +49,7 @@ def plan(
 
 
 def plan_like(entries: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The same places, starts, sizes, directions and base RTTs as another data set's rows.
+    """Return the same places, starts, sizes, directions and base RTTs as another data set's rows.
 
     The lowest RTT that any row of a place saw, less what the link itself adds, is taken as its base
     RTT; for a network that never answered, the place's own is used.

@@ -1,7 +1,7 @@
 """Transfer data sets: what was known at an instant, and how long every strategy then took.
 
 One row per place, start, size and direction, as Parquet or CSV; the columns are those of DESIGN
-("Transfer data sets"). Anybody's data set can be read: context columns may be missing, columns that
+("Transfer data sets"). Data sets of other origin can be read: context columns may be missing, columns that
 are not known are kept apart and reported, and what is wrong is named by file, row and column.
 """
 
@@ -32,7 +32,7 @@ OTHER_INDICATORS = tuple(
         *("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s"),
     )
 )
-"""The rest of Delphi's Table 2: for whoever studies data, as no predictor looks at them."""
+"""The rest of Delphi's Table 2: for studies of data, as no predictor looks at them."""
 ANSWERED = tuple(f"{network}_udp_answered" for network in NETWORKS)
 """Whether the train behind those had a result: says why they are empty, and indicates nothing itself."""
 
@@ -98,23 +98,23 @@ class DataSet:
 
     @property
     def columns(self) -> dict[str, NDArray[np.float64]]:
-        """What predictors may look at: size, direction and context."""
+        """Columns that predictors may look at: size, direction and context."""
         wanted = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
     @property
     def indicators(self) -> dict[str, NDArray[np.float64]]:
-        """All that was known at the instant, whether or not predictors look at it."""
+        """Columns known at the instant, whether or not predictors look at them."""
         wanted = (*CONTEXT_COLUMNS, *OTHER_INDICATORS)
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
     def rows_that_know(self, column: str) -> int:
-        """In how many rows a column of numbers has a value."""
+        """Return the number of rows in which a column of numbers has a value."""
         known = self.numbers.get(column)
         return 0 if known is None else int(np.isfinite(known).sum())
 
     def without(self, columns: Collection[str]) -> "DataSet":
-        """The same rows, as if nobody had known these columns."""
+        """Return the same rows, as if these columns had been unknown."""
         kept = {name: column for name, column in self.numbers.items() if name not in columns}
         return DataSet(self.source, self.texts, kept, self.ignored)
 
@@ -127,7 +127,7 @@ class DataSet:
         )
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """The rows as `write` takes them; a number that is unknown is left out."""
+        """Return the rows as `write` takes them; a number that is unknown is left out."""
         names = [name for name in (*self.texts, *self.numbers) if name != "direction_up"]
         columns = [
             (self.texts[name] if name in self.texts else self.numbers[name]).tolist()
@@ -145,7 +145,7 @@ class DataSet:
 
 
 def context_columns(name: str) -> tuple[str, ...]:
-    """The context columns that are called so, alone or after a network: `recent_s` is of both.
+    """Return the context columns that are called so, alone or after a network: `recent_s` is of both.
 
     None where nothing is.
     """
@@ -154,7 +154,7 @@ def context_columns(name: str) -> tuple[str, ...]:
 
 
 def read(path: Path) -> DataSet:
-    """Reads a data set, CSV or Parquet by the file's own beginning.
+    """Read a data set, CSV or Parquet by the file's own beginning.
 
     Raises:
         DataSetError: it cannot be read, or a value makes no sense; names file, row and column.
@@ -171,7 +171,7 @@ def read(path: Path) -> DataSet:
 
 
 def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
-    """Makes a data set of columns of anything: texts, numbers, None. Errors as `read`."""
+    """Make a data set of columns of anything: texts, numbers, None. Errors as `read`."""
     for name in ("place", "size_bytes", "direction"):
         if name not in raw:
             raise DataSetError(f"{source}: column {name} is missing; it has {_some(raw)}")
@@ -245,13 +245,13 @@ def measured_together(data: DataSet) -> NDArray[np.bool_]:
 
 
 def _some(names: Iterable[str]) -> str:
-    """The first few names, as people see from them what went wrong (another separator, no header)."""
+    """Return the first few names, which show what went wrong (another separator, no header)."""
     first = [repr(name) for name in names]
     return ", ".join(first[:_SHOWN]) + (" ..." if len(first) > _SHOWN else "") or "none"
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes rows as CSV if the file is called so, else as Parquet.
+    """Write rows as CSV if the file is called so, else as Parquet.
 
     Known columns come first and in DESIGN's order, others follow; what a row lacks stays empty.
 

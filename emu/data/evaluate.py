@@ -57,7 +57,7 @@ def by_age(data: DataSet) -> dict[str, Rows]:
 
 
 def singles(data: DataSet) -> DataSet:
-    """The same rows with the networks alone as strategies: nothing hides a wrong belief of one."""
+    """Return the same rows with the networks alone as strategies: nothing hides a wrong belief of one."""
     return data.without({name for name in data.numbers if name.startswith("t_mptcp_")})
 
 
@@ -67,7 +67,7 @@ def _numbers(data: DataSet, column: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What a policy's choices came to; one entry per row.
+    """Outcomes of a policy's choices, one entry per row.
 
     `cost` is in the objective's unit (for Max(S) the time), `best_cost` and `best_time_s` are those
     of the oracle's choices, `extra_bytes` what was carried beyond the transfer's own.
@@ -83,7 +83,7 @@ class Outcomes:
 
 
 def judged(outcomes: Outcomes, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The figures of one policy under one objective (DESIGN, "Bench files").
+    """Return the figures of one policy under one objective (DESIGN, "Bench files").
 
     Within 10 %, regret and match are about the objective's own cost, which for Max(S) is the time;
     `mean_s_over_oracle` is the sum of times over the sum of the oracle's.
@@ -124,7 +124,7 @@ def evaluate(
     without: Collection[str] = (),
     progress: Progress = _quietly,
 ) -> dict[str, Any]:
-    """Judges a model, or, without one, the way of training it.
+    """Judge a model, or, without one, the way of training it.
 
     Args:
         data: the rows; those without the time of some strategy are left out.
@@ -245,7 +245,7 @@ def prediction(
 def errors(
     data: DataSet, predicted: Sequence[Mapping[str, Distribution]]
 ) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
-    """Of each row, per strategy that all predict: |predicted median / time - 1|, and whether covered.
+    """Return |predicted median / time - 1| of each row and strategy, and whether the interval covers it.
 
     A censored time is covered where the interval reaches beyond the limit, and a prediction beyond
     it is no error.
@@ -373,7 +373,7 @@ def _outages(
     policies: Mapping[str, PolicyOutcome],
     groups: NDArray[Any],
 ) -> dict[str, Any]:
-    """Rows at which some strategy took twice its predicted time and a second more than that.
+    """Return rows at which some strategy took twice its predicted time and a second more than that.
 
     `lost_share` is, of these rows and by policy, the share that took over a second longer than the
     oracle's; `lost_share_all` the same of all rows. `hazard_auc` tells how well such collapses were
@@ -405,7 +405,7 @@ def _outages(
 def steady_rows(
     data: DataSet, rows: Sequence[Mapping[str, float]], models: Sequence[CompletionModel]
 ) -> NDArray[np.bool_]:
-    """Where each network alone took what its recent rate and round trip promised, give or take two."""
+    """Return the rows in which each network alone was as fast as its rate and round trip promised."""
     steady = np.ones(len(data), dtype=np.bool_)
     naive = [model.naive(row) for row, model in zip(rows, models, strict=True)]
     for name in ("wifi", "cellular"):

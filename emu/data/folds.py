@@ -38,7 +38,7 @@ def models_by_group(
     *,
     most_folds: int = _MOST_FOLDS,
 ) -> list[CompletionModel]:
-    """For each row a model trained on the other groups, dealt into at most so many folds.
+    """Return for each row a model trained on the other groups, dealt into at most so many folds.
 
     Raises:
         DataSetError: too few groups, or too little to learn from.
@@ -60,7 +60,7 @@ def models_at_random(
     settings: Settings,
     progress: Progress = lambda share, what: None,
 ) -> list[CompletionModel]:
-    """For each row a model trained on a random share of the others, the same places among them.
+    """Return for each row a model trained on a random share of the others, the same places among them.
 
     Delphi's split is 0.1: a tenth to learn from (section 6.1). 0.9 is the usual one. Each row is
     judged once, by one of ten models.
@@ -119,7 +119,7 @@ class _Here:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What was chosen at each row, and how many transfers of its place had been decided on before."""
+    """Choices at each row, and how many transfers of its place had been decided on before."""
 
     names: list[str]
     before: NDArray[np.intp]
@@ -132,7 +132,7 @@ def walk(
     models: Sequence[CompletionModel],
     objective: Objective,
 ) -> Walk:
-    """Plays every place from its first start to its last.
+    """Play every place from its first start to its last.
 
     `models` has for each row the one that may judge it; a place begins with that of its first row.
     """

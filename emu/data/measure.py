@@ -55,7 +55,7 @@ RADIO = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a plan. `None` as a base RTT means the place's own."""
+    """A row of a plan. `None` as a base RTT means the place's own."""
 
     place: str
     start_s: float
@@ -91,7 +91,7 @@ class MeasuringLaptop(Started):
         self._stack.close()
 
     def measure(self, row: Row) -> dict[str, Any] | None:
-        """All strategies of one row from the same instant; a row of a transfer data set.
+        """Measure all strategies of one row from the same instant; return a row of a transfer data set.
 
         The pings are those of the first strategy's replay. EmulationError: the testbed failed.
         """
@@ -155,7 +155,7 @@ class MeasuringLaptop(Started):
 
 
 def history(place: Place, start_s: float, direction: Direction) -> dict[str, float]:
-    """What the place's past says at `start_s`: rates in the transfer's direction, and indicators.
+    """Return the place's past at `start_s`: rates in the transfer's direction, and indicators.
 
     `available` is that of the second before, from the trace itself. Nothing before the trace's
     beginning is made up: shorter windows are used there, and none at its very first instant.
@@ -182,7 +182,7 @@ def _sleep_until(at_s: float) -> None:
 
 
 def resolve_hardware_address(laptop: Laptop, address: str) -> None:
-    """Makes the new phone's hardware address known, which now and then takes a second try."""
+    """Make the new phone's hardware address known, which now and then takes a second try."""
     with laptop.client.entered():
         datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with datagram:

@@ -19,7 +19,7 @@ _DIGITS = 5
 def observed(
     predictions: Iterable[Mapping[str, Any]], place: str, group: str
 ) -> Iterator[dict[str, Any]]:
-    """A row for each prediction (of `emu.lab.runs.calibrated.rows_of`) that tells something."""
+    """Return a row for each prediction (of `emu.lab.runs.calibrated.rows_of`) that tells something."""
     for each in predictions:
         columns, longer = dict(each["columns"] or {}), each["lengthened"]
         if not columns or not longer or longer > MOST_LENGTHENED:

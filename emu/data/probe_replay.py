@@ -42,9 +42,9 @@ _RSRP_CORRELATION, _RSRP_KEPT, _RSRP_DBM, _RSRP_SIGMA_DB = 0.43, 0.93, -98.0, 8.
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One place, probed all the while: per network one record of `COLUMNS` a second.
+    """A place that was probed second by second: per network one record of `COLUMNS` a second.
 
-    `synthetic` names the networks whose passive indicators were drawn, since nobody measured them.
+    `synthetic` names the networks whose passive indicators were drawn, since they were not measured.
     """
 
     place: str
@@ -56,7 +56,7 @@ class Walk:
 
 @dataclass(slots=True)
 class Asked:
-    """What a rule did at a place, and what was known because of it.
+    """Probes that a rule sent at a place, and what was known because of them.
 
     `known[second]` are columns of a data set at its beginning; probes, bytes and joules (tails
     included) are of both networks; `errors` is Delphi's equation 2, by second and network that was
@@ -71,7 +71,7 @@ class Asked:
 
 
 def load(file: Path, seed: int = 1) -> dict[str, Walk]:
-    """Reads a file of probed places; passive indicators that are missing are drawn from `seed`.
+    """Read a file of probed places; passive indicators that are missing are drawn from `seed`.
 
     Raises:
         DataSetError: it cannot be read, or lacks a column.
@@ -114,7 +114,7 @@ def _walk(place: str, group: str, networks: dict[str, list[dict[str, Any]]], see
 
 
 def _rssi(rates_bps: Sequence[float], draw: random.Random) -> list[float]:
-    """The signal at which a moving client has this rate, with a place's bias and noise."""
+    """Return the signal at which a moving client has this rate, with a place's bias and noise."""
     bias_db = draw.gauss(0.0, 5.0)
     found = []
     for rate_bps in rates_bps:
@@ -124,7 +124,7 @@ def _rssi(rates_bps: Sequence[float], draw: random.Random) -> list[float]:
 
 
 def _rsrp(rates_bps: Sequence[float], draw: random.Random) -> list[float]:
-    """A slowly moving signal that goes with the rate as weakly as on real drives."""
+    """Return a slowly moving signal that goes with the rate as weakly as on real drives."""
     ranks = np.argsort(np.argsort(rates_bps)) / max(len(rates_bps) - 1, 1)
     level, found = draw.gauss(0.0, 1.0), []
     for rank in ranks:
@@ -142,7 +142,7 @@ def replay(
     transfers_per_s: float = 0.5,
     pings_every_s: int = 2,
 ) -> Asked:
-    """Lets a rule probe its way through a place, with a person at the host.
+    """Let a rule probe its way through a place, with a person at the host.
 
     At the beginning of each second the rule sees the passive indicators of the second before, and
     what its own probes have told. A probe sent then tells that second's answers, which are known at
@@ -205,7 +205,7 @@ def replay(
 
 
 def _learn(known: dict[str, float], record: Mapping[str, float], names: Sequence[str]) -> None:
-    """What was asked and not answered is not known any more."""
+    """Forget indicators that were asked for and not answered."""
     for name in names:
         known.pop(name, None)
         if name in record:
@@ -218,12 +218,12 @@ def _indicators(record: Mapping[str, float]) -> dict[str, Indicator]:
 
 
 def passive_of(indicators: Mapping[str, Indicator]) -> dict[str, Indicator]:
-    """Those of the indicators that the radio tells by itself."""
+    """Return those of the indicators that the radio tells by itself."""
     return {name: indicators[name] for name in passive(indicators)}
 
 
 def _merged(records: Sequence[Mapping[str, float]], second: int) -> Mapping[str, float]:
-    """What a probe in this second meets; trains and lookups were recorded in every other one."""
+    """Return a probe's answer in this second; trains and lookups were recorded in every other one."""
     now, before = records[second], records[max(second - 1, 0)]
     return {**{k: v for k, v in before.items() if k.startswith(("udp_", "dns_"))}, **now}
 

@@ -67,7 +67,7 @@ def plan(places: Mapping[str, Place], most_s: int) -> list[Walk]:
 
 class SeriesBench(ProbeLaptop):
     def measure(self, walk: Walk) -> dict[str, Any] | None:
-        """The rows of a place under `rows`.
+        """Return the rows of a place under `rows`.
 
         None where it was cancelled. EmulationError: the testbed failed.
         """
@@ -189,7 +189,7 @@ class SeriesBench(ProbeLaptop):
 
 
 def _truth(access: AccessTrace, second: int) -> dict[str, float]:
-    """What the trace carried in a second, and what the radio told of it."""
+    """Return what the trace carried in a second, and the radio's indicators."""
     known = {
         "true_down_bps": round(access.down.rate_bps(second, second + 1), 0),
         "true_up_bps": round(access.up.rate_bps(second, second + 1), 0),
@@ -216,7 +216,7 @@ def collect(
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a series as Parquet, numbers as 32-bit floats; DataSetError where that fails."""
+    """Write a series as Parquet, numbers as 32-bit floats; DataSetError where that fails."""
     table = {
         name: pa.array(
             [row.get(name) for row in rows], pa.string() if name in TEXTS else pa.float32()

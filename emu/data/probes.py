@@ -63,7 +63,7 @@ class ProbeServerService(Started):
 
 
 def networks() -> dict[NetworkKind, Network]:
-    """The laptop's networks as the monitor would see them; to be called inside its namespace."""
+    """Return the laptop's networks as the monitor would see them; to be called inside its namespace."""
     return {
         kind: Network(
             name=str(kind),
@@ -82,7 +82,7 @@ def new_prober(ping_timeout_s: float) -> Prober:
 
 
 async def lookup_s(network: Network, timeout_s: float) -> float | None:
-    """The time of the lookup of a name that nobody has asked for before; None without an answer."""
+    """Return the time of the lookup of a new name; None without an answer."""
     outcome = await dns_probe.run(network, f"{secrets.token_hex(6)}.example", timeout_s=timeout_s)
     took_s = outcome.indicators.get("dns_s")
     return None if took_s is None else round(took_s, 6)
@@ -91,14 +91,14 @@ async def lookup_s(network: Network, timeout_s: float) -> float | None:
 async def train_over(
     server: ProbeServer, network: Network, direction: Direction, timeout_s: float
 ) -> ProbeOutcome:
-    """One train over a network; an end of the emulation itself is an error, not a loss."""
+    """Send one train over a network; an end of the emulation itself is an error, not a loss."""
     return await udp_train.run(
         server, interface=network.interface, direction=direction, timeout_s=timeout_s
     )
 
 
 def columns(outcome: ProbeOutcome) -> dict[str, float]:
-    """A train's indicators, rounded, and whether it had a result at all (`udp_answered`)."""
+    """Return a train's indicators, rounded, and whether it had a result at all (`udp_answered`)."""
     found: dict[str, float] = {"udp_answered": float(not outcome.problem)}
     for name, value in outcome.indicators.items():
         found[name] = round(value, {"udp_loss": 4}.get(name, 6 if name in SECONDS else 0))
@@ -114,7 +114,7 @@ async def sleep_until(at_s: float) -> None:
 
 
 async def watch_host(zero_s: float, lateness: dict[int, float]) -> None:
-    """Notes until it is cancelled how late the host is: what it is late with is not the network's.
+    """Note until it is cancelled how late the host is: what it is late with is not the network's.
 
     `lateness`: second from the monotonic `zero_s` -> by how much a short sleep ended too late in
     it, at most (s).
@@ -131,7 +131,7 @@ Found = TypeVar("Found")
 
 
 class ProbeLaptop(Started):
-    """As a `with` block.
+    """A laptop that probes its networks, as a `with` block.
 
     `cancelled` is asked between replays, and `best_of` then returns what there is.
     """
@@ -157,7 +157,7 @@ class ProbeLaptop(Started):
     def best_of(
         self, tries: int, most_late: float, once: Callable[[], Mapping[str, Any] | None]
     ) -> dict[str, Any] | None:
-        """The result of `once` that was least `late`: the first one that is no later than `most_late`.
+        """Return the result of `once` that was least `late`: the first no later than `most_late`.
 
         None where it was cancelled before there was one.
         """
@@ -180,7 +180,7 @@ class ProbeLaptop(Started):
         probes: Callable[[float], Coroutine[Any, Any, Found]],
         rtts_s: Mapping[str, float | None] | None = None,
     ) -> Found:
-        """Replays a place from a second of it on while `probes`, told the instant of that, run.
+        """Replay a place from a second of it on while `probes`, told the instant of that, run.
 
         EmulationError: an emulated link ended meanwhile.
         """
@@ -222,13 +222,13 @@ class Start:
 
 
 def key_of(place: str, start_s: float) -> str:
-    """What the rows of one start have in common."""
+    """Return the key that the rows of one start share."""
     return f"{place}/{start_s:.3f}"
 
 
 class ProbeBench(ProbeLaptop):
     def measure(self, start: Start) -> dict[str, Any] | None:
-        """What the probes before a start found: `down` and `up`, each with columns by name.
+        """Return what the probes before a start found: `down` and `up`, each with columns by name.
 
         `late` is by how many seconds the host was late meanwhile, at most. None where it was cancelled.
         EmulationError: the testbed failed.
@@ -263,7 +263,7 @@ class ProbeBench(ProbeLaptop):
         start_s: float,
         found: Mapping[str, dict[str, float]],
     ) -> None:
-        # Before the place begins there is its end, for replays wrap: that is nobody's past.
+        # Before the place begins there is its end, for replays wrap: that is no past.
         if start_s + DNS_AT_S >= 0:
             await sleep_until(at_s + DNS_AT_S)
             took_s = await lookup_s(network, UP_AT_S - DNS_AT_S)
@@ -295,7 +295,7 @@ def collect(
     seed: int = 1,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> dict[str, dict[str, Any]]:
-    """Probes all starts; returns what `ProbeBench.measure` found, by `Start.key`."""
+    """Probe all starts and return what `ProbeBench.measure` found, by `Start.key`."""
     entries = side_by_side.run(
         starts, functools.partial(ProbeBench, directory), partial, jobs=jobs, seed=seed, done=done
     )
@@ -305,7 +305,7 @@ def collect(
 def added(
     rows: Iterable[Mapping[str, Any]], probes: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The rows, each with its start's probes in its own direction; those it had are replaced."""
+    """Return the rows, each with its start's probes in its own direction; those it had are replaced."""
     return [
         {
             **{name: value for name, value in row.items() if "_udp_" not in name},

@@ -36,7 +36,7 @@ class Measures(Protocol[T_contra]):
     """An emulation that measures one task after the other."""
 
     def measure(self, task: T_contra) -> dict[str, Any] | None:
-        """What was measured, ready for JSON; None: it was cancelled."""
+        """Measure a task; return values ready for JSON, or None if it was cancelled."""
 
 
 MakeBench = Callable[[Callable[[], bool]], AbstractContextManager[Measures[T]]]
@@ -53,7 +53,7 @@ def run(
     seed: int = 1,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> list[dict[str, Any]]:
-    """Measures all tasks that `partial` does not hold yet; returns all of them in their order.
+    """Measure all tasks that `partial` does not hold yet and return all of them in their order.
 
     `partial` is the file of what is done, appended to as it comes; `seed` decides the order, so that an
     interrupted collection is a fair sample of the whole. Each of the `jobs` processes has a bench.
@@ -163,7 +163,5 @@ def _work(
     except Exception as error:
         results.put(("", f"{type(error).__name__}: {error}"))
     finally:
-        if (
-            stop.is_set()
-        ):  # nobody reads any more, and what is larger than a pipe would wait for ever
+        if stop.is_set():  # no reader is left, and more than a pipe holds would wait for ever
             results.cancel_join_thread()

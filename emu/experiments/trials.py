@@ -1,4 +1,4 @@
-"""One policy's cost beside another's, and what was lived beside what was simulated of it."""
+"""Return one policy's cost over another's, trial by trial: the same requests and instants."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def at_least_one(trials: int) -> None:
 def agreement(
     key: str, pairs: Sequence[Sequence[tuple[float, float]]], digits: int = 4
 ) -> dict[str, Any]:
-    """What was lived beside what was simulated of it, trial by trial.
+    """Compare live trials with their simulation, trial by trial.
 
     `pairs`: of each trial, (lived, simulated) of each task.
 
@@ -42,7 +42,7 @@ def agreement(
 
 
 def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | list[float] | bool]:
-    """One policy's cost over another's, trial by trial: the same requests at the same instants.
+    """Return one policy's cost over another's, trial by trial: the same requests and instants.
 
     Returns:
         `ratio` of the sums, `difference` with its interval, and whether ours is `worse` beyond it.
@@ -60,7 +60,7 @@ def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | 
 def beside_simple(
     costs: Mapping[str, Sequence[float]], simple: Collection[str], deciding: Collection[str]
 ) -> dict[str, Any]:
-    """Each policy that decides, beside all that do not and beside the best of these.
+    """Compare each policy that decides with all that do not, and with the best of these.
 
     Args:
         costs: of every policy, trial by trial.

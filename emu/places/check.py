@@ -15,7 +15,7 @@ _LONGEST_S = 86_400.0
 def check(
     directory: Path, progress: Callable[[float, str], None] = lambda share, what: None
 ) -> tuple[dict[str, PlaceStats], list[str]]:
-    """Reads a whole collection.
+    """Read a whole collection.
 
     The figures of every place that can be replayed, and all problems, each once.
 
@@ -51,7 +51,7 @@ def _unreadable(place: Place) -> list[str]:
 
 
 def _misspelt(place: Place) -> list[str]:
-    """Columns that nobody reads, called almost like one that is read; any others are one's own."""
+    """Unread columns whose names are almost those of known ones; any others are the user's own."""
     problems = []
     for net in place.networks.values():
         try:
@@ -68,7 +68,7 @@ def _misspelt(place: Place) -> list[str]:
 
 
 def _useless(place: Place) -> list[str]:
-    """Traces that can be read, but not be what anybody measured."""
+    """Traces that can be read, but cannot have been measured."""
     problems = []
     for net in place.networks.values():
         try:
@@ -91,7 +91,7 @@ def _useless(place: Place) -> list[str]:
 
 
 def _disagreements(place: Place, directory: Path) -> list[str]:
-    """What the files say against each other; they can all be read."""
+    """Return contradictions between the files, which can all be read."""
     problems = []
     if place.common_s != place.measured_common_s:
         problems.append(

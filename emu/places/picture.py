@@ -36,7 +36,7 @@ _PANELS = (
 
 
 def draw(place: Place, path: Path) -> None:
-    """Draws a place into an image file, whose ending decides on the format.
+    """Draw a place into an image file, whose ending decides on the format.
 
     Raises:
         PlaceError, TraceError: the place's files cannot be read.

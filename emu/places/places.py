@@ -38,7 +38,7 @@ _RTT_BOUNDS_S = (0.0001, 10.0)
 
 @dataclass(frozen=True)
 class AccessTrace:
-    """One network of a place: its delivery opportunities per direction, and its indicators.
+    """A network of a place: its delivery opportunities per direction, and its indicators.
 
     `up_path` is `down_path` where one direction was measured for both; `given_rtt_s` is what places.csv
     states; an unknown base RTT is drawn from the name of the `place`.
@@ -82,11 +82,11 @@ class AccessTrace:
 
     @property
     def rtt_source(self) -> str:
-        """Where `rtt_s` comes from: `given` in places.csv, `measured` in the series, or `drawn`."""
+        """The source of `rtt_s`: `given` in places.csv, `measured` in the series, or `drawn`."""
         return self._rtt[1]
 
     def second_before(self, t_s: float) -> int:
-        """The last second of the trace that is over at `t_s` of a replay, which wraps around.
+        """Return the last second of the trace that is over at `t_s` of a replay, which wraps around.
 
         Never the current second: what it delivers tells the future.
         """
@@ -95,7 +95,7 @@ class AccessTrace:
         return second if second >= 0 else math.ceil(period_s) - 1
 
     def indicators_at(self, t_s: float) -> dict[str, float]:
-        """What is known at `t_s` seconds into a replay, named as in `cedos.model.Context`.
+        """Return the indicators known `t_s` seconds into a replay, named as in `cedos.model.Context`.
 
         It is the row of the second that completed last (`second_before`); unknown ones are absent.
         """
@@ -107,7 +107,7 @@ class AccessTrace:
 
 @dataclass(frozen=True)
 class Place:
-    """One Wi-Fi and one cellular trace that are replayed together.
+    """A place: one Wi-Fi and one cellular trace that are replayed together.
 
     Trials of one path share a `group`, by which training and testing are split; `simultaneous`:
     both networks were measured at the same time; `given_common_s`: what places.csv says that
@@ -127,7 +127,7 @@ class Place:
 
     @property
     def origin(self) -> str:
-        """Where its traces come from, in words."""
+        """The source of its traces, in words."""
         if self.synthetic:
             return "synthetic"
         return "measured on real networks" if self.origin_said else "not said whether measured"
@@ -148,7 +148,7 @@ class Place:
         return min(net.down.period_ms for net in self.networks.values()) // 1000
 
     def indicators_at(self, t_s: float) -> dict[str, dict[str, float]]:
-        """Both networks' `AccessTrace.indicators_at`, by the names of `networks`."""
+        """Return both networks' `AccessTrace.indicators_at`, by the names of `networks`."""
         return {name: net.indicators_at(t_s) for name, net in self.networks.items()}
 
 
@@ -175,7 +175,7 @@ class Places(dict[str, Place]):
 
 
 def default_directory(given: Path | None = None) -> Path:
-    """The collection to use: the given one, else the real traces beside this repository, else ours.
+    """Return the collection to use: the given one, else the real traces beside the repository, else ours.
 
     Raises:
         PlaceError: nothing was given and neither of the two others is there.
@@ -189,7 +189,7 @@ def default_directory(given: Path | None = None) -> Path:
 
 
 def drawn_rtt_s(place: str, kind: NetworkKind) -> float:
-    """A base RTT in seconds for a place that measured none: always the same for the same name."""
+    """Return a base RTT in seconds for a place that measured none: always the same for the same name."""
     median, sigma, low, high = _RTT_DRAWS_S[kind]
     seed = int.from_bytes(hashlib.sha256(f"{kind}:{place}".encode()).digest()[:8])
     draw = median * math.exp(random.Random(seed).gauss(0.0, sigma))
@@ -197,7 +197,7 @@ def drawn_rtt_s(place: str, kind: NetworkKind) -> float:
 
 
 def load(directory: Path) -> Places:
-    """Reads a collection's places.csv; traces and series are read when first used.
+    """Read a collection's places.csv; traces and series are read when first used.
 
     Places that cannot be used are left out, and named in `broken`. PlaceError where none can be: the
     first thing wrong: file, row and what would be right.
@@ -210,7 +210,7 @@ def load(directory: Path) -> Places:
 
 
 def scan(directory: Path) -> tuple[Places, list[str]]:
-    """The places of a collection that can be used, and everything wrong with the others."""
+    """Return the places of a collection that can be used, and everything wrong with the others."""
     path = directory / "places.csv"
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -267,7 +267,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
 def _place(
     row: Mapping[str, str], directory: Path, listing: Mapping[NetworkKind, frozenset[str]]
 ) -> Place:
-    """The place of a row; PlaceError with a line for each thing that is wrong."""
+    """Return the place of a row; PlaceError with a line for each thing that is wrong."""
     wrong: list[str] = []
 
     def read(part: Callable[[], T], otherwise: T) -> T:
@@ -313,7 +313,7 @@ def _place(
 
 
 def _group(name: str) -> str:
-    """`sbu7-3` is the third trial of the path `sbu7`; without a number after "-" it is its own."""
+    """Return the group: `sbu7-3` is the third trial of `sbu7`; without a number it is its own group."""
     path, dash, trial = name.rpartition("-")
     return path if dash and path and trial.isdigit() else name
 

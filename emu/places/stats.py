@@ -19,7 +19,7 @@ SIMILAR_FACTOR = 1.25
 
 @dataclass(frozen=True, slots=True)
 class NetworkStats:
-    """One network's downlink over the common seconds; rates in bits per second.
+    """Statistics of a network's downlink over the common seconds; rates in bits per second.
 
     `outages` are (first second, number of seconds) of each run of seconds without service.
     """
@@ -51,7 +51,7 @@ class PlaceStats:
 
 
 def rates_bps(trace: Trace, seconds: int) -> npt.NDArray[np.float64]:
-    """The rates of a trace's first seconds: shape (seconds,), bits per second.
+    """Return the rates of a trace's first seconds: shape (seconds,), bits per second.
 
     An opportunity counts for the second that it ends, (n, n + 1]: a file's last line lies at its
     period and belongs to its last second. The collections' own figures were made in this way.
@@ -69,7 +69,7 @@ def runs(out: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
 
 
 def network_stats(rates: npt.NDArray[np.float64]) -> NetworkStats:
-    """The figures of one network from its rates per second; the array must not be empty."""
+    """Return the figures of one network from its rates per second; the array must not be empty."""
     out = rates < OUTAGE_BPS
     return NetworkStats(
         mean_bps=float(rates.mean()),
@@ -81,7 +81,7 @@ def network_stats(rates: npt.NDArray[np.float64]) -> NetworkStats:
 
 
 def place_stats(place: Place) -> PlaceStats:
-    """The figures of a place. TraceError: a trace cannot be read."""
+    """Return the figures of a place. TraceError: a trace cannot be read."""
     # A trace may last less than a second; its only bin then stands for the whole.
     seconds = max(1, place.common_s)
     wifi, cellular = (rates_bps(net.down, seconds) for net in place.networks.values())
@@ -109,7 +109,7 @@ _STEP_S = 0.1
 
 
 def next_outage_s(trace: Trace, start_s: float, within_s: float) -> float | None:
-    """Seconds from the start until a second begins in which next to nothing is carried; None: none.
+    """Return the seconds until a second begins in which hardly anything is carried; None: none.
 
     At least a second is looked at, at most `within_s`.
     """

@@ -99,7 +99,7 @@ class Drawn:
 
 
 def draw(kind: str, seed: int, duration_s: int) -> Drawn:
-    """Draws the seconds of a place; no file is touched. Arguments and errors: see `generate`."""
+    """Draw the seconds of a place; no file is touched. Arguments and errors: see `generate`."""
     if kind not in KINDS:
         raise PlaceError(f"no kind {kind!r} of synthetic place; there are: {', '.join(KINDS)}")
     if not MIN_SECONDS <= duration_s <= MAX_SECONDS:
@@ -120,7 +120,7 @@ def draw(kind: str, seed: int, duration_s: int) -> Drawn:
 
 
 def generate(kind: str, seed: int, duration_s: int, out_dir: Path, name: str | None = None) -> str:
-    """Makes one place, which kind and seed decide, in the collection `out_dir`; returns its name.
+    """Make one place, which kind and seed decide, in the collection `out_dir` and return its name.
 
     `duration_s` is whole seconds, 10 to 3600; without a `name` it is KIND-sSEED.
 
@@ -202,7 +202,7 @@ def _write(drawn: Drawn, out_dir: Path, name: str) -> None:
 
 
 def opportunities(rate_mbps: Sequence[float]) -> Trace:
-    """The trace that delivers these rates, one per second, spread evenly within each second.
+    """Return the trace that delivers these rates, one per second, spread evenly within each second.
 
     What is less than a packet is owed to the next burst, so that the mean is kept at any rate.
     """

@@ -36,7 +36,7 @@ _LOSS_DBM, _LOSS_SCALE_DB = -85.0, 2.2
 
 @dataclass(frozen=True, slots=True)
 class WifiPlace:
-    """What stays the same at one place.
+    """Properties of one place that stay the same.
 
     Attributes:
         share_offset: logarithm of how much more than the median share of the PHY rate is delivered.
@@ -61,7 +61,7 @@ class WifiPlace:
 
 @dataclass(frozen=True, slots=True)
 class Wifi:
-    """One value per second; RSSI and PHY rate are None where no access point is joined."""
+    """A Wi-Fi network's values per second; RSSI and PHY rate are None where no access point is joined."""
 
     rate_mbps: list[float]
     rssi_dbm: list[float | None]
@@ -70,7 +70,7 @@ class Wifi:
 
 
 def walking(rng: random.Random) -> WifiPlace:
-    """A place that one walks through: the radio decides, and changes slowly."""
+    """Return a place that one walks through: the radio decides, and changes slowly."""
     return WifiPlace(
         share_offset=rng.gauss(0.0, 0.3),
         noise_log=rng.uniform(0.25, 0.45),
@@ -84,7 +84,7 @@ def walking(rng: random.Random) -> WifiPlace:
 
 
 def passing(rng: random.Random) -> WifiPlace:
-    """A place that one drives or rides through: the radio decides, and changes fast."""
+    """Return a place that one drives or rides through: the radio decides, and changes fast."""
     return WifiPlace(
         share_offset=rng.gauss(0.0, 0.3),
         noise_log=rng.uniform(0.45, 0.65),
@@ -98,7 +98,7 @@ def passing(rng: random.Random) -> WifiPlace:
 
 
 def staying(rng: random.Random, level_dbm: float) -> WifiPlace:
-    """A place that one stays at: the access line and the others decide.
+    """Return a place that one stays at: the access line and the others decide.
 
     Across places the share of the PHY rate that arrives is 0.07, 0.33 and 0.7 at the 10th, 50th and
     90th percentile. Half of the places owe it to a line, which is steady, the others to contention,
@@ -122,7 +122,7 @@ def staying(rng: random.Random, level_dbm: float) -> WifiPlace:
 
 
 def wifi(rng: random.Random, place: WifiPlace, level_dbm: list[float]) -> Wifi:
-    """Draws the seconds of one place, whose access point is heard at `level_dbm` in the mean."""
+    """Draw the seconds of one place, whose access point is heard at `level_dbm` in the mean."""
     count = len(level_dbm)
     shadow = autoregressive(rng, count, _SHADOW_TAU_S)
     hidden = autoregressive(rng, count, _HIDDEN_TAU_S)
@@ -177,7 +177,7 @@ _RANGE_MBPS = (1.0, 45.0)
 
 @dataclass(frozen=True, slots=True)
 class CellularKind:
-    """What a way to move does to a cellular network.
+    """The effect of a way to move on a cellular network.
 
     Attributes:
         spread_log: lowest and highest standard deviation of the rate's logarithm.
@@ -204,7 +204,7 @@ RIDING = CellularKind((0.75, 1.00), 0.68, 4.5, (10.0, 2.4, 7.0, 2.8), 0.006, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Cellular:
-    """One value per second; indicators under their columns, whole numbers as phones report them."""
+    """A cellular network's values per second; indicators as whole numbers, as phones report them."""
 
     down_mbps: list[float]
     up_mbps: list[float]
@@ -214,7 +214,7 @@ class Cellular:
 def cellular(
     rng: random.Random, kind: CellularKind, other: Sequence[float], coupling: float
 ) -> Cellular:
-    """Draws the seconds of one place.
+    """Draw the seconds of one place.
 
     `other` is the standardized signal of the Wi-Fi network, `coupling` the radio factor's
     correlation with it: leaving a building changes both networks, in the same direction or in

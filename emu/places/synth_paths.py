@@ -15,7 +15,7 @@ Mixture = Sequence[tuple[float, float]]
 
 
 def autoregressive(rng: random.Random, count: int, tau_s: float) -> list[float]:
-    """A stationary first-order process: mean 0, variance 1, autocorrelation exp(-k / tau_s)."""
+    """Return a stationary first-order process: mean 0, variance 1, autocorrelation exp(-k / tau_s)."""
     keep = math.exp(-1.0 / tau_s)
     fresh = math.sqrt(1.0 - keep * keep)
     value = rng.gauss(0.0, 1.0)
@@ -27,7 +27,7 @@ def autoregressive(rng: random.Random, count: int, tau_s: float) -> list[float]:
 
 
 def mixture(rng: random.Random, count: int, parts: Mixture) -> list[float]:
-    """A sum of independent first-order processes: mean 0, variance 1.
+    """Return a sum of independent first-order processes: mean 0, variance 1.
 
     Its autocorrelation after k seconds is the sum of share * exp(-k / tau_s).
     """
@@ -39,7 +39,7 @@ def mixture(rng: random.Random, count: int, parts: Mixture) -> list[float]:
 
 
 def blend(weight: float, first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """The sum weight * first + sqrt(1 - weight^2) * second, which keeps a variance of 1."""
+    """Return the sum weight * first + sqrt(1 - weight^2) * second, which keeps a variance of 1."""
     rest = math.sqrt(1.0 - weight * weight)
     return [weight * one + rest * other for one, other in zip(first, second, strict=True)]
 
@@ -59,7 +59,7 @@ def interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
 
 
 def geometric(rng: random.Random, mean: float) -> int:
-    """A whole number from 1 on, geometrically distributed around `mean` (at least 1)."""
+    """Return a whole number from 1 on, geometrically distributed around `mean` (at least 1)."""
     if mean <= 1.0:
         return 1
     return 1 + int(math.log(1.0 - rng.random()) / math.log(1.0 - 1.0 / mean))
@@ -103,13 +103,13 @@ def _radio(rng: random.Random) -> _Radio:
 
 
 def static(rng: random.Random, seconds: int) -> Movement:
-    """Somebody who stays where the access point is heard at -72 to -48 dBm."""
+    """A person who stays where the access point is heard at -72 to -48 dBm."""
     level_dbm = rng.uniform(-72.0, -48.0)
     return Movement([level_dbm] * seconds, [0.0] * seconds)
 
 
 def walk_away(rng: random.Random, seconds: int) -> Movement:
-    """Somebody who gets up, leaves by a door, and walks away from the access point for good.
+    """A person who gets up, leaves by a door, and walks away from the access point for good.
 
     The edge of its reach is met at 70 to 98 % of the time.
     """
@@ -133,7 +133,7 @@ def walk_away(rng: random.Random, seconds: int) -> Movement:
 
 
 def drive_past(rng: random.Random, seconds: int) -> Movement:
-    """A car that passes access points: contacts and gaps as long as published.
+    """Return a car that passes access points: contacts and gaps as long as published.
 
     Gaps are cut at a third of the time, or most short drives would meet no access point at all.
     """
@@ -163,7 +163,7 @@ def drive_past(rng: random.Random, seconds: int) -> Movement:
 
 
 def station(rng: random.Random, seconds: int) -> Movement:
-    """A train that stops for 25-50 s at stations with Wi-Fi, and rides for 45-100 s in between."""
+    """Return a train that stops for 25-50 s at stations with Wi-Fi, and rides for 45-100 s in between."""
     radio = _radio(rng)
     carriage_db = rng.uniform(2.0, 6.0)
     stops = []  # arrival, departure, distance from the platform's access point

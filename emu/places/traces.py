@@ -45,7 +45,7 @@ class Trace:
         times_ms: Sequence[int] | npt.NDArray[np.integer],
         period_ms: int | None = None,
     ) -> None:
-        """Makes a trace from opportunities.
+        """Make a trace from opportunities.
 
         Args:
             times_ms: opportunities in milliseconds, never decreasing, from 0 to the period.
@@ -80,7 +80,7 @@ class Trace:
 
     @classmethod
     def read(cls, path: Path) -> "Trace":
-        """Reads a trace file, plain or gzip'd (`.gz`); TraceError names file and line."""
+        """Read a trace file, plain or gzip'd (`.gz`); TraceError names file and line."""
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
@@ -94,7 +94,7 @@ class Trace:
 
     @classmethod
     def parse(cls, data: bytes, name: str = "trace") -> "Trace":
-        """Parses the text of a trace file; `name` is what an error calls it.
+        """Parse the text of a trace file; `name` is what an error calls it.
 
         Raises:
             TraceError: empty, not an integer, negative, decreasing, or of zero length.
@@ -118,7 +118,7 @@ class Trace:
 
     @classmethod
     def constant(cls, rate_bps: float, duration_s: float = 1.0) -> "Trace":
-        """A trace of (nearly) constant rate: opportunities as even as milliseconds allow."""
+        """Return a trace of (nearly) constant rate: opportunities as even as milliseconds allow."""
         period_ms = round(duration_s * 1000)
         count = round(rate_bps * duration_s / OPPORTUNITY_BITS)
         if period_ms <= 0 or count <= 0:
@@ -149,7 +149,7 @@ class Trace:
         return len(self) * OPPORTUNITY_BITS / self.period_s
 
     def rotated(self, start_s: float, length_s: float | None = None) -> "Trace":
-        """The same trace, replayed from `start_s` on (which may lie beyond the period).
+        """Return the same trace, replayed from `start_s` on (which may lie beyond the period).
 
         The number of opportunities stays: the last line marks the period and stays the last line,
         all others move.
@@ -170,7 +170,7 @@ class Trace:
         return Trace(times, self.period_ms)
 
     def rate_bps(self, from_s: float, to_s: float) -> float:
-        """The mean rate in [from_s, to_s), across the end of the period too.
+        """Return the mean rate in [from_s, to_s), across the end of the period too.
 
         ValueError: the interval is empty.
         """
@@ -180,7 +180,7 @@ class Trace:
         return count * OPPORTUNITY_BITS / (to_s - from_s)
 
     def bins(self, width_s: float) -> npt.NDArray[np.float64]:
-        """Rates over one period in bits per second, in bins of `width_s`, the last perhaps shorter.
+        """Rate over one period in bits per second, in bins of `width_s`, the last perhaps shorter.
 
         Shape (n,).
         """
@@ -193,7 +193,7 @@ class Trace:
         return rates
 
     def write(self, path: Path) -> None:
-        """Writes a file that Mahimahi replays; gzip'd where the name ends in `.gz`."""
+        """Write a file that Mahimahi replays; gzip'd where the name ends in `.gz`."""
         data = ("\n".join(map(str, self.times_ms.tolist())) + "\n").encode()
         # No time stamp inside: the same trace is the same file.
         path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)

@@ -73,7 +73,7 @@ class Coverage:
         return not any(begin_s <= within_s < end_s for begin_s, end_s in self.bare)
 
     def contact_at(self, at_s: float) -> Contact | None:
-        """The contact that the host believes to be in; None where it knows that there is none."""
+        """Return the contact that the host believes to be in; None where it knows that there is none."""
         if self._never:
             return None
         if not self.contacts:
@@ -93,7 +93,7 @@ class Coverage:
         return None
 
     def next_change_s(self, at_s: float) -> float:
-        """The next instant after `at_s` at which the host's belief changes; infinite: never."""
+        """Return the next instant after `at_s` at which the host's belief changes; infinite: never."""
         contact = self.contact_at(at_s)
         if contact is not None:
             return contact.noticed_s

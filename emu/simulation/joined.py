@@ -13,7 +13,7 @@ from emu.testbed.access import Access
 
 
 def joined(places: Sequence[Place]) -> dict[str, Access]:
-    """Both networks of all places, each place from its beginning for `Place.common_s`.
+    """Return both networks of all places, each place from its beginning for `Place.common_s`.
 
     What was measured at the same time stays at the same time. One base RTT per network, since an
     emulated link has one: the median of the places'.

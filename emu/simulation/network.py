@@ -51,7 +51,7 @@ class Exchange:
         return min(self.completed_at_s, self.lost_at_s)
 
     def carried(self, at_s: float = math.inf) -> tuple[int, int]:
-        """Bytes on the wire, up and down, that had passed the link by `at_s`."""
+        """Return bytes on the wire, up and down, that had passed the link by `at_s`."""
         until_s = min(at_s, self.ended_at_s)
         up, down = (
             sum(size for passed_s, size in way if passed_s <= until_s)
@@ -60,7 +60,7 @@ class Exchange:
         return up, down
 
     def received_bytes(self, at_s: float = math.inf) -> int:
-        """Bytes of the response, headers not counted, that were there by `at_s`."""
+        """Return bytes of the response, headers not counted, that were there by `at_s`."""
         until_s = min(at_s, self.ended_at_s)
         return sum(size - HEADER_BYTES for passed_s, size in self.down if passed_s <= until_s)
 
@@ -100,7 +100,7 @@ class ReplayedNetwork:
         return self.coverage.covered_at(at_s)
 
     def attached_since_s(self, at_s: float) -> float | None:
-        """When the contact of this instant began; None: the host knows that there is none."""
+        """Return when the contact of this instant began; None: the host knows that there is none."""
         contact = self.coverage.contact_at(at_s)
         return None if contact is None else contact.begin_s
 
@@ -108,7 +108,7 @@ class ReplayedNetwork:
         return self.coverage.next_change_s(at_s)
 
     def contacts(self) -> tuple[Contact, ...]:
-        """The contacts of one period, as the host sees them; none where it never changes."""
+        """Return the contacts of one period, as the host sees them; none where it never changes."""
         return tuple(self.coverage.contacts)
 
     def exchange(
@@ -120,7 +120,7 @@ class ReplayedNetwork:
         server_s: float = 0.0,
         handshake: bool = False,
     ) -> Exchange:
-        """Sends a request and receives its response.
+        """Send a request and receive its response.
 
         Args:
             start_s: when, in seconds of the replay.
@@ -175,7 +175,7 @@ class ReplayedNetwork:
     def _stream(
         self, way: "_Opportunities", ready_s: float, size: int, limit_s: float
     ) -> list[tuple[float, int]]:
-        """When each packet has passed the link, with its bytes on the wire; at least one packet.
+        """Return when each packet has passed the link, with its bytes on the wire; at least one packet.
 
         `ready_s` is when the first window is at the link; a packet past `limit_s` is the last one.
         """
@@ -207,7 +207,7 @@ class _Opportunities:
         return (periods * self._period_ms + self._times_ms[within]) / 1000
 
     def index_after(self, at_s: float, used: int) -> int:
-        """The first opportunity at `at_s` or later that comes after the one numbered `used`."""
+        """Return the first opportunity at `at_s` or later that comes after the one numbered `used`."""
         if used >= 0 and self.at_s(used + 1) >= at_s:
             return used + 1
         periods, within_ms = divmod(at_s * 1000 - 1e-6, self._period_ms)

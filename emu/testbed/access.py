@@ -22,7 +22,7 @@ QUEUE_MAX_PACKETS = 400
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One access network as the laptop meets it: what it delivers, how late, and what it loses.
+    """An access network as the laptop meets it: what it delivers, how late, and what it loses.
 
     Attributes:
         kind: `wifi` (the client's `wlan0`) or `cellular` (`lte0`).
@@ -64,7 +64,7 @@ class Access:
         return self._queue(1, self.down)
 
     def rotated(self, start_s: float, length_s: float | None = None) -> "Access":
-        """The same network, replayed from `start_s` on (see `Trace.rotated`)."""
+        """Return the same network, replayed from `start_s` on (see `Trace.rotated`)."""
         down = self.down.rotated(start_s, length_s)
         up = down if self.up is self.down else self.up.rotated(start_s, length_s)
         # The queues are the network's, not those of the part that is replayed.
@@ -94,32 +94,32 @@ class Link(Protocol):
         """The monotonic instant at which the replay of the traces began, once started."""
 
     def prepare(self) -> None:
-        """Does all but the replay's beginning. EmulationError if it died."""
+        """Do all but the replay's beginning. EmulationError if it died."""
 
     def start(self) -> None:
-        """Lets the replay begin, without waiting for it."""
+        """Let the replay begin, without waiting for it."""
 
     def finish(self) -> None:
-        """Returns when the link stands. EmulationError if it died."""
+        """Return when the link stands. EmulationError if it died."""
 
     def alive(self) -> bool:
-        """Whether the link still carries packets."""
+        """Return whether the link still carries packets."""
 
     def check(self) -> None:
         """EmulationError with the engine's own words if the link has ended by itself."""
 
     def stop(self) -> None:
-        """Ends it at once, without waiting for it; again does nothing."""
+        """End it at once, without waiting for it; again does nothing."""
 
     def wait(self) -> None:
-        """Waits until its processes' leader has ended after `stop`."""
+        """Wait until its processes' leader has ended after `stop`."""
 
 
 class Engine(Protocol):
     """Emulates access networks; Mahimahi is the one we use."""
 
     def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
-        """Begins to start a link whose outer end is in `isp`.
+        """Begin to start a link whose outer end is in `isp`.
 
         It is led through `prepare`, `start`, `finish`.
 

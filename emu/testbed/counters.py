@@ -21,7 +21,7 @@ _TAKEN = Path("/proc/thread-self/net/sockstat")
 
 
 class TcpMemory(Watcher):
-    """Watches while the block runs: `most_pages` were taken; up to `free_pages` nobody is held back."""
+    """Watches while the block runs: `most_pages` were taken; up to `free_pages` no socket is held back."""
 
     def __init__(self, client: Namespace) -> None:
         super().__init__(client, "watching the host's TCP memory")
@@ -37,7 +37,7 @@ class TcpMemory(Watcher):
 
 
 def taken_pages(sockstat: str) -> int:
-    """The pages that TCP has taken, of all namespaces (it is counted once for the host)."""
+    """Return the pages that TCP has taken, of all namespaces (it is counted once for the host)."""
     for line in sockstat.splitlines():
         protocol, *fields = line.split()
         if protocol == "TCP:" and "mem" in fields:
@@ -77,7 +77,7 @@ hosts share one at times, even at once."""
 def by_connection(
     carried_bytes: Mapping[FlowKey, int], tokens: Mapping[FlowKey, int]
 ) -> dict[Connection, CarriedBytes]:
-    """What each connection carried, by every subflow that it had. `tokens`: MPTCP's, by subflow."""
+    """Return what each connection carried, by all of its subflows. `tokens`: MPTCP's, by subflow."""
     totals: dict[object, dict[NetworkKind, int]] = {}
     for key, moved in carried_bytes.items():
         kinds = totals.setdefault(tokens.get(key, key), {})

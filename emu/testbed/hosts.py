@@ -14,7 +14,7 @@ from emu.testbed.services import Service, Started, accepts
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a wire; with an address (`10.0.0.1/24`) it is up, without one it is left down."""
+    """An end of a wire; with an address (`10.0.0.1/24`) it is up, without one it stays down."""
 
     host: Namespace
     interface: str
@@ -32,7 +32,7 @@ def netlink_in(path: Path) -> Iterator[IPRoute]:
 
 
 def connect(one: End, other: End, *, offloads: bool = False) -> None:
-    """Makes a wire; without offloads its packets are as on a wire (1500 bytes)."""
+    """Make a wire; without offloads its packets are as on a wire (1500 bytes)."""
     with netlink_in(one.host.path) as netlink, other.host.path.open("rb") as there:
         peer = {"ifname": other.interface, "net_ns_fd": there.fileno()}
         netlink.link("add", ifname=one.interface, kind="veth", peer=peer)
@@ -95,7 +95,7 @@ class Hosts(Started):
         self._stack.close()
 
     def certificate(self) -> str:
-        """Makes a self-signed one; nginx's directives that use it."""
+        """Make a self-signed certificate and return nginx's directives that use it."""
         at = self.directory
         command = (
             "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 30"
@@ -105,7 +105,7 @@ class Hosts(Started):
         return f"ssl_certificate {at}/tls.crt; ssl_certificate_key {at}/tls.key;"
 
     def serve(self, servers: str, port: int = 80) -> None:
-        """Starts nginx with these `server` blocks.
+        """Start nginx with these `server` blocks.
 
         Returns when it answers on `port`, else EmulationError.
         """
@@ -123,7 +123,7 @@ class Hosts(Started):
 
 @contextmanager
 def cabled(addresses: Sequence[str] = ()) -> Iterator[Hosts]:
-    """A client whose `wlan0` leads to a server, which has these `addresses` beside `SERVER`."""
+    """Connect a client's `wlan0` to a server, which has these `addresses` beside `SERVER`."""
     with Hosts() as hosts:
         connect(
             End(hosts.client, INTERFACE, f"{CLIENT}/24"), End(hosts.server, "eth0", f"{SERVER}/24")

@@ -56,7 +56,7 @@ NAT_SYSCTLS = {
 
 
 def write_sysctls(values: dict[str, str]) -> None:
-    """Writes sysctls in the namespace that the calling thread is in; one that is absent is skipped."""
+    """Write sysctls in the namespace that the calling thread is in; one that is absent is skipped."""
     for key, value in values.items():
         file = Path("/proc/sys") / key.replace(".", "/")
         with suppress(FileNotFoundError):
@@ -64,20 +64,20 @@ def write_sysctls(values: dict[str, str]) -> None:
 
 
 def forget_black_holes(namespace: Namespace) -> None:
-    """Lets MPTCP go on after a lost SYN, where the kernel would pause it for an hour."""
+    """Let MPTCP go on after a lost SYN, where the kernel would pause it for an hour."""
     with namespace.entered():
         write_sysctls(_NO_BLACK_HOLES)
 
 
 def use_cubic(namespaces: Iterable[Namespace]) -> None:
-    """Makes cubic the congestion control of namespaces.
+    """Make cubic the congestion control of namespaces.
 
     A namespace refuses what the host does not allow unprivileged users, but keeps it once it has
     it; so the host's list is widened for an instant and put back, one testbed at a time.
     """
     with _LOCK.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Whoever was killed in that instant has left here what the list was before.
+        # A process that was killed in that instant has left the former list here.
         lock.seek(0)
         allowed = lock.read() or _ALLOWED.read_text()
         lock.truncate(0)
@@ -109,7 +109,7 @@ def without_offloads(*interfaces: str) -> None:
 
 
 def without_checksum_offload(interface: str) -> None:
-    """For an interface of this namespace whose packets a program reads: they have their checksums."""
+    """Have packets of an interface checksummed in software, for programs that read them."""
     _turn_off(interface, _CHECKSUMS)
 
 
@@ -122,7 +122,7 @@ def _turn_off(interface: str, *commands: int) -> None:
 
 
 def forget_connections() -> None:
-    """Empties the connection tracking (and so the NAT) of the namespace the calling thread is in.
+    """Empty the connection tracking (and so the NAT) of the namespace the calling thread is in.
 
     What still comes for a connection from before is then refused.
     """

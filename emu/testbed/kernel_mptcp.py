@@ -8,7 +8,7 @@ _MOST_SUBFLOWS = "4"
 
 
 def use_kernel_path_manager(laptop: Laptop) -> None:
-    """Gives the client an endpoint per network: every connection joins the other one by itself.
+    """Give the client an endpoint per network: every connection joins the other one by itself.
 
     The laptop needs its source-address rules, or a second subflow would leave by the first network.
     """

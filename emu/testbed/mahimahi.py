@@ -91,7 +91,7 @@ def _shells(access: Access, up: Path, down: Path) -> list[list[str]]:
 
 
 def nested(shells: list[list[str]]) -> list[str]:
-    """The command line of shells within shells: each prints its pid and waits for a line."""
+    """Return the command line of shells within shells: each prints its pid and waits for a line."""
     command = ["sh", "-c", _INNERMOST]
     for shell in reversed(shells[1:]):
         command = ["sh", "-c", _NEXT, "sh", *shell, *command]
@@ -179,7 +179,7 @@ class MahimahiLink:
             raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}") from error
 
     def _connect(self, shell: str, pid: int) -> None:
-        """Routes into a shell that has just started, and makes a router of its namespace."""
+        """Route into a shell that has just started, and make a router of its namespace."""
         # Mahimahi names a shell's device after the process that made it.
         device = f"{shell.removeprefix('mm-')}-{self._waiting}"
         with entered(self._outer):

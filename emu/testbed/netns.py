@@ -27,7 +27,7 @@ def _setns(fd: int) -> None:
 
 @contextmanager
 def entered(path: Path) -> Iterator[None]:
-    """Runs the block of the calling thread inside the namespace at `path`.
+    """Run the block of the calling thread inside the namespace at `path`.
 
     Sockets opened inside stay there for life. Never await inside the block: other tasks of the
     thread would run in the namespace as well.
@@ -54,7 +54,7 @@ class Namespace:
 
     @classmethod
     def create(cls, name: str) -> "Namespace":
-        """Makes the namespace with its loopback up; raises EmulationError where that is refused."""
+        """Make the namespace with its loopback up and raise EmulationError where that is refused."""
         namespace = cls(name)
         _ip("netns", "add", name)
         namespace.ip("link", "set", "lo", "up")
@@ -66,22 +66,22 @@ class Namespace:
         return cls(name)
 
     def remove(self) -> None:
-        """Removes the name; the kernel frees the namespace when its last process is gone."""
+        """Remove the name; the kernel frees the namespace when its last process is gone."""
         if self.path.exists():
             _ip("netns", "del", self.name)
 
     def ip(self, *arguments: str) -> str:
-        """Runs `ip` inside; returns what it printed."""
+        """Run `ip` inside and return what it printed."""
         return _ip("-n", self.name, *arguments)
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line that runs `arguments` inside (nsenter: unlike `ip netns exec`, /sys stays)."""
+        """Return the command line that runs `arguments` inside (by nsenter, which keeps /sys)."""
         return ["nsenter", f"--net={self.path}", "--", *arguments]
 
     def run(
         self, *arguments: str, check: bool = True, timeout_s: float = 30.0
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command inside to its end; with `check`, a failure is an EmulationError."""
+        """Run a command inside to its end; with `check`, a failure is an EmulationError."""
         return _run(self.command(*arguments), check=check, timeout_s=timeout_s)
 
     def popen(self, *arguments: str, **options: Any) -> "subprocess.Popen[Any]":
@@ -93,7 +93,7 @@ class Namespace:
             yield
 
     def sysctl(self, key: str, value: str | int | None = None) -> str:
-        """Reads, or with `value` writes, a network sysctl inside; returns what it holds then."""
+        """Read, or with `value` writes, a network sysctl inside and return what it holds then."""
         file = Path("/proc/sys") / key.replace(".", "/")
         with self.entered():
             try:

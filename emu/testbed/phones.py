@@ -27,7 +27,7 @@ from emu.testbed.wiring import SERVER
 class ExitOnSignals:
     """While a laptop stands, SIGTERM and SIGHUP end the program by an exception, as Ctrl-C does.
 
-    Only where nobody else handles them, and only in the main thread.
+    Only where no other handler is set, and only in the main thread.
     """
 
     _users = 0
@@ -46,7 +46,7 @@ class ExitOnSignals:
                 signal.signal(number, _exit)
 
     def end(self) -> None:
-        """Until now; the last one gives the signals back. Again does nothing."""
+        """Give the signals back if no other laptop stands; calling it again does nothing."""
         if not self._active:
             return
         self._active = False
@@ -76,7 +76,7 @@ __all__ = ["LTE", "SERVER", "WLAN", "Access", "Laptop"]
 
 @dataclass(slots=True)
 class _Network:
-    """What stands for one network; `phone` holds the phone's namespace open."""
+    """The namespaces of one network; `phone` holds the phone's namespace open."""
 
     isp: Namespace
     access: Access | None = None
@@ -136,14 +136,14 @@ class Laptop(Started):
 
     @property
     def instance(self) -> stale.Instance:
-        """Its registration; EmulationError outside the `with` block."""
+        """The registration; EmulationError outside the `with` block."""
         if self._instance is None:
             raise EmulationError("the emulated laptop is not there: use it in a `with` block")
         return self._instance
 
     @property
     def token(self) -> str:
-        """What the names of its namespaces have in common: `cedos-TOKEN-client` and so on."""
+        """The common part of its namespaces' names: `cedos-TOKEN-client` and so on."""
         return self.instance.token
 
     @property
@@ -164,7 +164,7 @@ class Laptop(Started):
         self.attach(*self._accesses)
 
     def close(self) -> None:
-        """Ends all links and processes inside, and removes what was made; again does nothing."""
+        """End all links and processes inside, and removes what was made; again does nothing."""
         if self._instance is None:
             self._guard.end()
             return
@@ -185,7 +185,7 @@ class Laptop(Started):
                 self._guard.end()
 
     def attach(self, *accesses: Access) -> None:
-        """Attaches networks, replacing what is attached of the same kinds; they start side by side.
+        """Attach networks, replacing what is attached of the same kinds; they start side by side.
 
         What is replaced is gone at once, with what was on its way; the client sees its carrier
         flap when the new one is there.
@@ -220,7 +220,7 @@ class Laptop(Started):
                 link.wait()
 
     def detach(self, *kinds: NetworkKind | str) -> None:
-        """Takes networks away: their interfaces lose the carrier. Those not attached are ignored."""
+        """Take networks away: their interfaces lose the carrier. Those not attached are ignored."""
         stopped = [self._stop(NetworkKind(kind)) for kind in kinds]
         for kind in kinds:
             self._rewire(NetworkKind(kind), None)
@@ -232,11 +232,11 @@ class Laptop(Started):
         return all(link.alive() for link in self.links.values())
 
     def prefer(self, interface: str | None) -> None:
-        """Makes `wlan0` or `lte0` the default route before all others; None: as at the start."""
+        """Make `wlan0` or `lte0` the default route before all others; None: as at the start."""
         wiring.prefer(self.client, interface)
 
     def received_bytes(self, interface: str) -> int:
-        """What the client's interface has received since it is there, headers and pings too."""
+        """Return the bytes that the client's interface has received since it exists, headers included."""
         (link,) = json.loads(self.client.ip("-s", "-j", "link", "show", interface))
         return int(link["stats64"]["rx"]["bytes"])
 
@@ -274,7 +274,7 @@ class Laptop(Started):
         wiring.connect_phone(kind, phone, self.client)
 
     def _rewire(self, kind: NetworkKind, phone: int | None) -> None:
-        """Moves the wire into a phone's namespace (an open file), or back to where it waits.
+        """Move the wire into a phone's namespace (an open file), or back to where it waits.
 
         The phone that it leaves may have ended: the open file has kept its namespace.
         """
@@ -293,7 +293,7 @@ class Laptop(Started):
             os.close(before)
 
     def _stop(self, kind: NetworkKind) -> Link | None:
-        """Ends a link without waiting; what still comes for its connections is then refused."""
+        """End a link without waiting; what still comes for its connections is then refused."""
         net = self._networks.get(kind)
         if net is None or net.link is None:
             return None
@@ -315,7 +315,7 @@ def replay(
     length_s: float | None = None,
     rtts_s: Mapping[str, float | None] | None = None,
 ) -> float:
-    """Attaches both networks of a place, replayed from `start_s` (which wraps), for what is attached.
+    """Attach both networks of a place, replayed from `start_s` (which wraps), for what is attached.
 
     Only `length_s` is replayed (see `Trace.rotated`); base RTTs are the place's own where `rtts_s` (by
     `wifi` and `cellular`) gives no other.
@@ -350,7 +350,7 @@ class Silence:
 
     @contextmanager
     def when_told(self) -> Iterator[Callable[[], None]]:
-        """What it gives lets it begin; it is over with the block."""
+        """Give a function that begins the silence; it ends with the block."""
         try:
             yield partial(self.set, True)
         finally:

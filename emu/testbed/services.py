@@ -38,15 +38,15 @@ class Started(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Returns when it serves; EmulationError where it does not."""
+        """Return when it serves; EmulationError where it does not."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends what was started, if only in part; again does nothing."""
+        """End what was started, if only in part; again does nothing."""
 
 
 def end_by_input(process: "subprocess.Popen[str]", within_s: float) -> None:
-    """Closes the input that it reads, which tells it to end, and ends it where it does not in time."""
+    """Close the input that it reads, which tells it to end, and end it where it does not in time."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -96,7 +96,7 @@ class Service:
         return found.strip()
 
     def wait_for(self, answers: Callable[[], bool], within_s: float = 10.0) -> None:
-        """Returns when it answers.
+        """Return when it answers.
 
         EmulationError, with the end of what it printed, if it ends or is too late.
         """
@@ -109,14 +109,14 @@ class Service:
 
     @property
     def _ended(self) -> bool:
-        """Whether the program has ended. Its number stays taken, and so its group's, until `close`."""
+        """Whether the program has ended. Its process group's number stays taken until `close`."""
         if self._process.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, options) is not None
 
     def close(self) -> None:
-        """Asks it to end, and ends what is left of its session; again does nothing.
+        """Ask it to end, and end what is left of its session; again does nothing.
 
         One that has ended by itself may have left others behind.
         """
@@ -134,7 +134,7 @@ class Service:
 
 
 def accepts(namespace: Namespace, address: str, port: int, greeting: bytes = b"") -> bool:
-    """Whether somebody in the namespace accepts connections there, and says so much at first."""
+    """Return whether a program in the namespace accepts connections there, with a greeting so long."""
     with namespace.entered():
         trying = socket.socket()
     with trying, suppress(OSError):
@@ -145,7 +145,7 @@ def accepts(namespace: Namespace, address: str, port: int, greeting: bytes = b""
 
 
 class Watcher(ABC):
-    """What fails in the thread is the block's EmulationError, unless the block has one of its own."""
+    """A thread inside a namespace that watches while a `with` block runs; its failure fails the block."""
 
     def __init__(self, namespace: Namespace, purpose: str) -> None:
         self._namespace = namespace
@@ -182,4 +182,4 @@ class Watcher(ABC):
 
     @abstractmethod
     def _watch(self) -> None:
-        """Sets `_ready` as soon as nothing is missed, and returns soon after `_stop` is set."""
+        """Set `_ready` as soon as nothing is missed, and return soon after `_stop` is set."""

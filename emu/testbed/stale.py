@@ -25,7 +25,7 @@ _END_TIMEOUT_S = 5.0
 
 
 def runtime_directory() -> Path:
-    """Where instances register: `/run/cedos-emu`, or `CEDOS_EMU_RUNTIME_DIR`.
+    """Return where instances register: `/run/cedos-emu`, or `CEDOS_EMU_RUNTIME_DIR`.
 
     Unprivileged users must be able to look into it: Mahimahi reads its traces there as one.
     """
@@ -33,7 +33,7 @@ def runtime_directory() -> Path:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When process `pid` started, in clock ticks since boot; with the pid it names a process for ever.
+    """Return when a process started, in clock ticks since boot, which with its pid names it for ever.
 
     None: there is no such process, or only its remains (a zombie).
     """
@@ -60,7 +60,7 @@ class Instance:
         return Namespace.create(self.namespace_name(role))
 
     def add_session(self, pid: int) -> None:
-        """Records a process that was started as the leader of a session of its own."""
+        """Record a process that was started as the leader of a session of its own."""
         self._sessions[pid] = started_ticks(pid) or 0
         self._write()
 
@@ -85,7 +85,7 @@ class Instance:
 
 @contextmanager
 def registered() -> Iterator[Instance]:
-    """A new instance, removed with the block; first goes what the dead have left."""
+    """Register an instance and remove it at the end; remnants of dead ones go first."""
     remove_stale()
     instance = Instance()
     try:
@@ -95,7 +95,7 @@ def registered() -> Iterator[Instance]:
 
 
 def remove_stale() -> list[str]:
-    """Removes every instance whose owner is dead; returns their tokens."""
+    """Remove every instance whose owner is dead and return their tokens."""
     removed = []
     directory = runtime_directory()
     for entry in sorted(directory.iterdir()) if directory.is_dir() else []:
@@ -105,7 +105,7 @@ def remove_stale() -> list[str]:
             token = str(facts["token"])
             sessions = {int(pid): int(began) for pid, began in facts["sessions"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            # Being made at this moment, being removed by somebody else, or not ours.
+            # Being made at this moment, being removed by another process, or not ours.
             continue
         if token != entry.name or started_ticks(owner) == ticks:
             continue
@@ -128,7 +128,7 @@ def _remove(directory: Path, token: str, sessions: dict[int, int]) -> None:
 
 
 def _end(processes: Iterable[tuple[int, int]]) -> None:
-    """Ends processes, given as (pid, started_ticks): politely, then not; never another one's pid."""
+    """End processes, given as (pid, started_ticks): politely, then not; never another one's pid."""
     handles = []
     for pid, ticks in processes:
         with suppress(ProcessLookupError):
@@ -159,7 +159,7 @@ def _ended(handle: int) -> bool:
 
 
 def _of_sessions(sessions: dict[int, int]) -> set[tuple[int, int]]:
-    """Processes of sessions, given as leader's pid -> started_ticks.
+    """Return the processes of sessions, given as leader's pid -> started_ticks.
 
     A number stays taken while a session with it lives: if the leader is gone, members are ours; if
     it is there with another start time, ours have all ended and the number was given again.
@@ -178,7 +178,7 @@ def _of_sessions(sessions: dict[int, int]) -> set[tuple[int, int]]:
 
 
 def _inside(namespaces: Iterable[Path]) -> set[tuple[int, int]]:
-    """Processes in our own namespaces: whoever runs there was started for this testbed."""
+    """Return the processes in our own namespaces, all of which were started for this testbed."""
     wanted = set()
     for path in namespaces:
         with suppress(OSError):
@@ -198,7 +198,7 @@ def _processes() -> Iterable[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on (the name before it may hold anything)."""
+    """Return the fields of /proc/PID/stat from the state on (the name before it may hold anything)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

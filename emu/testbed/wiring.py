@@ -17,7 +17,7 @@ from emu.testbed.netns import Namespace
 SERVER = "198.51.100.1"
 # "Different hosts" for those who want them are the same one at other addresses.
 SERVER_ADDRESSES = tuple(f"198.51.100.{n}" for n in range(1, 10))
-# Whom a daemon pings that was told of nobody else: it is this server here.
+# The address that a daemon pings by default: this server has it.
 PING_TARGET = ProbesConfig().target
 _ALL_SERVER_ADDRESSES = (*SERVER_ADDRESSES, PING_TARGET)
 # Of the host between the providers and the server, where there is one, towards its clients.
@@ -51,7 +51,7 @@ def subnet(kind: NetworkKind) -> str:
 
 
 def set_up_hosts(client: Namespace, server: Namespace) -> None:
-    """What the laptop and the server have before any network."""
+    """Set up the laptop and the server before any network."""
     for host in (client, server):
         with host.entered():
             kernel.write_sysctls(kernel.HOST_SYSCTLS)
@@ -62,7 +62,7 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
 
 
 def set_up_core(core: Namespace, server: Namespace) -> None:
-    """A host that routes between the providers and the server; 198.51.103.1 is its own address."""
+    """Set up a host that routes between the providers and the server, with the address 198.51.103.1."""
     with core.entered():
         kernel.write_sysctls(kernel.HOST_SYSCTLS | kernel.ROUTER_SYSCTLS)
     kernel.use_cubic([core])
@@ -77,7 +77,7 @@ def set_up_core(core: Namespace, server: Namespace) -> None:
 
 
 def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> None:
-    """The provider: its line to the server (or to the core), and the only NAT on the way."""
+    """Set up the provider: its line to the server (or to the core), and the only NAT on the way."""
     backbone = _PLANS[kind].backbone
     with isp.entered():
         kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
@@ -97,7 +97,7 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
 def set_up_wire(
     kind: NetworkKind, client: Namespace, server: Namespace, source_rules: bool
 ) -> None:
-    """The client's interface, if it is not there; the wire's far end waits at the server's."""
+    """Make the client's interface if it is absent; the wire's far end waits at the server's."""
     plan = _PLANS[kind]
     with netlink_in(client.path) as netlink:
         if netlink.link_lookup(ifname=plan.interface):
@@ -113,14 +113,14 @@ def set_up_wire(
 
 
 def move_wire(kind: NetworkKind, source: int, target: int) -> None:
-    """Moves the wire's far end between namespaces, both given as open files; there it is down."""
+    """Move the wire's far end between namespaces, both given as open files; there it is down."""
     with netlink_in(Path(f"/proc/self/fd/{source}")) as netlink:
         (index,) = netlink.link_lookup(ifname=_wire(kind))
         netlink.link("set", index=index, net_ns_fd=target)
 
 
 def connect_phone(kind: NetworkKind, phone: int, client: Namespace) -> None:
-    """Makes the phone, whose namespace the wire has been moved into, the client's gateway."""
+    """Make the phone, whose namespace the wire has been moved into, the client's gateway."""
     plan = _PLANS[kind]
     with netlink_in(Path(f"/proc/self/fd/{phone}")) as netlink:
         (index,) = netlink.link_lookup(ifname=_wire(kind))
@@ -128,7 +128,7 @@ def connect_phone(kind: NetworkKind, phone: int, client: Namespace) -> None:
         netlink.link("set", index=index, state="up")
         (link,) = netlink.get_links(index)
         hardware = link.get_attr("IFLA_ADDRESS")
-    # What the client asked in vain while nobody was there it would ask again only after a second:
+    # What the client asked in vain while no phone was there, it would repeat only after a second:
     # it is told instead.
     with netlink_in(client.path) as netlink:
         (index,) = netlink.link_lookup(ifname=plan.interface)
@@ -138,7 +138,7 @@ def connect_phone(kind: NetworkKind, phone: int, client: Namespace) -> None:
 
 
 def prefer(client: Namespace, interface: str | None) -> None:
-    """Gives one interface (or none) a default route before all others."""
+    """Give one interface (or none) a default route before all others."""
     with netlink_in(client.path) as netlink:
         for plan in _PLANS.values():
             wanted = plan.interface == interface

@@ -1,7 +1,7 @@
 """A two-way call: both ends send a packet every 20 ms, by UDP, plain or through a SOCKS 5 proxy.
 
 `python -m emu.workloads.call END ...` is one end; both run on one machine, so that they share a clock.
-What was not there 400 ms after it was sent is lost: nobody talks with more delay (ITU-T G.114).
+What was not there 400 ms after it was sent is lost: no call works with more delay (ITU-T G.114).
 """
 
 import argparse
@@ -31,7 +31,7 @@ _SOCKS_HEAD: Final = 10  # of an IPv4 address
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One direction of a call; `gap_s`: the longest time without a timely packet."""
+    """A direction of a call; `gap_s`: the longest time without a timely packet."""
 
     sent: int
     lost: int
@@ -40,7 +40,7 @@ class Heard:
 
 
 def heard(sender: Path, receiver: Path) -> Heard:
-    """What of the one end's packets the other one has heard, from the files that both left."""
+    """Return what of one end's packets the other has heard, from the files that both left."""
     sent = {int(number): at_s for number, at_s in _read(sender)["sent"].items()}
     came = {int(number): at_s for number, at_s in _read(receiver)["came"].items()}
     delays = {number: came[number] - at_s for number, at_s in sent.items() if number in came}
@@ -58,7 +58,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class CallEnd:
-    """Speaks for so long, from when it is told whom to (`to`), or has heard somebody."""
+    """Speaks for so long, from when it is told whom to (`to`), or has heard the other end."""
 
     def __init__(self, own: socket.socket, to: tuple[str, int] | None, head: bytes) -> None:
         self._socket, self._to, self._head = own, to, head

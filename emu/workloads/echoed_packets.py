@@ -47,7 +47,7 @@ class EchoedSocket:
         self._socket.sendto(self._head + data, self._to)
 
     def came(self) -> bool:
-        """Whether one has come, in time."""
+        """Return whether one has come, in time."""
         with suppress(TimeoutError):
             return len(self._socket.recv(_LARGEST)) > 0
         return False
@@ -59,7 +59,7 @@ class EchoedSocket:
 
 
 def first_s(host: str, count: int, socks: int) -> list[float]:
-    """Of new sockets, one after the other; those without an answer count as the wait for one."""
+    """Return the first answer's seconds of new sockets in turn; an absent answer counts as the wait."""
     took = []
     for _ in range(count):
         one = EchoedSocket(host, socks)
@@ -73,7 +73,7 @@ def first_s(host: str, count: int, socks: int) -> list[float]:
 
 
 def rate(host: str, seconds: float, socks: int) -> dict[str, float]:
-    """As many as come back while some are always under way."""
+    """Return the rate at which packets come back while some are always under way."""
     one = EchoedSocket(host, socks)
     data = bytes(PACKET_BYTES)
     one.send(data)

@@ -38,7 +38,7 @@ class TransferClass:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransfer:
-    """One transfer of the load; `at_s` counts from the start of the measured part of the run."""
+    """A transfer of the load; `at_s` counts from the start of the measured part of the run."""
 
     number: int
     name: str
@@ -52,7 +52,7 @@ class PlannedTransfer:
 def schedule(
     classes: Sequence[TransferClass], *, duration_s: float, seed: int
 ) -> list[PlannedTransfer]:
-    """All transfers that start within `duration_s`, in order of time.
+    """Return all transfers that start within `duration_s`, in order of time.
 
     Each class draws from a seed of its own: adding one does not move the others.
     """
@@ -105,7 +105,7 @@ _LEAST_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """How a planned transfer went. `started_at_s` is monotonic; censored ones hold the limit."""
+    """The result of a planned transfer. `started_at_s` is monotonic; censored ones hold the limit."""
 
     planned: PlannedTransfer
     started_at_s: float
@@ -129,7 +129,7 @@ def run(
     prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
     again: bool = False,
 ) -> list[Completed]:
-    """Starts every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
+    """Start every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
 
     Transfers are ended and censored after `limit_s`; `upload_file` gives a file of the wanted size,
     `prefix` a command to put before the client's; `done` is called as each ends, from its own thread.

@@ -17,7 +17,7 @@ _BLOCK = bytes(65536)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How one transfer went: seconds to completion, or `censored` at the time limit or on failure.
+    """The time of one transfer: seconds to completion, or `censored` at the limit or on failure.
 
     `problem` names what ended a censored transfer: `limit`, or the error of the socket.
     """
@@ -39,7 +39,7 @@ def measure(
     source: str | None,
     limit_s: float,
 ) -> Timing:
-    """Carries `size_bytes` over one connection from `source` (which selects the network).
+    """Carry `size_bytes` over one connection from `source` (which selects the network).
 
     A transfer that fails or does not finish is censored at `limit_s`: a reset or a refused connection
     is no completion, however early it comes.

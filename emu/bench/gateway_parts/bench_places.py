@@ -7,6 +7,6 @@ from emu.places.places import Places, default_directory, load
 
 
 def bench_places() -> Places:
-    """Those of `CEDOS_BENCH_PLACES`, else the real ones beside this repository, else ours. PlaceError."""
+    """Return the collection that `CEDOS_BENCH_PLACES` names, else the default one. PlaceError."""
     named = os.environ.get("CEDOS_BENCH_PLACES")
     return load(Path(named) if named else default_directory())

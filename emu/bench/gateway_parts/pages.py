@@ -51,7 +51,7 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
 
 
 def of_places(progress: Callable[[str], None], names: Sequence[str]) -> dict[str, float]:
-    """The same of some of the places."""
+    """Return the same of some of the places."""
     took: dict[tuple[str, str], list[float]] = {}
     wanted = browsing.plan(_SCENARIO, _SCENARIO.seed)
     for place in names:

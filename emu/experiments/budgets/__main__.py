@@ -1,4 +1,4 @@
-"""Simulated months as a picture: one month's spending and prices, and how all of them ended."""
+"""Simulate months."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _LOW, _HIGH = 1e-4, 1e4
 
 
 def draw(found: Mapping[str, Sequence[Outcome]], path: Path) -> None:
-    """Writes the picture.
+    """Write the picture.
 
     Args:
         found: outcomes by controller, of the same months.
@@ -81,7 +81,7 @@ def draw(found: Mapping[str, Sequence[Outcome]], path: Path) -> None:
 
 @click.group()
 def main() -> None:
-    """Simulated months."""
+    """Simulate months of people with budgets."""
 
 
 @main.command()
@@ -111,7 +111,7 @@ def odd(people: int, seed: int, as_json: bool) -> None:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
 def usual(months: int, seed: int, out: Path) -> None:
-    """Simulates months under both controllers; writes `summary.json` and `months.png` to a folder."""
+    """Simulate months under both controllers; writes `summary.json` and `months.png` to a folder."""
     found = simulate(seed, months, lambda text: click.echo(text, err=True))
     out.mkdir(parents=True, exist_ok=True)
     summary = {"seed": seed, "figures": figures(found), "host": environment.describe(seed)}

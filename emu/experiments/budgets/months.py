@@ -54,12 +54,12 @@ class Outcome:
 
     @property
     def wanted(self) -> bool:
-        """Whether what was declined would have used up what is left over."""
+        """Report whether the declined transfers would have used up what is left over."""
         return self.declined >= self.supply - self.spent
 
     @property
     def wasted(self) -> bool:
-        """Whether much was left over though what was declined in the last quarter would have used it."""
+        """Report whether much was left that declined transfers of the last quarter would have used."""
         left = self.supply - self.spent
         return left > WASTED * self.supply and self.declined_late >= left
 
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def lives(seed: int, count: int) -> Iterator[tuple[list[Month], random.Random]]:
-    """The months of `count` people, each a life of `_LIVES` months; and dice for what depends on them."""
+    """Return the months of `count` people, each a life of `_LIVES` months, and their dice."""
     for person in range(count):
         dice = random.Random(f"{seed}/{person}")
         habits = draw(dice)
@@ -162,7 +162,7 @@ def _supply(world: World, spent: float) -> float:
 def simulate(
     seed: int, months: int, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, dict[str, list[Outcome]]]:
-    """At least so many months of each plan under each controller, on the same months.
+    """Simulate at least so many months of each plan under each controller, on the same months.
 
     Returns:
         plan -> controller -> outcomes, period by period.
@@ -195,14 +195,14 @@ SPENT = 0.95
 
 
 def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, float]:
-    """The figures of ours (`pacer`) and of Odyssey's, on the same months, plan by plan.
+    """Return the figures of ours (`pacer`) and of Odyssey's, on the same months, plan by plan.
 
     Returns:
         `months`; and with the prefixes "" (a month's data), `energy_` (a day's joules) and `money_` (data
         in units): `periods`, `bought_over_odyssey_ratio` (seconds saved, less what units are worth);
         and for each controller, Odyssey's with `odyssey_` before: `met_share` (periods in which the
         budget was not exceeded), `unavoidable_share` (of all periods, those that use without a choice
-        exceeds by itself: nobody could meet them, and they count as not met), `most_spent_share`;
+        exceeds by itself: they cannot be met, and count as not met), `most_spent_share`;
         `spent_share` (mean share of the supply spent, of the periods in which what was declined would
         have used up what is left over), `spent_enough_share` (the share of these with at least 95 %),
         `least_spent_share`;

@@ -2,7 +2,7 @@
 
 Each is a first month, so nothing was learned of any habit. What is used without a choice is a given share
 of the supply and comes when the demand does, half of it in transfers that are seen and half by programs
-that nobody steers; it always fits.
+that is not steered; it always fits.
 """
 
 import random
@@ -37,7 +37,7 @@ _UNCHOSEN_S = 2 * 3600.0
 
 
 class OddMonth(NamedTuple):
-    """One kind.
+    """A kind of odd month.
 
     Attributes:
         shape: makes the month's choices out of habits; only those with a choice are taken of it.
@@ -96,7 +96,7 @@ ODD_MONTHS: Mapping[str, OddMonth] = {
 
 
 def odd_worlds(kind: OddMonth, seed: int, count: int) -> list[World]:
-    """So many people's month; the same people for all kinds."""
+    """Return a month of each of `count` people; the same people for all kinds."""
     return [_world(kind, random.Random(f"odd/{seed}/{person}")) for person in range(count)]
 
 
@@ -119,7 +119,7 @@ def _world(kind: OddMonth, dice: random.Random) -> World:
 
 
 def _unchosen(chosen: Sequence[Choice], amount: float, dice: random.Random) -> list[Choice]:
-    """What is used without a choice, when the choices come up."""
+    """Return the use without a choice at the time of each choice."""
     if not amount:
         return []
     found = []
@@ -135,7 +135,7 @@ def _unchosen(chosen: Sequence[Choice], amount: float, dice: random.Random) -> l
 
 
 def odd_figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Of one kind's months.
+    """Return the figures of one kind's months.
 
     Returns:
         `exceeded` (of months whose use without a choice fitted when the supply became known),

@@ -19,7 +19,7 @@ _SIZE_ERROR = 0.2
 
 
 class Choice(NamedTuple):
-    """One transfer.
+    """A transfer that a person may want.
 
     Attributes:
         free_s: seconds without the metered network, by Wi-Fi or by waiting; None: there is no choice.
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What shifts.
+    """Habits of a person, which shift from time to time.
 
     Attributes:
         activity: transfers of each kind, relative to the usual.
@@ -94,7 +94,7 @@ def draw(dice: random.Random) -> Habits:
 
 
 def shifted(habits: Habits, dice: random.Random) -> Habits:
-    """The person after something has changed."""
+    """Return the person after something has changed."""
     match dice.randrange(5):
         case 0:
             return replace(habits, activity=habits.activity * exp(dice.uniform(-0.8, 0.8)))
@@ -109,12 +109,12 @@ def shifted(habits: Habits, dice: random.Random) -> Habits:
 
 
 def days(habits: Habits, count: int, dice: random.Random) -> list[Choice]:
-    """All choices of so many days, in no order; nothing shifts, and no program acts by itself."""
+    """Return all choices of `count` days, in no order; nothing shifts, no program acts by itself."""
     return [choice for day in range(count) for choice in _day(day, habits, dice)]
 
 
 def month(habits: Habits, days: int, dice: random.Random) -> tuple[list[Choice], Habits]:
-    """All choices of a month in their order, and the habits at its end."""
+    """Return all choices of a month in their order, and the habits at its end."""
     shifts = sorted(dice.randrange(2, days) for _ in range(dice.choice((0, 1, 1, 2, 3))))
     found: list[Choice] = []
     for day in range(days):
@@ -186,7 +186,7 @@ _MONEY = 5.0
 
 
 class Month(NamedTuple):
-    """What a person did.
+    """The choices of a person's month.
 
     Attributes:
         share: of the supply, that is used without a choice; about.
@@ -209,7 +209,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One period: its choices, its budget, and what this could buy at most.
+    """A period: its choices, its budget, and what the budget could buy at most.
 
     Attributes:
         length_s: until the next one begins.
@@ -240,7 +240,7 @@ Plan = Callable[[Sequence[Month], random.Random], list[World]]
 
 
 def data(months: Sequence[Month], dice: random.Random) -> list[World]:
-    """A data plan for each month that fits the person somehow."""
+    """Return a data plan for each month that fits the person somehow."""
     worlds = []
     for month in months:
         choices = [counted_bytes(each) for each in month.choices]
@@ -252,7 +252,7 @@ def data(months: Sequence[Month], dice: random.Random) -> list[World]:
 
 
 def energy(months: Sequence[Month], dice: random.Random) -> list[World]:
-    """For each day what cannot be done without, and a share of the rest: batteries are full or not."""
+    """Return for each day a budget of what is unavoidable and a share of the rest."""
     worlds = []
     for month in months:
         days: list[list[Counted]] = [[] for _ in range(month.days - 1)]
@@ -270,7 +270,7 @@ def energy(months: Sequence[Month], dice: random.Random) -> list[World]:
 
 
 def money(months: Sequence[Month], dice: random.Random) -> list[World]:
-    """As much data as in `data`, at most, in units; waiting is worth more to some than to others."""
+    """Return worlds with at most the data of `data`, in units; waiting is worth more to some people."""
     worlds = []
     for world in data(months, dice):
         unit = world.budget.supply / _UNITS
@@ -286,7 +286,7 @@ PLANS: dict[str, Plan] = {"data": data, "energy": energy, "money": money}
 
 
 def paid_s(increment: Increment | None, spent: float, forced: float) -> float:
-    """What units cost beyond those that nobody has a choice about, in seconds of waiting."""
+    """Return the cost of units beyond the unavoidable ones, in seconds of waiting."""
     if increment is None:
         return 0.0
     more = _units(spent, increment) - _units(forced, increment)
@@ -314,7 +314,7 @@ def counted_bytes(choice: Choice) -> Counted:
 
 
 def _joules(choice: Choice) -> Counted:
-    """Each transfer by itself: minutes lie between two, and no tail is shared."""
+    """Return the joules of a transfer by itself: minutes lie between two, and no tail is shared."""
     cellular, wifi = radios()[_DEVICE]["lte"], radios()[_DEVICE]["wifi"]
 
     def options(ratio: float) -> tuple[Option, ...]:
@@ -342,7 +342,7 @@ def asked_by(choices: Sequence[Counted]) -> float:
 
 
 def _met_by_all(choices: Sequence[Counted], length_s: float) -> float:
-    """The least supply that anybody can meet who does not know the future.
+    """Return the least supply that a policy can meet without knowing the future.
 
     What is used without a choice takes at no instant more, from then on, than nine tenths of what an
     even spending would have left.

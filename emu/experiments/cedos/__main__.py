@@ -46,7 +46,7 @@ def many_days(count: int, seed: int, delay_s: float | None = None) -> dict[str, 
 
 
 def at_places(directory: Path, runs: int, delay_s: float | None = None) -> dict[str, Any]:
-    """By place, and all together; `delay_s`: the same for all transfers."""
+    """Return figures by place and all together; `delay_s`: the same for all transfers."""
     by: dict[str, Tally] = {}
     for name, place in collections.load(directory).items():
         worlds = world.worlds(place, runs)
@@ -65,7 +65,7 @@ def at_places(directory: Path, runs: int, delay_s: float | None = None) -> dict[
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[str, ...]) -> None:
-    """Simulates; writes `cedos_PART.json` to a folder. PARTS: all without."""
+    """Simulate; writes `cedos_PART.json` to a folder. PARTS: all without."""
     out.mkdir(parents=True, exist_ok=True)
     fewer = count // 5
     drawn_days = {"days": count} | dict.fromkeys(_OF_FEWER_DAYS, fewer)

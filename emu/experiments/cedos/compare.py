@@ -17,12 +17,12 @@ from emu.experiments.cedos.world import Wanted, World
 
 
 def most_wifi_bytes(world: World) -> float:
-    """Of all transfers together; where each can be met with both networks."""
+    """Return the most bytes of all transfers over Wi-Fi, if each can be met with both networks."""
     return sum(carried(world.wifi, world.flows))
 
 
 def feasible(world: World) -> list[Wanted]:
-    """The transfers that can all be in time, both networks together: the first ones by release come in.
+    """Return the transfers that both networks together can finish in time, added by their release.
 
     Each is taken where those taken before can still be met.
     """
@@ -42,7 +42,7 @@ def _all_carried(capacity: Sequence[float], flows: Sequence[Wanted]) -> bool:
 
 
 def carried(capacity: Sequence[float], flows: Sequence[Wanted]) -> list[float]:
-    """Bytes of each transfer that come in time, the earliest deadline first."""
+    """Return bytes of each transfer that come in time, the earliest deadline first."""
     got = [0.0] * len(flows)
     arriving = sorted(range(len(flows)), key=lambda n: flows[n].released_s, reverse=True)
     waiting: list[tuple[float, int]] = []
@@ -126,7 +126,7 @@ def schedulers() -> list[DeadlineScheduler]:
 
 @dataclass(slots=True)
 class Tally:
-    """One group's sums: a user's days, a place's runs. Only what can be met at all is counted.
+    """Sums of one group: a user's days, a place's runs. Only feasible transfers are counted.
 
     `wifi_bytes` and `met` are by scheduler; `late_s` are the misses of each.
     """
@@ -147,7 +147,7 @@ def tally(
     one_host: bool,
     progress: Callable[[], None] = lambda: None,
 ) -> Tally:
-    """One group; `one_host`: what was learned in one world is known in the next."""
+    """Simulate one group; `one_host`: knowledge of one world is kept for the next."""
     found = Tally()
     hosts = {each.name: Host() for each in of}
     begin_s = 0.0
@@ -176,7 +176,7 @@ def tally(
 
 
 def figures(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """Sums over all groups, the 95 % intervals by drawing groups.
+    """Sum over all groups, the 95 % intervals by drawing groups.
 
     `missed_by_most_s` is None where a transfer was never done.
     """

@@ -42,12 +42,12 @@ def world(case: str) -> World:
 
 
 def run(case: str, *, keep_parts: bool = False) -> dict[str, list[Carried]]:
-    """By scheduler."""
+    """Run a case under each scheduler."""
     return {each.name: simulate(world(case), each, keep_parts=keep_parts) for each in SCHEDULERS}
 
 
 def figures() -> dict[str, Mapping[str, object]]:
-    """By case and scheduler: deadlines met, share over Wi-Fi, when each was done."""
+    """Return by case and scheduler: deadlines met, share over Wi-Fi, when each was done."""
     found: dict[str, Mapping[str, object]] = {}
     for case in "abc":
         of = world(case)

@@ -33,7 +33,7 @@ WAYS: Final[dict[str, Callable[[], Sleep]]] = {
 
 
 def figures(count: int, seed: int, names: Iterable[str] = WAYS) -> dict[str, Any]:
-    """By way: idle power, what it had the host awake for, deadlines met, share over Wi-Fi."""
+    """Return by way: idle power, time awake and why, deadlines met, share over Wi-Fi."""
     return {name: _way(WAYS[name], count, seed) for name in names}
 
 

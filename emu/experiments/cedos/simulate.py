@@ -23,7 +23,7 @@ _PAUSE_S, _LONGEST_PAUSE_S = 120.0, 3600.0
 
 @dataclass(slots=True)
 class Sleep:
-    """It sleeps while nothing moves, until the product's alarm (`wake_in_s`).
+    """A host that sleeps while nothing moves, until the product's alarm (`wake_in_s`).
 
     Attributes:
         locked: awake while anything waits (Android's WakeLock).
@@ -48,7 +48,7 @@ class Sleep:
         states_in: Callable[[float], Sequence[NetworkState]],
         now_s: float,
     ) -> int:
-        """Seconds that it sleeps from now on; 0: it is awake."""
+        """Return seconds that it sleeps from now on; 0: it is awake."""
         if any(each.up for each in states_in(0.0)):
             self._up_s = now_s
         if moving or (waiting and self.locked):
@@ -73,7 +73,7 @@ _LONGEST_STEP_S = 20
 
 @dataclass(slots=True)
 class Carried:
-    """One transfer's end: when it was done (inf: never), and its bytes by network."""
+    """The end of a transfer: when it was done (inf: never), and its bytes by network."""
 
     done_s: float = inf
     wifi_bytes: float = 0.0
@@ -83,7 +83,7 @@ class Carried:
 
 
 class Host:
-    """What is known at an instant. Without a `memory` nothing is known of earlier days."""
+    """Knowledge at an instant. Without a `memory` nothing is known of earlier days."""
 
     def __init__(self) -> None:
         self.rates = {WIFI: SustainedRate(), CELLULAR: SustainedRate()}
@@ -125,7 +125,7 @@ def simulate(
     keep_parts: bool = False,
     sleep: Sleep | None = None,
 ) -> list[Carried]:
-    """Until the end of the world, which begins at `begin_s`. `host`: what is known before; it learns.
+    """Simulate to the end of the world, which begins at `begin_s`; `host` keeps what it learns.
 
     `sleep`: the host sleeps where nothing moves, and says when it is woken; else it is always awake.
     """
@@ -195,7 +195,7 @@ def _step(
     left: dict[int, float],
     arriving: Sequence[int],
 ) -> int:
-    """Seconds until something can change; one while anything is carried over the cellular network."""
+    """Return seconds until something can change; one while the cellular network carries data."""
     if plan.paid:
         return 1
     most = min(at_s + _LONGEST_STEP_S, len(world.wifi))
@@ -224,7 +224,7 @@ def _step_s(
     up: tuple[bool, bool],
     most_s: int,
 ) -> int:
-    """As long as the cellular network would not be wanted by its end, were nothing carried in it."""
+    """Return the longest step by whose end an idle cellular network would not be wanted."""
     while most_s > 1:
         later = scheduler.plan(table, host.states(now_s + most_s, *up), now_s + most_s, plan)
         if not later.paid:
@@ -245,7 +245,7 @@ def _carry(
     found: list[Carried],
     keep_parts: bool,
 ) -> None:
-    """Each network serves its flows in their order; what a busy one carried is what it can.
+    """Carry bytes: each network serves its flows in order, and a busy one shows its rate.
 
     When these are done within the step the next ones go on, as a change is decided on at once.
     """

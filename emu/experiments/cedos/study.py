@@ -26,7 +26,7 @@ ON_THE_SPOT_WIFI_SHARE: Final = 0.795
 
 
 class Group(NamedTuple):
-    """As published: by monthly cap, how many downloads may wait, for how long, their share over Wi-Fi."""
+    """Published figures by monthly cap: how many downloads may wait, how long, share over Wi-Fi."""
 
     name: str
     delayed_share: float
@@ -42,7 +42,7 @@ GROUPS: Final = (
 
 
 def figures(count: int, seed: int) -> dict[str, Any]:
-    """By group; so many days each."""
+    """Return figures by group, of `count` days each."""
     return {group.name: _group(group, count, seed) for group in GROUPS}
 
 

@@ -53,7 +53,7 @@ _MINUTE_S: Final = 30
 
 
 def draw(seed: int, *, downloads: float = 12.0, hours: int = 24) -> World:
-    """One day, its downloads' delays from a minute to six hours; the same seed draws the same one."""
+    """Draw one day whose downloads' delays are a minute to six hours; a seed draws the same day."""
     random = Random(seed)
     long_s = hours * 3600
     wifi = _wifi(random, long_s)
@@ -62,7 +62,7 @@ def draw(seed: int, *, downloads: float = 12.0, hours: int = 24) -> World:
 
 
 def delayed(world: World, delay_s: float) -> World:
-    """The same day with another delay for each download."""
+    """Return the same day with another delay for each download."""
     flows = [
         Wanted(each.released_s, each.size_bytes, each.released_s + delay_s) for each in world.flows
     ]
@@ -139,7 +139,7 @@ def rates(place: Place, network: str) -> list[float]:
 
 
 def worlds(place: Place, runs: int, seed: int = 1) -> Iterator[World]:
-    """Runs at one place: five transfers each, wanted within one to ten minutes."""
+    """Yield runs at one place: five transfers each, wanted within one to ten minutes."""
     random = Random(f"{seed} {place.name}")
     wifi, cellular = rates(place, "wifi"), rates(place, "cellular")
     seconds = len(wifi)

@@ -6,7 +6,7 @@ starts of measured transfers goes to a model that never saw the place; its choic
 times that were measured.
 
 Only what a host without traffic knows counts: probes and, where they were measured, the radio's
-indicators. Passive indicators that trigger Delphi's rule at places where nobody measured them are
+indicators. Passive indicators that trigger Delphi's rule at places where they were not measured are
 synthetic (`emu.data.probe_replay`).
 """
 
@@ -65,7 +65,7 @@ def run(
     seeds: int = 3,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Probes, bytes, joules, regret and prediction error by rule and by its parameter.
+    """Return probes, bytes, joules, regret and prediction error by rule and by its parameter.
 
     Args:
         data: transfers at the places of the series.
@@ -177,7 +177,7 @@ def _examples(data: DataSet, rows: Sequence[Mapping[str, float]]) -> Examples:
 
 
 def _outlook(model: CompletionModel) -> Callable[[Mapping[str, float]], tuple[Evaluation, ...]]:
-    """What the next transfer would cost: the mean over a small and a medium one."""
+    """Return what the next transfer would cost: the mean over a small and a medium one."""
     strategies = {
         name: Strategy(
             StrategyKind.MPTCP if name.startswith("mptcp") else StrategyKind.SINGLE,
@@ -223,7 +223,7 @@ def _judged(
 def _within(
     kb: float, points: Sequence[_Played], play: Callable[[float], _Played]
 ) -> _Played | None:
-    """The rule with a price at which it spends all but a twentieth of so many bytes, if any."""
+    """Return the rule with a price at which it spends all but a twentieth of so many bytes, if any."""
     dear = [point for point in points if point.kb <= kb]
     cheap = [point for point in points if point.kb > kb]
     if not dear:

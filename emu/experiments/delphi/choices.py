@@ -110,7 +110,7 @@ def run(
     train_share: float = 0.9,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """All of it from one data set.
+    """Compute all of the section's tables and figures from one data set.
 
     `data`: rows with the times of all strategies; others are left out.
     `kinds`: families of models for Table 6; the others are drawn with the shipped family.
@@ -179,7 +179,7 @@ def _shares(names: Sequence[str], strategies: Sequence[str]) -> dict[str, float]
 
 
 def _guessed(rows: _Rows) -> list[dict[str, float]]:
-    """The rows with 3 KB for the size in 16 % of them, drawn once."""
+    """Return the rows with 3 KB for the size in 16 % of them, drawn once."""
     drawn = np.random.default_rng(1).random(len(rows.columns)) < GUESSED_SHARE
     return [
         row | {"size_bytes": GUESS_BYTES} if guess else row
@@ -188,7 +188,7 @@ def _guessed(rows: _Rows) -> list[dict[str, float]]:
 
 
 def _older(rows: _Rows) -> list[dict[str, float]]:
-    """The rows with the probes of their place's start before: what was probed is not probed again."""
+    """Return rows with the probes of their place's start before, as if nothing was probed again."""
     starts, places = rows.data.numbers["start_s"], rows.data.texts["place"]
     found = []
     for index, row in enumerate(rows.columns):

@@ -33,7 +33,7 @@ _SAME = ("start_s", "size_bytes", "direction_up")
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What every strategy cost at every row, and what it took: shape (rows, strategies)."""
+    """Costs and times of every strategy at every row: shape (rows, strategies)."""
 
     cost: Floats
     time_s: Floats
@@ -162,7 +162,7 @@ def _costs(data: DataSet, objective: Objective) -> _Costs:
 
 
 def measured_twice(data: DataSet, other: DataSet) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices of the rows that both have: same place, start, size and direction."""
+    """Return the indices of rows that both have: same place, start, size and direction."""
 
     def keys(of: DataSet) -> list[tuple[Any, ...]]:
         numbers = [of.numbers[name].round(3).tolist() for name in _SAME]
@@ -176,7 +176,7 @@ def measured_twice(data: DataSet, other: DataSet) -> tuple[NDArray[np.intp], NDA
 
 
 def _kinds(data: DataSet, twice: NDArray[np.intp]) -> dict[str, NDArray[np.bool_]]:
-    """Rows by size and direction; all; and all of the kinds that were measured twice."""
+    """Return rows by size and direction; all; and all of the kinds that were measured twice."""
     size, up = data.numbers["size_bytes"], data.numbers["direction_up"]
     kinds = list(zip(size.tolist(), up.tolist(), strict=True))
     found = {
@@ -191,7 +191,7 @@ def _kinds(data: DataSet, twice: NDArray[np.intp]) -> dict[str, NDArray[np.bool_
 
 
 def _later(data: DataSet) -> NDArray[np.bool_]:
-    """Rows with at least `FIRST` before them at their place."""
+    """Return rows with at least `FIRST` before them at their place."""
     places, starts = data.texts["place"], data.numbers["start_s"]
     found = np.zeros(len(data), dtype=np.bool_)
     for place in np.unique(places):

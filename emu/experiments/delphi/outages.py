@@ -160,7 +160,7 @@ def outages(data: DataSet, directory: Path) -> dict[str, NDArray[np.bool_]]:
 
 
 def without_signs(data: DataSet, *, last_second: bool = True) -> DataSet:
-    """The data set as one that never heard of outages; `last_second`: False hides that one, too."""
+    """Return the data set without signs of outages; `last_second`: False hides that one, too."""
     hidden = {f"{network}_{name}" for network in NETWORKS for name in SIGNS}
     if not last_second:
         hidden |= {f"{network}_{name}" for network in NETWORKS for name in LAST_SECOND}
@@ -193,7 +193,7 @@ def _choices_of_all(
 
 
 def _choices_of(data: DataSet, kind: str, rule: bool) -> _ModelChoices:
-    """What models of a family choose at places they never saw; `rule`: whether dead networks are out."""
+    """Return the choices of a family's models at unseen places; `rule`: whether dead networks are out."""
     examples = examples_of(data, data.texts["group"])
     rows = [examples.row(index) for index in range(len(data))]
     models = models_by_group(data, examples, Settings(kind), most_folds=_FOLDS)

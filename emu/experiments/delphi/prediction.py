@@ -22,7 +22,7 @@ T = TypeVar("T")
 def in_processes(
     function: Callable[..., T], jobs: Mapping[K, tuple[Any, ...]], progress: Progress
 ) -> dict[K, T]:
-    """What the function returns for each job's arguments, in the order of the jobs."""
+    """Return the function's results for each job's arguments, in the order of the jobs."""
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
         running = {workers.submit(_alone, function, of): key for key, of in jobs.items()}
         for done, job in enumerate(as_completed(running), 1):
@@ -73,7 +73,7 @@ def prediction(
 
 
 def _errors_of(data: DataSet, kind: str, share: float | None) -> dict[str, Any]:
-    """The errors of one family under one split; `share`: see `SPLITS`."""
+    """Return the errors of one family under one split; `share`: see `SPLITS`."""
     settings = Settings(kind)
     if share is None:
         grouped = examples_of(data, data.texts["group"])
@@ -100,7 +100,7 @@ def errors(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
 
 
 def whole(data: DataSet) -> DataSet:
-    """The rows that hold the times of all strategies; DataSetError without any."""
+    """Return the rows that hold the times of all strategies; DataSetError without any."""
     return data.take(measured_together(data))
 
 
@@ -128,7 +128,7 @@ def size_error(
 
 
 def by_size(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
-    """By strategy and true size, the errors with the true and with the guessed size."""
+    """Return by strategy and true size the errors with the true and with the guessed size."""
     examples = examples_of(data, data.texts["group"])
     rows = [examples.row(k) for k in range(len(data))]
     known = [model.predict(row) for row, model in zip(rows, models, strict=True)]

@@ -26,7 +26,7 @@ _LEAST_BPS = 10_000.0
 
 
 class Knowledge:
-    """What was observed, once in `EVERY_S`.
+    """Observations of the networks, one in `EVERY_S`.
 
     Args:
         outlook: is told what networks are like, and asked for averages.
@@ -39,7 +39,7 @@ class Knowledge:
         self._updated_s: float | None = None
 
     def update(self, at_s: float) -> None:
-        """Takes what was carried until an instant of the replay."""
+        """Take what was carried until an instant of the replay."""
         elapsed_s = 0.0 if self._updated_s is None else at_s - self._updated_s
         self._updated_s = at_s
         for name, network in self._networks.items():
@@ -98,21 +98,21 @@ class Budgets:
         return bool(self._kept)
 
     def observe(self, now_s: float, energy_j: float, data_bytes: float) -> None:
-        """So much has been used since the beginning, all of it for what was hinted."""
+        """Note the use since the beginning, all of it for hinted items."""
         before, self._used = self._used, {Resource.ENERGY: energy_j, Resource.DATA: data_bytes}
         for resource, (supply, controller) in self._kept.items():
             controller.foreseen(max(self._used[resource] - before.get(resource, 0.0), 0.0))
             controller.observe(now_s, supply - self._used[resource])
 
     def breaks(self, data_bytes: float) -> bool:
-        """Whether so many more metered bytes, and their headers, would break the budget."""
+        """Return whether so many more metered bytes, and their headers, would break the budget."""
         if self.data_bytes is None:
             return False
         used = self._used.get(Resource.DATA, 0.0)
         return used + _WITH_HEADERS * data_bytes > self.data_bytes
 
     def waiting(self, queue: Queue, now_s: float, paths: Sequence[Path]) -> None:
-        """What could be prefetched, for the controllers to see what is still to be bought."""
+        """Tell the controllers what could be prefetched, so that they see what is still to be bought."""
         if not self._kept:
             return
         for resource, each in choices(queue, now_s, paths, self.prices(now_s)).items():
@@ -120,7 +120,7 @@ class Budgets:
                 self._kept[resource][1].waiting([options for _, options in each])
 
     def prices(self, now_s: float) -> Prices:
-        """The prices now; without budgets everything is free."""
+        """Return the prices now; without budgets everything is free."""
         if not self._kept:
             return FREE
         quoted = [
@@ -132,7 +132,7 @@ class Budgets:
 
 METERED = ("cellular",)
 _SLOWER = 2.0
-"""Whoever waits is moved to a network that is expected to be done in less than 1 / so much."""
+"""A demand fetch moves to a network that is expected to finish in less than 1 / so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Offer:
     idle_s: float | None
 
     def cost_s(self, size_bytes: float, prices: Prices) -> float:
-        """A demand's cost over it: seconds, joules and metered bytes, as any decision's."""
+        """Return a demand's cost over it: seconds, joules and metered bytes, as any decision's."""
         time_s = 8.0 * size_bytes / self.rate_bps + self.rtt_s
         energy_j = self.radio.transfer_j(bytes_down=size_bytes, seconds=time_s, idle_s=self.idle_s)
         cost_s = time_s + energy_j * prices.energy_rate(energy_j, time_s)
@@ -162,7 +162,7 @@ class Offer:
 def costs(
     offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: bool
 ) -> dict[str, float]:
-    """By network that may serve it.
+    """Return the cost by network that may serve the demand.
 
     `breaks`: whether so much would break a cap on data: it waits for a free network then.
     """
@@ -174,7 +174,7 @@ def costs(
 
 
 def best(offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: bool) -> str | None:
-    """The network of the lowest cost; arguments as `costs`."""
+    """Return the network of the lowest cost; arguments as `costs`."""
     found = costs(offers, size_bytes, prices, breaks=breaks)
     return min(found, key=found.__getitem__) if found else None
 
@@ -182,7 +182,7 @@ def best(offers: Iterable[Offer], size_bytes: float, prices: Prices, *, breaks: 
 def moves(
     offers: Sequence[Offer], network: str, left_bytes: float, prices: Prices, *, breaks: bool
 ) -> bool:
-    """Whether what is under way over a network would be done much sooner over another one."""
+    """Return whether what is under way over a network would be done much sooner over another one."""
     here_s = [offer.cost_s(left_bytes, prices) for offer in offers if offer.name == network]
     elsewhere_s = [
         cost_s
@@ -193,7 +193,7 @@ def moves(
 
 
 class Demand:
-    """Serves what somebody waits for over the network of the lowest cost, at any instant of a trial.
+    """Serves demand fetches over the network of the lowest cost, at any instant of a trial.
 
     Args:
         knowledge: what their rates are taken for.
@@ -217,12 +217,12 @@ class Demand:
         return self._networks[name].up_at(self._start_s + now_s)
 
     def best(self, size_bytes: float, now_s: float) -> str | None:
-        """The network to serve it over; None: none for now."""
+        """Return the network to serve it over; None: none for now."""
         prices, breaks = self._budgets.prices(now_s), self._budgets.breaks(size_bytes)
         return best(self._offers(now_s), size_bytes, prices, breaks=breaks)
 
     def moves(self, name: str, left_bytes: float, now_s: float) -> bool:
-        """Whether what is under way over a network is to go on over another one."""
+        """Return whether what is under way over a network is to go on over another one."""
         prices, breaks = self._budgets.prices(now_s), self._budgets.breaks(left_bytes)
         return moves(self._offers(now_s), name, left_bytes, prices, breaks=breaks)
 

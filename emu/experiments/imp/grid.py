@@ -25,7 +25,7 @@ from emu.places.places import Places
 from emu.statistics import trials_figure
 
 _NOTHING_S = 0.02
-"""A mean fetch time that nobody notices: nothing is twice as fast as that."""
+"""A mean fetch time too short to notice: nothing counts as twice as fast."""
 
 EMAIL_IN_PAPER: Mapping[str, Any] = {
     "driving": {
@@ -61,7 +61,7 @@ CLAIRVOYANT = "clairvoyant"
 
 
 class PlaceParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[parameters.place]]`.
+    """A `[[parameters.place]]` table.
 
     Attributes:
         name: what figures call it.
@@ -328,7 +328,7 @@ def _beside(results: Mapping[str, _Run]) -> dict[str, Any]:
 
 
 def times_better(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """How many times longer the others wait; None where they wait for next to nothing already."""
+    """Return how many times longer the others wait; None where they hardly wait at all."""
     if float(np.mean(theirs)) < _NOTHING_S:
         return None
     return round(sum(theirs) / max(sum(ours), _NOTHING_S), 2)

@@ -43,7 +43,7 @@ class Used:
 
 
 class LiveHost:
-    """What the trial's host sees, and what it has used.
+    """The trial's host: what it sees, and what it has used.
 
     Args:
         budgets: what is to be kept; told of what was used.
@@ -83,11 +83,11 @@ class LiveHost:
         return self._demand.up(name, self.now_s())
 
     def best(self, size_bytes: float) -> str | None:
-        """The network that somebody who waits is served over; None: none for now."""
+        """Return the network for a demand fetch; None: none for now."""
         return self._demand.best(size_bytes, self.now_s())
 
     def moves(self, name: str, left_bytes: float) -> bool:
-        """Whether what is under way over a network is to go on over another one."""
+        """Return whether what is under way over a network is to go on over another one."""
         return self._demand.moves(name, left_bytes, self.now_s())
 
     async def view(self) -> View:
@@ -112,15 +112,15 @@ class LiveHost:
         )
 
     async def count(self) -> None:
-        """For ever: what the interfaces carried, for the radios and the budgets."""
+        """Count for ever what the interfaces carry, for the radios and the budgets."""
         while True:
             self.observe(self.now_s(), counters())
             await asyncio.sleep(SAMPLE_S)
 
     def observe(self, now_s: float, counted: Counters) -> None:
-        """The interfaces have carried so much by now."""
+        """Note what the interfaces have carried by now."""
         if self._closed is None and now_s >= self._duration_s:
-            # Whoever still waits is served after the period, but not within its budgets.
+            # A pending demand is served after the period, but not within its budgets.
             self._closed = self._used(self._duration_s)
         if now_s - self._updated_s >= EVERY_S:
             self._updated_s = now_s
@@ -133,7 +133,7 @@ class LiveHost:
         self._budgets.observe(now_s, sum(used.joules.values()), used.metered_bytes)
 
     def used(self) -> Used:
-        """What was used within the period; until now, where it is not over yet."""
+        """Return what was used within the period, or until now if the period is not over."""
         return self._closed if self._closed is not None else self._used(self.now_s())
 
     def _used(self, now_s: float) -> Used:
@@ -144,7 +144,7 @@ class LiveHost:
 
 
 def counters() -> Counters:
-    """What this namespace's interfaces have carried, by network: bytes received and sent."""
+    """Return what this namespace's interfaces have carried: bytes received and sent by network."""
     lines = FilePath("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     found = {}
     for line in lines:
@@ -269,7 +269,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Plays some strategies live and simulated, and writes both."""
+    """Play some strategies live and simulated, and write both."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--places", type=FilePath)
     parser.add_argument("--place", default="p12")

@@ -21,7 +21,7 @@ from emu.testbed.access import Access
 
 
 def drive(place: Place, seconds: int, seed: int) -> dict[str, Access]:
-    """Both networks of a drive of so many seconds; the cellular trace repeats if it is shorter.
+    """Return both networks of a drive of so many seconds; the cellular trace repeats if it is shorter.
 
     Errors: TraceError where a trace cannot be read.
     """
@@ -50,7 +50,7 @@ def _repeated(trace: Trace, seconds: int) -> Trace:
 
 
 def _within(trace: Trace, contacts: list[tuple[float, float]], seconds: int) -> Trace:
-    """The seconds with service of a trace, one after another, as often as contacts need them."""
+    """Return the seconds with service of a trace, one after another, as often as contacts need them."""
     rates = rates_bps(trace, max(1, trace.period_ms // 1000))
     covered = np.flatnonzero(rates >= OUTAGE_BPS)
     second = np.maximum(trace.times_ms - 1, 0) // 1000
@@ -82,7 +82,7 @@ class _Downlink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One place of an experiment, ready to be replayed.
+    """A place of an experiment, ready to be replayed.
 
     Attributes:
         averages: what the host knows from before: the collection's other places, or another drive.
@@ -110,7 +110,7 @@ def setting(
     detection_s: float,
     contacts_seed: int | None = None,
 ) -> Setting:
-    """The places one after another (`emu.simulation.joined`).
+    """Return the places one after another (`emu.simulation.joined`).
 
     With a seed of contacts, the first place's networks with drawn ones
     (`emu.experiments.imp.setting`). Errors: PlaceError, TraceError.
@@ -136,7 +136,7 @@ def setting(
 
 
 def averages(networks: Sequence[_Downlink]) -> Average:
-    """What a network is like on average over places: every place counts the same."""
+    """Return what a network is like on average over places, each of which counts the same."""
     there, per_bit, rtts, absences = [], [], [], []
     for network in networks:
         rates = rates_bps(network.down, max(1, int(network.down.period_s)))

@@ -33,7 +33,7 @@ class Account:
         self._ahead: list[tuple[float, int, int]] = []
 
     def begins(self, exchange: Exchange) -> None:
-        """One more exchange is under way; the one before it is over or was cut."""
+        """Note that an exchange begins; the one before it has ended or was cut."""
         until_s = exchange.ended_at_s
         packets = [(at_s, size, 0) for at_s, size in exchange.up if at_s <= until_s]
         packets += [(at_s, 0, size) for at_s, size in exchange.down if at_s <= until_s]
@@ -47,12 +47,12 @@ class Account:
         self._ahead = bins[::-1]
 
     def cut(self, now_s: float) -> None:
-        """What is under way ends here."""
+        """Cut the exchange that is under way."""
         self.count(now_s)
         self._ahead = []
 
     def count(self, now_s: float) -> None:
-        """Takes what has passed by now."""
+        """Take what has passed by now."""
         while self._ahead and self._ahead[-1][0] <= now_s:
             at_s, up, down = self._ahead.pop()
             self.bytes += up + down
@@ -100,15 +100,15 @@ class Event:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a trial came to.
+    """The outcome of a trial.
 
     Attributes:
         fetch_s: what the person waited for each item that was read.
         energy_j: of both radios, until the end of the period.
         data_bytes: over metered networks, headers included.
         wifi_bytes: over the others.
-        prefetched: items that were there before somebody asked.
-        wasted_bytes: of items that nobody asked for.
+        prefetched: items that were there before the person asked.
+        wasted_bytes: of items that the person never asked for.
         late: items that were read after the period.
         events: what happened, where that was wanted.
     """
@@ -125,7 +125,7 @@ class Outcome:
 
 
 class Trial:
-    """One strategy on one workload.
+    """A trial of one strategy on one workload.
 
     Args:
         budgets: what it is to keep.
@@ -167,7 +167,7 @@ class Trial:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Plays it to its end: the person's last item, or the period's, whichever is later."""
+        """Play it to its end: the person's last item, or the period's, whichever is later."""
         self._workload.teach(self._queue.accuracy)
         for item in self._workload.items:
             self._queue.hint(item.key, 0.0, item.size_bytes, item.cls)
@@ -246,7 +246,7 @@ class Trial:
         self._wanted = step.key
         for one in list(self._running.values()):
             if one.key == step.key:
-                # Under way already: it goes on, now as what somebody waits for.
+                # Under way already: it goes on, now as a demand fetch.
                 del self._running[one.network]
                 self._demand = one
             else:
@@ -258,7 +258,7 @@ class Trial:
             self._reading_until_s = self._now_s + self._steps[-1].think_s
 
     def _serve(self) -> None:
-        """Fetches what somebody waits for, over the network of the lowest cost.
+        """Fetch what the person waits for, over the network of the lowest cost.
 
         What would break a cap on data waits for a free network.
         """
@@ -304,7 +304,7 @@ class Trial:
         self._queue.progressed(one.key, one.received(self._start_s + self._now_s))
 
     def _cut(self, one: _Running) -> None:
-        """A prefetch steps back; what it has stays."""
+        """Cut a prefetch; what it has received stays."""
         self._running.pop(one.network, None)
         self._accounts[one.network].cut(self._now_s)
         self._progress(one)
@@ -322,7 +322,7 @@ class Trial:
             self._reconsider(self._demand)
 
     def _reconsider(self, one: _Running) -> None:
-        """A transfer that somebody waits for moves where it will be done much sooner."""
+        """Move a demand fetch where another network would finish it much sooner."""
         left = max(one.size_bytes - one.received(self._start_s + self._now_s), 1.0)
         if self._serving.moves(one.network, left, self._now_s):
             self._accounts[one.network].cut(self._now_s)

@@ -24,7 +24,7 @@ FEEDS: dict[str, tuple[int, int, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One message or article; `read` is for the person to know."""
+    """A message or article; `read` is known to the person alone."""
 
     key: int
     cls: str
@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One trial: items in the order in which they are hinted, and steps in order.
+    """A trial: items in the order in which they are hinted, and steps in order.
 
     Attributes:
         history: per class how many hints of earlier days came true, of how many: what a program that
@@ -56,7 +56,7 @@ class Workload:
     threshold_bytes: float
 
     def teach(self, accuracy: ShadowAccuracy) -> None:
-        """The hints of earlier days as they came true: the last ones of a month, evenly mixed."""
+        """Teach the hints of earlier days as they came true: the last ones of a month, evenly mixed."""
         for cls, (came, issued) in self.history.items():
             for number in range(issued):
                 consumed = (number * came) // issued != ((number + 1) * came) // issued
@@ -68,7 +68,7 @@ class Workload:
 
 
 def email(seed: int, *, scale: float = 1.0, reading_s: float = 900.0) -> Workload:
-    """An inbox of 35, the newest first; hints of one class that come true to 80 %.
+    """Return an inbox of 35, the newest first; hints of one class that come true to 80 %.
 
     `seed`: what is read, in which order sizes come, and how long the person thinks.
     `reading_s`: the thinking takes so long in all; the rest of the 20 minutes is waiting.
@@ -192,7 +192,7 @@ def simple(threshold_bytes: float) -> dict[str, Callable[[], Queue]]:
 
 
 def clairvoyant(work: Workload) -> Queue:
-    """One who knows what will be read, and in which order, and has no budget: what is to be gained."""
+    """Return a clairvoyant's queue: it knows what will be read, in which order, and has no budget."""
     read = {item.key for item in work.items if item.read}
     order = [step.key for step in work.steps if step.key in read]
     return Simple(ranks={key: rank for rank, key in enumerate(order)})

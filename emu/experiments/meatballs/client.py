@@ -12,7 +12,7 @@ from emu.experiments.meatballs.race import Cancel, Chosen, Command, Race
 
 
 class Task(Protocol):
-    """A thing to be done that somebody waits for."""
+    """A task that a person waits for."""
 
     @property
     def number(self) -> int: ...
@@ -23,20 +23,20 @@ T_contra = TypeVar("T_contra", bound=Task, contravariant=True)
 
 
 class Policy(Protocol[T_contra]):
-    """How tasks are carried out, and what it learns from how that went."""
+    """A policy that says how tasks are carried out, and learns from the results."""
 
     def choose(
         self, task: T_contra, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen: ...
 
     def measured(self, task: T_contra, way: str, time_s: float, now_s: float) -> None:
-        """An answer came in this way after so many seconds, whether it was still wanted or not."""
+        """Learn that an answer took so many seconds in this way, still wanted or not."""
         ...
 
     def attached(self, way: str, now_s: float) -> None: ...
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
-        """A connection was set up in so many seconds: the first thing known of a network."""
+        """Learn that a connection was set up in so many seconds: the first fact of a network."""
         ...
 
     def detached(self, way: str, now_s: float) -> None: ...
@@ -48,16 +48,16 @@ class Carrier(Protocol[T_contra]):
     def start(self, task: T_contra, way: str, now_s: float) -> None: ...
 
     def cancel(self, task: T_contra, way: str, now_s: float) -> None:
-        """What was begun is not needed any more; an answer that is under way may still come."""
+        """Cancel what was begun; an answer that is under way may still come."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How one task went.
+    """The record of one task.
 
     Attributes:
-        began_s: when somebody began to wait.
+        began_s: when the person began to wait.
         wait_s: until the first answer, or until the trial ended.
         starts: the ways begun, with the seconds after `began_s`.
     """
@@ -72,18 +72,18 @@ class Record:
 
     @property
     def redundant(self) -> bool:
-        """Whether more than one way was used, at once or later."""
+        """Report whether more than one way was used, at once or later."""
         return len({way for way, _ in self.starts}) > 1
 
     @property
     def hedged(self) -> bool:
-        """Whether two ways were begun at the same time."""
+        """Report whether two ways were begun at the same time."""
         times = [after_s for _, after_s in self.starts]
         return len(set(times)) < len(times)
 
 
 class Client(Generic[T]):
-    """All tasks of one trial under one policy."""
+    """A client with all tasks of one trial under one policy."""
 
     def __init__(self, policy: Policy[T], carrier: Carrier[T]) -> None:
         self._policy = policy
@@ -100,7 +100,7 @@ class Client(Generic[T]):
 
     @property
     def next_wake_s(self) -> float:
-        """When to call `wake`; infinite: not at all."""
+        """Return when to call `wake`; infinite: not at all."""
         return min(
             (each.wake_at_s for each in self._races.values() if each.done_s is None),
             default=math.inf,
@@ -142,7 +142,7 @@ class Client(Generic[T]):
         self._policy.connected(way, rtt_s, now_s)
 
     def detached(self, way: str, now_s: float) -> None:
-        """A way has gone, and with it what was under way there."""
+        """Note that a way has gone, and with it the tasks under way there."""
         if way not in self._usable:
             return
         self._usable.discard(way)
@@ -152,7 +152,7 @@ class Client(Generic[T]):
             self._do(self._tasks[number], race.lost(way, now_s, self.usable), now_s)
 
     def records(self, end_s: float) -> list[Record]:
-        """How all tasks went, in the order of their beginnings; the trial ended at `end_s`."""
+        """Return the records of all tasks by the order of their beginnings; the trial ends at `end_s`."""
         return [
             Record(
                 number,
@@ -194,7 +194,7 @@ class _Bytes:
 
 
 def radios_of(device: str, *technologies: str) -> list[Radio]:
-    """A device's radios, in the order of the technologies.
+    """Return a device's radios, in the order of the technologies.
 
     Raises:
         ConfigError: no such device, or it has no such radio; says which there are.
@@ -223,7 +223,7 @@ class Usage:
         self._bytes = {name: _Bytes() for name in watches}
 
     def carried(self, network: str, now_s: float, up_bytes: int, down_bytes: int) -> None:
-        """So many bytes passed the link, now; instants must not go back."""
+        """Count bytes that pass the link now; instants must not go back."""
         if up_bytes or down_bytes:
             counted = self._bytes[network]
             counted.up += up_bytes
@@ -231,7 +231,7 @@ class Usage:
             self._watches[network].carried(now_s, up_bytes, down_bytes)
 
     def idle_s(self, network: str, now_s: float) -> float | None:
-        """Seconds since the network was last used; None: never."""
+        """Return seconds since the network was last used; None: never."""
         return self._watches[network].idle_s(now_s)
 
     def bytes_of(self, network: str) -> int:

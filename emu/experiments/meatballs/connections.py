@@ -20,7 +20,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ExchangeConnection:
-    """One TCP connection, bound to the address of a network (`source`); requests wait until it stands."""
+    """A TCP connection bound to a network's address (`source`); requests wait until it is established."""
 
     def __init__(self, client: Namespace, source: str, server: tuple[str, int]) -> None:
         with client.entered():
@@ -36,11 +36,11 @@ class ExchangeConnection:
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether to watch for writability: it connects, or something waits to be sent."""
+        """Report whether to watch for writability: it connects, or data wait to be sent."""
         return not self.failed and (not self.connected or bool(self._out))
 
     def ask(self, number: int, up_bytes: int, down_bytes: int) -> None:
-        """Sends a request of `up_bytes` in all, head included where that is longer."""
+        """Send a request of `up_bytes` in all, head included where that is longer."""
         body = max(0, up_bytes - REQUEST.size)
         self._out += REQUEST.pack(ASK, number, body, max(0, down_bytes - RESPONSE.size))
         self._out += bytes(body)
@@ -51,7 +51,7 @@ class ExchangeConnection:
         self._flush()
 
     def writable(self) -> bool:
-        """To be called when the socket is writable; True the one time that it has just connected."""
+        """Continue when the socket is writable; return True the one time that it has just connected."""
         if self.failed:
             return False
         if self.connected:
@@ -65,7 +65,7 @@ class ExchangeConnection:
         return True
 
     def readable(self) -> list[int]:
-        """To be called when the socket is readable; the numbers of the responses that are complete."""
+        """Read when the socket is readable; return the numbers of the complete responses."""
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError:
@@ -86,7 +86,7 @@ class ExchangeConnection:
         return done
 
     def abort(self) -> None:
-        """Ends it at once, as a host does whose network has gone."""
+        """End it at once, as a host does whose network has gone."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.socket.close()
         self.failed = True
@@ -108,7 +108,7 @@ PORT = 7400
 
 @contextmanager
 def serving(laptop: Laptop) -> Iterator[None]:
-    """The server of exchanges, in the laptop's server namespace."""
+    """Run the server of exchanges in the laptop's server namespace."""
     with laptop.server.popen(
         *(sys.executable, "-m", "emu.workloads.exchange_server", str(PORT)),
         stdout=subprocess.PIPE,
@@ -168,12 +168,12 @@ class WatchedConnection:
         self._watch()
 
     def cancel(self, number: int) -> None:
-        """Tells the server that a response is not needed any more."""
+        """Tell the server that a response is not needed any more."""
         self._connection.cancel(number)
         self._watch()
 
     def close(self) -> None:
-        """Ends it at once; nothing happens where it has ended."""
+        """End it at once; nothing happens where it has ended."""
         if self._watched:
             self._selector.unregister(self._connection.socket)
             self._watched = 0
@@ -203,7 +203,7 @@ class WatchedConnection:
 
 
 class Connections:
-    """One connection per way to the server, opened when it is first needed.
+    """Connections to the server, one per way, opened when first needed.
 
     Args:
         addresses: by way: of the network to use.
@@ -227,7 +227,7 @@ class Connections:
         self._open: dict[str, WatchedConnection] = {}
 
     def of(self, way: str) -> WatchedConnection:
-        """The way's connection; a new one where there is none."""
+        """Return the way's connection; a new one where there is none."""
         if way not in self._open:
             self._open[way] = WatchedConnection(
                 self._selector,
@@ -241,7 +241,7 @@ class Connections:
         return self._open[way]
 
     def drop(self, way: str) -> None:
-        """Its network has gone."""
+        """Close a way's connection: its network has gone."""
         if way in self._open:
             self._open.pop(way).close()
 

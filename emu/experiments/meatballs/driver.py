@@ -32,13 +32,13 @@ T = TypeVar("T", bound=TimedTask)
 
 
 class NetworkCarrier(Carrier[T], Protocol[T]):
-    """One policy's client with its connections over networks that come and go."""
+    """A policy's client with its connections over networks that come and go."""
 
     @property
     def client(self) -> Client[T]: ...
 
     def connect(self, way: str, now_s: float) -> None:
-        """The network of this way is there: a connection is set up, if there is none yet."""
+        """Set up a connection of this way, if there is none: its network is there."""
         ...
 
     def disconnect(self, way: str, now_s: float) -> None: ...
@@ -51,7 +51,7 @@ class Side(Generic[T]):
 
 
 class Agenda:
-    """What is to happen, in the order of time; what is planned first comes first."""
+    """Events to come, in the order of time; of two at one instant the first planned comes first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Event]] = []
@@ -75,7 +75,7 @@ class Clock(Protocol):
     def now_s(self) -> float: ...
 
     def wait(self, next_s: float, limit_s: float) -> bool:
-        """Lets time pass until `next_s`, or until something came from outside; False: it is over.
+        """Let time pass until `next_s`, or until something came from outside; False: it is over.
 
         It is over where nothing can happen any more before `limit_s` has passed.
         """
@@ -110,7 +110,7 @@ class RealClock:
         return time.monotonic() - self._zero_at_s
 
     def wait(self, next_s: float, limit_s: float) -> bool:
-        """Serves what is ready, or becomes ready until then."""
+        """Serve what is ready, or becomes ready until then."""
         now_s = self.now_s
         if now_s > limit_s:
             return False
@@ -128,13 +128,13 @@ def play(
     start_s: float,
     duration_s: float,
 ) -> list[list[Record]]:
-    """One trial of one policy, or of several side by side.
+    """Play one trial of one policy, or of several side by side.
 
     `agenda`: the carriers' own; a simulated answer is an event in it.
     `sides`: the policies' carriers and tasks.
     `networks`: by way; what is live takes from them when networks are there, as radios would say.
     `start_s`: the second of the replay at which the trial begins.
-    `duration_s`: when nobody asks any more; answers are waited for `AFTER_S` longer.
+    `duration_s`: when no more requests are made; answers are waited for `AFTER_S` longer.
 
     Returns:
         For each side a record per task.
@@ -168,7 +168,7 @@ def reconnect(
     start_s: float,
     now_s: float,
 ) -> None:
-    """A connection failed by itself: a new one is tried a little later, if the network is there."""
+    """Try a new connection a little later, if the network is there."""
     carrier.disconnect(way, now_s)
     carrier.client.detached(way, now_s)
     agenda.at(now_s + _RECONNECT_S, lambda at_s: _update(carrier, way, network, start_s, at_s))
@@ -222,7 +222,7 @@ class SimulatedNetwork:
         self._under_way: dict[int, tuple[Exchange, float]] = {}
 
     def connect(self, now_s: float, connected: Callable[[float], None]) -> None:
-        """One packet each way, what a handshake is on the wire; `connected` is told when it ends."""
+        """Carry a handshake, one packet each way; `connected` is called when it ends."""
         found = self._network.exchange(self._start_s + now_s, 1, 1)
         self._usage.carried(self._name, now_s, HEADER_BYTES, 0)
 
@@ -241,7 +241,7 @@ class SimulatedNetwork:
         answered: Callable[[float, float], None],
         serving_s: Callable[[float], float] = _at_once,
     ) -> None:
-        """Begins an exchange; one that the network's end cuts off is not answered.
+        """Begin an exchange; one that the network's end cuts off is not answered.
 
         `answered`: is told when the response is there, and for how long the server worked.
         `serving_s`: how long it works for a request that is complete at an instant.
@@ -274,7 +274,7 @@ class SimulatedNetwork:
         self._agenda.at(found.ended_at_s - self._start_s, ended)
 
     def cancel(self, number: int, now_s: float) -> None:
-        """The server hears of it half a round trip later; what it has answered by then comes."""
+        """Cancel a request: the server hears of it half a round trip later; earlier answers come."""
         if number not in self._under_way:
             return  # lost at this very instant, and the host is about to notice
         found, server_s = self._under_way[number]

@@ -30,7 +30,7 @@ THINK_S = (10.0, 30.0)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One exchange that a person waits for; `at_s` counts from the trial's beginning."""
+    """An exchange that a person waits for; `at_s` counts from the trial's beginning."""
 
     number: int
     at_s: float
@@ -43,7 +43,7 @@ class Request:
 
 
 def requests(duration_s: float, seed: int, think_s: Sequence[float] = THINK_S) -> Sequence[Request]:
-    """The requests of a trial: sizes around 1 KB and 4 KB, 10 to 30 s apart.
+    """Return the requests of a trial: sizes around 1 KB and 4 KB, 10 to 30 s apart.
 
     The time to think runs from one request to the next and not from an answer, so that all policies
     meet the networks at the same instants.
@@ -71,7 +71,7 @@ _LEAST_S = 1e-3
 
 
 class Radio(Protocol):
-    """What is asked of a radio's energy model."""
+    """The part of a radio's energy model that policies ask."""
 
     def transfer_j(
         self,
@@ -87,7 +87,7 @@ class Radio(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a policy decides.
+    """The way a policy decides.
 
     Attributes:
         redundant: whether it may use several networks at once.
@@ -140,7 +140,7 @@ class ExchangePolicy:
         self._since_s: dict[str, float] = {}
 
     def attached(self, way: str, now_s: float) -> None:
-        """What was learnt about one access point says little of the next (6.4.3)."""
+        """Begin anew: facts of one access point say little of the next (6.4.3)."""
         self._since_s[way] = now_s
         predictor = self._networks[way]
         predictor.reset(now_s)
@@ -153,7 +153,7 @@ class ExchangePolicy:
             self._learn(self._networks[way].observe_rtt(rtt_s, now_s))
 
     def detached(self, way: str, now_s: float) -> None:
-        """A session at an access point has ended, and had before that was noticed."""
+        """Note that a session at an access point has ended, some time before the host noticed."""
         since_s = self._since_s.pop(way)
         self._dwell.observe(way, now_s - self._detection_s - since_s)
 
@@ -162,7 +162,7 @@ class ExchangePolicy:
             self._learn(self._networks[way].observe(task.size_bytes, time_s, now_s))
 
     def _stalled(self, way: str, size_bytes: float, time_s: float, now_s: float) -> bool:
-        """Whether nothing came through for a while: an error like any other, but no latency.
+        """Return whether nothing came through for a while: an error like any other, but no latency.
 
         A prediction that followed it would be wrong of all that comes after, and in both directions.
         """
@@ -207,7 +207,7 @@ class ExchangePolicy:
         return frozenset([choice.name]), choice.chosen.time_s
 
     def _worth_knowing(self, choice: Choice, now_s: float) -> bool:
-        """Whether to use another network as well, since that tells how it is.
+        """Return whether to use another network as well, since that tells how it is.
 
         One that was bad once, and is therefore not used, would never be measured again (6.4.3). What
         is counted is that it is as good as the best it may well be, with that probability, and for
@@ -225,17 +225,17 @@ class ExchangePolicy:
         return isfinite(both.cost) and both.cost - best.cost < max(gains_s)
 
     def _uses(self, name: str, now_s: float) -> float:
-        """How many exchanges may profit from what is learnt about a network now."""
+        """Return how many exchanges may profit from facts learnt about a network now."""
         if name in self._metered or name not in self._since_s:
             return 1.0
         rest_s = self._dwell.mean_residual_s(name, max(now_s - self._since_s[name], 0.0))
         return min(max(rest_s / (sum(THINK_S) / len(THINK_S)), 1.0), 10.0)
 
     def _reconsidered(self, way: Way, instead_s: float) -> Way:
-        """The same way, given up as it will be: when silent for as long as another one costs.
+        """Return the same way, given up as it will be: when silent for as long as another one costs.
 
         A network that hangs now and then would otherwise seem as bad as its longest silence, although
-        nobody will wait for its end. To wait for what the alternative costs is at most twice as bad
+        the client will not wait for its end. To wait for what the alternative costs is at most twice as bad
         as to have known.
         """
         if not isfinite(instead_s):
@@ -252,7 +252,7 @@ class ExchangePolicy:
     def _way(self, task: Request, name: str, now_s: float) -> Way:
         radio, size, predictor = self._radios[name], task.size_bytes, self._networks[name]
         bandwidth, latency = network_terms(name, size)
-        # A few kilobytes seldom tell a bandwidth; what nobody measured is certain, since typical.
+        # A few kilobytes seldom tell a bandwidth; an unmeasured one is certain, since typical.
         measured = predictor.bandwidth_bps is not None
         packets = -(-task.up_bytes // PAYLOAD_BYTES) + -(-task.down_bytes // PAYLOAD_BYTES)
         return Way(
@@ -271,7 +271,7 @@ class ExchangePolicy:
         )
 
     def _lasting(self, name: str, now_s: float) -> Distribution | None:
-        """How long the contact goes on; it may be over since less than what noticing takes."""
+        """Return how long the contact goes on; it may have ended within the time that noticing takes."""
         if name in self._metered or name not in self._since_s:
             return None
         sure_s = max(now_s - self._since_s[name] - self._detection_s, 0.0)
@@ -297,19 +297,19 @@ class Preferring:
     def choose(
         self, task: object, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen:
-        """The first one, unless something is under way: silence is waited out."""
+        """Return the first one, unless something is under way: silence is waited out."""
         if silent:
             return Chosen(frozenset())
         return Chosen(frozenset(next(([name] for name in self._order if name in usable), [])))
 
     def measured(self, task: object, way: str, time_s: float, now_s: float) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
     def attached(self, way: str, now_s: float) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
     def detached(self, way: str, now_s: float) -> None:
-        """Learns nothing."""
+        """Learn nothing."""

@@ -33,7 +33,7 @@ def simulate(
     start_s: float = 0.0,
     duration_s: float,
 ) -> list[Record]:
-    """One trial; ways are named like the networks, `usage` is filled, the rest as `driver.play`."""
+    """Simulate one trial; ways are named like the networks, `usage` is filled, as in `driver.play`."""
     agenda = Agenda()
     simulated = {
         name: SimulatedNetwork(agenda, name, network, usage, start_s)
@@ -72,7 +72,7 @@ class SimulatedExchanges:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One policy's part of a live run.
+    """The part of one policy in a live run.
 
     Attributes:
         deciding_s: filled: how long each decision took, before anything could be sent.
@@ -93,7 +93,7 @@ def run(
     start_s: float,
     duration_s: float,
 ) -> dict[str, list[Record]]:
-    """Runs all policies side by side; their records.
+    """Run all policies side by side; their records.
 
     `laptop`: with both networks attached and a server running.
     `networks`: what the laptop replays: when each is there is read from here, as radios would say.

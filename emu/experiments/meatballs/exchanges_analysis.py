@@ -71,7 +71,7 @@ def run(
     seed: int = 1,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """All policies under all settings on both places.
+    """Run all policies under all settings on both places.
 
     `trials`: how often, from another second of the place and with other requests each time.
     `seed`: of the requests and of the seconds at which trials begin.
@@ -81,7 +81,7 @@ def run(
         "beside": {SETTING: {POLICY: {"best_simple", ...}}}}}}`.
 
     Raises:
-        ConfigError: no trial, or a radio that nobody knows.
+        ConfigError: no trial, or an unknown radio.
         PlaceError: a place that is not there.
     """
     at_least_one(trials)
@@ -137,7 +137,7 @@ def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Radio]]:
 def policies_of(
     setting: Setting, device: str, cellular: str, detection_s: float
 ) -> dict[str, tuple[Policy[Request], Usage]]:
-    """All policies under a setting, each with counters of its own."""
+    """Return all policies under a setting, each with counters of its own."""
     found: dict[str, tuple[Policy[Request], Usage]] = {}
     for name, order in SIMPLE.items():
         found[name] = (Preferring(*order), usage_of(device, cellular)[0])
@@ -157,7 +157,7 @@ def _trial(
     cellular: str,
     detection_s: float,
 ) -> list[tuple[str, str, Outcome]]:
-    """(setting, policy, outcome) of all policies under all settings, from the same second."""
+    """Return (setting, policy, outcome) of all policies and settings, from the same second."""
     found = []
     simple: dict[str, Outcome] = {}
     for setting in SETTINGS.values():

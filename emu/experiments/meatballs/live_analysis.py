@@ -47,7 +47,7 @@ def run(
     seed: int = 1,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """Runs live, simulates the same, compares.
+    """Run live, simulates the same, compares.
 
     `starts_s`: a trial begins at each of these seconds.
     `duration_s`: of one trial, which takes so long.

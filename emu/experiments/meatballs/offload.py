@@ -23,7 +23,7 @@ ANSWER_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """So many seconds of speech, spoken to its end at `at_s`."""
+    """An utterance: some seconds of speech, spoken to its end at `at_s`."""
 
     number: int
     at_s: float
@@ -39,7 +39,7 @@ class Utterance:
 
 
 def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequence[Utterance]:
-    """The same 20 utterances of 1 to 8 s again and again, one each 30 s (4.5.5.2)."""
+    """Return the same 20 utterances of 1 to 8 s again and again, one each 30 s (4.5.5.2)."""
     rng = random.Random(f"utterances:{seed}")
     lengths = [round(rng.uniform(*LENGTHS_S), 2) for _ in range(UTTERANCES)]
     count = int((duration_s - lengths[0]) / every_s) + 1
@@ -50,11 +50,11 @@ def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequen
 
 
 Work = Callable[[random.Random], float]
-"""Draws the seconds that a task of somebody else's takes on the idle processor."""
+"""Draws the seconds that another user's task takes on the idle processor."""
 
 
 def utilisation(concurrent: float) -> float:
-    """The share of the time for which a processor is busy that so many share on average."""
+    """Return the share of the time for which a processor is busy that so many share on average."""
     return concurrent / (1.0 + concurrent)
 
 
@@ -66,7 +66,7 @@ def arrivals(
     seed: int,
     warm_up_s: float = 120.0,
 ) -> Sequence[tuple[float, float]]:
-    """When others come, and their work in seconds, from before the trial's beginning to its end.
+    """Return when others come and their work in seconds, from before the trial to its end.
 
     `duration_s`: of the trial, from 0.
     `concurrent`: how many are there on average, at the beginning and at the end.
@@ -105,7 +105,7 @@ class SharedProcessor:
         return len(self._until(at_s)[0])
 
     def finished_s(self, at_s: float, work_s: float) -> float:
-        """When a task that comes at `at_s` with so much work is done."""
+        """Return when a task with so much work that comes at `at_s` is done."""
         left, next_index = self._until(at_s)
         now_s, ours = at_s, work_s
         while True:
@@ -129,7 +129,7 @@ class SharedProcessor:
                 next_index += 1
 
     def _until(self, at_s: float) -> tuple[list[float], int]:
-        """The others' work that is left at an instant, and who comes next."""
+        """Return the others' work that is left at an instant, and who comes next."""
         left: list[float] = []
         now_s = at_s
         for index, (comes_s, work_s) in enumerate(self._others):
@@ -143,7 +143,7 @@ class SharedProcessor:
 
 
 def _served(left: list[float], for_s: float) -> list[float]:
-    """What is left of some work after the processor was shared among it for a while."""
+    """Return what is left of some work after the processor was shared among it for a while."""
     ascending = sorted(left)
     served = 0.0
     while ascending:
@@ -161,7 +161,7 @@ class ComputePolicy(Policy[Utterance], Protocol):
     """A policy that is also told how long the computation alone took."""
 
     def computed(self, task: Utterance, way: str, compute_s: float, now_s: float) -> None:
-        """Comes right before the answer."""
+        """Learn how long the computation alone took; called right before the answer."""
         ...
 
 
@@ -180,7 +180,7 @@ class Speeds:
     spread: float = 0.0
 
     def work_s(self, way: str, length_s: float, number: int) -> float:
-        """Seconds on a processor that nobody else uses; the same for the same number."""
+        """Return seconds on an otherwise idle processor; the same for the same number."""
         # A deterministic draw that needs no state: halves of a golden-ratio sequence.
         unit = (number * 0.6180339887498949 + (0.5 if way == REMOTE else 0.0)) % 1.0
         wobble = self.spread * math.sqrt(3.0) * (2.0 * unit - 1.0)
@@ -207,7 +207,7 @@ def simulate(
     start_s: float = 0.0,
     duration_s: float,
 ) -> list[Record]:
-    """One trial, as `driver.play`.
+    """Simulate one trial, as `driver.play`.
 
     `wifi`: the network that leads to the server.
     `server`: its processor; its clock is the trial's.
@@ -265,7 +265,7 @@ class SimulatedOffload:
         )
 
     def cancel(self, task: Utterance, way: str, now_s: float) -> None:
-        """The processor stops at once."""
+        """Stop the processor at once."""
         if way == LOCAL:
             self._processor.worked(now_s - self._began_s.pop(task.number))
         else:

@@ -84,7 +84,7 @@ def run(
     seed: int = 1,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """All policies under all settings in the three scenarios.
+    """Run all policies under all settings in the three scenarios.
 
     `load`: a place of steady Wi-Fi, for the loaded server.
     `base_s`: measured seconds of one pass of the computation, whatever the length.
@@ -176,7 +176,7 @@ def _server(
 def policies_of(
     setting: Setting, device: str, speeds: Speeds, detection_s: float
 ) -> dict[str, tuple[ComputePolicy, Usage]]:
-    """All policies under a setting, each with counters of its own for the Wi-Fi."""
+    """Return all policies under a setting, each with counters of its own for the Wi-Fi."""
     (radio,) = radios_of(device, WIFI)
 
     def usage() -> Usage:

@@ -30,7 +30,7 @@ class Always(Preferring):
     """The two simple strategies: here; or at the server whenever there is Wi-Fi."""
 
     def computed(self, task: Utterance, way: str, compute_s: float, now_s: float) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
 
 class OffloadPolicy:
@@ -89,14 +89,14 @@ class OffloadPolicy:
             self._since_s = None
 
     def computed(self, task: Utterance, way: str, compute_s: float, now_s: float) -> None:
-        """How long the computation alone took, as the answer says; comes before `measured`."""
+        """Learn how long the computation alone took, as the answer says; called before `measured`."""
         self._computed_s[task.number] = compute_s
         self._evaluator.learn(
             self._compute[way].observe({"length_s": task.length_s}, compute_s, now_s)
         )
 
     def measured(self, task: Utterance, way: str, time_s: float, now_s: float) -> None:
-        """What the answer took beside the computation is the network's."""
+        """Learn the network's share: what the answer took beside the computation."""
         if way == REMOTE and self._since_s is not None:
             carrying_s = time_s - self._computed_s.pop(task.number, 0.0)
             self._evaluator.learn(self._network.observe(task.size_bytes, carrying_s, now_s))

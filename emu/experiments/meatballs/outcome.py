@@ -13,7 +13,7 @@ from emu.experiments.trials import agreement, beside_simple
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a joule and a metered byte cost, in seconds of waiting (4.5.3, Table 4.3)."""
+    """A setting: the cost of a joule and a metered byte in seconds of waiting (4.5.3, Table 4.3)."""
 
     name: str
     s_per_j: float
@@ -33,7 +33,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One trial under one policy; bytes are those on the wire."""
+    """A trial under one policy; bytes are those on the wire."""
 
     records: Sequence[Record]
     energy_j: float
@@ -45,14 +45,14 @@ class Outcome:
         return sum(record.wait_s for record in self.records)
 
     def cost_s(self, setting: Setting) -> float:
-        """The weighted cost of 4.3, in seconds."""
+        """Return the weighted cost of 4.3, in seconds."""
         return (
             self.wait_s + setting.s_per_j * self.energy_j + setting.s_per_byte * self.metered_bytes
         )
 
 
 def redundancy_shares(records: Sequence[Record]) -> dict[str, float]:
-    """How many were begun in two ways at once, and how many in a second one later."""
+    """Return the shares begun in two ways at once, and in a second one later."""
     second_thoughts = [each.redundant and not each.hedged for each in records]
     return {
         "hedged_share": round(float(np.mean([each.hedged for each in records])), 4),
@@ -66,7 +66,7 @@ def beside_simple_policies(
     simple: Collection[str],
     deciding: Collection[str],
 ) -> dict[str, Any]:
-    """The policies' costs under a setting, as `emu.experiments.trials.beside_simple`."""
+    """Return the policies' costs under a setting, as `emu.experiments.trials.beside_simple`."""
     costs = {policy: [each.cost_s(setting) for each in of] for policy, of in outcomes.items()}
     return beside_simple(costs, simple, deciding)
 
@@ -77,7 +77,7 @@ def live_beside_simulated(
     per_s: float,
     digits: int,
 ) -> dict[str, Any]:
-    """Waits (`agreement`), who answered first and how many were redundant, live and simulated.
+    """Wait (`agreement`), who answered first and how many were redundant, live and simulated.
 
     `per_s`: so many units are a second; `pairs_UNIT` has each task's waits, trial by trial.
     """

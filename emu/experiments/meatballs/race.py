@@ -9,7 +9,7 @@ from cedos.selector.uncertainty.reevaluate import AGAIN_S, tipping_point
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What to do with a task: the ways to begin, and when to reevaluate.
+    """A decision on a task: the ways to begin, and when to reevaluate.
 
     Attributes:
         ways: names; one that is under way stays, whether named or not. None at all: wait.
@@ -41,10 +41,10 @@ Command = Start | Cancel
 
 @dataclass(slots=True)
 class Race:
-    """One task from its beginning to its answer.
+    """A task from its beginning to its answer.
 
     Attributes:
-        began_s: when somebody began to wait.
+        began_s: when the person began to wait.
         choose: decides; see `Choose`.
         running: what is under way, and since when.
         done_s: when the first answer was there; None: not yet.
@@ -63,7 +63,7 @@ class Race:
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `wake`; infinite: not at all."""
+        """Return when to call `wake`; infinite: not at all."""
         if callable(self._again):
             self._again = self._again()
         return math.inf if self._again is None else self._decided_s + self._again
@@ -72,7 +72,7 @@ class Race:
         return self._decide(self.began_s, usable)
 
     def answered(self, way: str, now_s: float) -> list[Command]:
-        """The answer came in this way; a late one, after another's, changes nothing."""
+        """Return the answer came in this way; a late one, after another's, changes nothing."""
         self.running.pop(way, None)
         if self.done_s is not None:
             return []
@@ -83,7 +83,7 @@ class Race:
         return cancelled
 
     def lost(self, way: str, now_s: float, usable: frozenset[str]) -> list[Command]:
-        """What was begun in this way will not be answered: its network is gone, say."""
+        """Note that a way will not answer: its network has gone, say."""
         if self.running.pop(way, None) is None or self.done_s is not None:
             return []
         return self._decide(now_s, usable)
@@ -92,7 +92,7 @@ class Race:
         return [] if self.done_s is not None else self._decide(now_s, usable)
 
     def wake(self, now_s: float, usable: frozenset[str]) -> list[Command]:
-        """`wake_at_s` has passed without an answer: the silence is new information."""
+        """Reevaluate: `wake_at_s` has passed without an answer, and the silence is new information."""
         if self.done_s is not None or now_s < self.wake_at_s:
             return []
         return self._decide(now_s, usable)
@@ -124,7 +124,7 @@ def choose_and_reevaluate(
     within_s: float,
     granularity_s: float,
 ) -> Chosen:
-    """What costs least from now on, and when silence is to be thought about.
+    """Choose what costs least from now on, and when to reevaluate after silence.
 
     `usable`: the ways that can be begun now.
     `silent`: what is under way, each with how long it has been silent.

@@ -48,7 +48,7 @@ class Direction:
         self.dropped = 0
 
     def arrive(self, packet: bytes, size: int, now_ms: float) -> None:
-        """A packet of `size` bytes (of IP) joins the queue, or is dropped."""
+        """Queue a packet of `size` bytes (of IP), or drop it."""
         if len(self._queue) >= self._limit:
             self.lost()
             return
@@ -70,14 +70,14 @@ class Direction:
         return arrived
 
     def next_ms(self) -> float | None:
-        """When `leave` has something to do again; None: nothing is on its way."""
+        """Return when `leave` has something to do again; None: no packet is on its way."""
         due = [self._flying[0][0]] if self._flying else []
         if self._queue:
             due.append(self._at_ms(self._next))
         return min(due) if due else None
 
     def clear(self) -> None:
-        """The network is gone, with what was queued and flying."""
+        """Drop all queued and flying packets: the network is gone."""
         self._queue.clear()
         self._flying.clear()
 
@@ -118,7 +118,7 @@ _MOST: Final = 256
 
 
 class Wire:
-    """One network between the two ends.
+    """A network between the two ends.
 
     Args:
         script: `name`, `up` and `down` (arguments of `Direction`), `carrier` ([from second, to second]
@@ -148,7 +148,7 @@ class Wire:
                 direction.arrive(packet, len(packet) - _ETHERNET_BYTES, now_ms)
 
     def give(self, now_ms: float) -> None:
-        """Hands over what has arrived; changes the carrier where it is time."""
+        """Hand over what has arrived; changes the carrier where it is time."""
         while self._changes and self._changes[0][0] <= now_ms:
             self._carry(self._changes.pop(0)[1])
         for direction, sink in ((self.up, self.far), (self.down, self.near)):
@@ -189,7 +189,7 @@ def _set_up(interface: str, up: bool) -> None:
 
 
 def main() -> None:
-    """Reads the script from standard input; says when its clock begins; ends with its parent."""
+    """Read the script from standard input; says when its clock begins; ends with its parent."""
     wires = [Wire(script) for script in json.loads(sys.stdin.readline())]
     poll = select.epoll()
     ends = {}

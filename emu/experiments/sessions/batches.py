@@ -1,7 +1,7 @@
 """Several measurements at the same time, each in a world of its own.
 
 Their networks carry a few Mbit/s, so that side by side they take a fraction of the machine; what they
-are compared with runs at the same time, under the same load of the host. Nobody begins before everybody
+are compared with runs at the same time, under the same load of the host. No task begins before every task
 is ready: programs that start take more of a processor than those that wait for slow networks.
 """
 
@@ -24,7 +24,7 @@ _READY_S: Final = 120.0
 def in_batches(
     tasks: Mapping[K, Callable[[Ready], T]], at_once: int, progress: Progress
 ) -> dict[K, T]:
-    """Carries out all tasks, so many at once.
+    """Carry out all tasks, so many at once.
 
     Raises:
         the first error of a task; those beside it are ended by theirs, the others are not begun.

@@ -37,7 +37,7 @@ _AROUND: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of networks: from and to which interface, at which second of the script."""
+    """A change of networks: from and to which interface, at which second of the script."""
 
     at_s: float
     before: str
@@ -47,7 +47,7 @@ class Change:
 def script(
     kind: str, changes: int, each_s: float, rate_bps: float
 ) -> tuple[list[Scripted], list[Change]]:
-    """Both networks and when the flow has to change.
+    """Return both networks and when the flow has to change.
 
     `kind`: `one-at-a-time`: the one network goes when the other comes, as the paper's phone has it;
     `lte-always`: only Wi-Fi comes and goes.
@@ -103,7 +103,7 @@ def delays(
     began_s: float,
     each_s: float,
 ) -> dict[str, Any]:
-    """Puts packets, silences and planned changes together; see `measure`."""
+    """Put packets, silences and planned changes together; see `measure`."""
     found: dict[str, Any] = {
         name: {"packets_s": [], "silences_s": []} for name in ("wifi-to-lte", "lte-to-wifi")
     }
@@ -126,7 +126,7 @@ def delays(
 
 @contextmanager
 def packets(where: Namespace, interfaces: list[str]) -> Iterator[dict[str, list[float]]]:
-    """When data packets arrive at these interfaces, in monotonic seconds, while the block runs."""
+    """Record when data packets arrive at these interfaces, in monotonic seconds, while the block runs."""
     seen: dict[str, list[float]] = {name: [] for name in interfaces}
     over = threading.Event()
     with selectors.DefaultSelector() as selector:
@@ -182,7 +182,7 @@ def run(
     switching_mbps: float = 10.0,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """Measures all three.
+    """Measure all three.
 
     `size_mb`: of the download; the paper's has 250 MB.
     `rounds`: of each protocol.

@@ -44,7 +44,7 @@ _NGINX: Final = "server {{ listen 80; root {root}; }}"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One setting, times and sizes already scaled.
+    """A setting, times and sizes already scaled.
 
     Attributes:
         rate_bps: of the access points, both ways.
@@ -68,7 +68,7 @@ class Plan:
         return self.contacts[-1][1]
 
     def bound_s(self) -> float:
-        """What nobody can be faster than: the link's rate, all of it, whenever it is there."""
+        """Return the least seconds: the link's whole rate whenever it is there."""
         left_s = 8 * self.size_bytes / self.rate_bps
         for begin_s, end_s in self.contacts:
             if left_s <= end_s - begin_s:
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan(size_mb: float, scale: float, rate_bps: float, rtt_s: float) -> Plan:
-    """The paper's setting: contact n lasts n medians, with a median gap in between."""
+    """Return the paper's setting: contact n lasts n medians, with a median gap in between."""
     contacts, at_s = [], 0.0
     for number in range(1, _CONTACTS + 1):
         contacts.append((at_s / scale, (at_s + number * CONNECTED_S) / scale))
@@ -87,7 +87,7 @@ def plan(size_mb: float, scale: float, rate_bps: float, rtt_s: float) -> Plan:
 
 
 def undisturbed(wanted: Plan, rtt_s: float) -> Plan:
-    """The same download over the paper's 3G network, which is always there (5.3)."""
+    """Return the same download over the paper's 3G network, which is always there (5.3)."""
     lasts_s = 2 * 8 * wanted.size_bytes / CELLULAR_BPS
     return replace(
         wanted, contacts=((0.0, lasts_s),), rate_bps=CELLULAR_BPS, rtt_s=rtt_s,
@@ -96,7 +96,7 @@ def undisturbed(wanted: Plan, rtt_s: float) -> Plan:
 
 
 def measure(protocol: str, wanted: Plan, ready: Ready = lambda: None) -> dict[str, Any]:
-    """One download: `seconds`, and what else the protocol tells; `seconds` None: not within the plan.
+    """Measure one download: `seconds` (None: not within the plan) and the protocol's own figures.
 
     `energy_j` is what the phone's radio would take for it in life (`energy_j` below).
 
@@ -165,7 +165,7 @@ def _programs(
 
 
 def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str, Any]:
-    """A new curl in each contact, begun the instant the network is there and killed when it is gone.
+    """Start a new curl in each contact, begun when the network appears and killed when it goes.
 
     So no time-out is waited for: TCP at its best.
     """
@@ -212,7 +212,7 @@ def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str
 def _moving(
     world: World, wanted: Plan, poll: Callable[[], dict[str, Any] | None]
 ) -> dict[str, Any] | None:
-    """Polls until there is an answer; in the middle of each gap the client gets another address."""
+    """Poll until there is an answer; in the middle of each gap the client gets another address."""
     moves = [
         (before[1] + after[0]) / 2
         for before, after in zip(wanted.contacts, wanted.contacts[1:], strict=False)
@@ -230,7 +230,7 @@ def _await_port(world: World, port: int) -> None:
     end_s = time.monotonic() + 20
     while f":{port} " not in world.server.run("ss", "-Htln").stdout:
         if time.monotonic() > end_s:
-            raise EmulationError(f"nobody listens on port {port}")
+            raise EmulationError(f"no program listens on port {port}")
         time.sleep(0.05)
 
 
@@ -262,7 +262,7 @@ def run(
     at_once: int = 12,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """Measures every protocol with every size.
+    """Measure every protocol with every size.
 
     `places`: not needed; the setting is the paper's.
     `sizes_mb`: of the downloads before scaling.

@@ -44,7 +44,7 @@ _LONGEST_S: Final = 250.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One application under one strategy.
+    """A trial of one application under one strategy.
 
     Attributes:
         strategy: one of `STRATEGIES`, or `UNLABELLED`.
@@ -97,7 +97,7 @@ def intermittent(seed: int) -> dict[str, Access]:
 
 
 def of_place(place: Place, start_s: float) -> dict[str, Access]:
-    """A real place from one of its seconds on."""
+    """Return a real place from one of its seconds on."""
     length_s = float(place.common_s)
     found = {}
     for name, network in place.networks.items():
@@ -113,7 +113,7 @@ def _cut(trace: Trace, start_s: float, length_s: float) -> Trace:
 
 
 def networks(strategy: str, accesses: Mapping[str, Access], detection_s: float) -> list[Scripted]:
-    """What the client has under a strategy.
+    """Return the client's networks under a strategy.
 
     Raises:
         ConfigError: there is no such strategy.
@@ -128,7 +128,7 @@ def networks(strategy: str, accesses: Mapping[str, Access], detection_s: float) 
 
 
 def measure(trial: Trial, ready: Ready = lambda: None) -> dict[str, Any]:
-    """Runs one trial; what the client says, or several clients together.
+    """Run one trial; what the client says, or several clients together.
 
     Raises:
         EmulationError: the testbed failed, or the trial did not end in time.
@@ -196,7 +196,7 @@ def run(
     limit_s: float = 200.0,
     progress: Progress = lambda share, what: None,
 ) -> dict[str, Any]:
-    """Measures every application under every strategy.
+    """Measure every application under every strategy.
 
     `places`: where `setting` is the name of one.
     `setting`: `hotspot` or `intermittent` (Table 2.3), or a place: then each trial begins at another

@@ -28,7 +28,7 @@ IDEALS: Final = ("lowest-latency", "highest-bandwidth", "aggregate")
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """One network: opportunities both ways, round trips by second, when the client has a carrier.
+    """A network: opportunities both ways, round trips by second, when the client has a carrier.
 
     Attributes:
         name: of the client's interface.
@@ -75,7 +75,7 @@ def real(access: Access, name: str, detection_s: float) -> Scripted:
 
 
 def ideal(accesses: Mapping[str, Access], kind: str) -> Scripted:
-    """The virtual network of one of `IDEALS`, from two networks of the same period."""
+    """Return the virtual network of one of `IDEALS`, from two networks of the same period."""
     first, second = accesses.values()
     period_ms = first.down.period_ms
     if not all(
@@ -175,12 +175,12 @@ class World(Started):
         self._stack.close()
 
     def begin(self) -> None:
-        """The networks' clock begins; `began_s` is the monotonic instant."""
+        """Start the networks' clock; `began_s` is the monotonic instant."""
         self._send("begin")
         self.began_s = self._answer()["began_s"]
 
     def move(self, name: str) -> None:
-        """Gives the client another address on a network, as another access point would."""
+        """Give the client another address on a network, as another access point would."""
         number = 1 + [each.name for each in self._networks].index(name)
         visit = self._visits[name]
         self._visits[name] = visit + 1
@@ -193,7 +193,7 @@ class World(Started):
         )
 
     def dropped(self) -> dict[str, int]:
-        """Ends the networks; how many packets each has dropped in its queues."""
+        """End the networks; how many packets each has dropped in its queues."""
         self._send("end")
         return self._answer()
 

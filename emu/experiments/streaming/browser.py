@@ -181,7 +181,7 @@ def main(
     keep: Path | None,
     place: str,
 ) -> None:
-    """Prints a line of JSON for each way."""
+    """Print a line of JSON for each way."""
     networks = load(directory)[place].networks
     wifi, lte = (
         Access(kind, networks[str(kind)].up, networks[str(kind)].down, networks[str(kind)].rtt_s)

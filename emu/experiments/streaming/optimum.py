@@ -26,7 +26,7 @@ class Playback:
 
 
 def _due(playback: Playback, until_s: float) -> float:
-    """What must have come by then, in bytes."""
+    """Return the bytes that must have come by then."""
     seconds = min(max(until_s - playback.delay_s, 0.0), playback.seconds)
     if playback.piece_s:
         seconds = min(ceil(seconds / playback.piece_s) * playback.piece_s, playback.seconds)

@@ -50,7 +50,7 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class Ride:
-    """What a player saw, and what came over each network."""
+    """The pauses of a player, and the bytes over each network."""
 
     played_bytes: int
     stalls: int
@@ -66,7 +66,7 @@ def ride(
     playback: Playback,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Ride:
-    """Plays a stream over whatever the laptop's networks are; `meanwhile` may change them."""
+    """Play a stream over whatever the laptop's networks are; `meanwhile` may change them."""
     size = int(playback.bitrate_bps / 8 * playback.seconds)
     served = folder / "served"
     served.mkdir()

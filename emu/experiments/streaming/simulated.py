@@ -18,7 +18,7 @@ WINDOW_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class Played:
-    """What a stream cost, and how often it stood still.
+    """The cost of a stream, and its stalls.
 
     Attributes:
         metered_s: for so long the metered network was used.
@@ -41,7 +41,7 @@ def play(
     rtt_s: float = 0.06,
     manager: BufferManager | None = None,
 ) -> Played:
-    """Rates are of each second; `manager`: with other thresholds than `cedos-get` computes."""
+    """Rate are of each second; `manager`: with other thresholds than `cedos-get` computes."""
     manager = manager or BufferManager(bitrate_bps=playback.bitrate_bps, window_bytes=WINDOW_BYTES)
     result = Played()
     whole = playback.bitrate_bps / 8 * playback.seconds

@@ -15,7 +15,7 @@ from emu.lab.runs.runs import Recorded
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """`{"policies": {NAME: {"calibration": {NETWORK: {SIZE: {...}}}, "by_age": {NETWORK: {...}}}}}`."""
+    """Return `{"policies": {NAME: {"calibration": {NETWORK: {SIZE: ...}}, "by_age": {NETWORK: ..}}}}`."""
     rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for run in recorded:
         for row in run.predictions:

@@ -25,7 +25,7 @@ _NOTHING_BYTES = 1200
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """`places`: the figures of each run (`of_run`); `together`: of all of them.
+    """Return `places`, the figures of each run (`of_run`), and `together`, those of all.
 
     DataSetError: a run without transfers, or none of `FIXED` is in all runs.
     """
@@ -71,7 +71,7 @@ def of_run(recorded: Recorded) -> dict[str, Any]:
 
 
 def longest_stall_s(recorded: Recorded, policy: str) -> float:
-    """The longest time, s, in which the host received nothing while an MPTCP download was under way."""
+    """Return the longest time, s, without received data while an MPTCP download was under way."""
     longest = 0.0
     for repeat in range(recorded.scenario.repeats):
         spans = [
@@ -97,7 +97,7 @@ def longest_stall_s(recorded: Recorded, policy: str) -> float:
 
 
 def all_places(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """All places: the mean over all transfers, and the geometric mean of the places' ratios."""
+    """Return all places' mean over all transfers, and the geometric mean of the places' ratios."""
     names = requirements.policies_of_all(recorded, FIXED)
     times = {name: np.concatenate([_times(each)[name] for each in recorded]) for name in names}
     means = {name: float(each.mean()) for name, each in times.items()}

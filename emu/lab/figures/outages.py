@@ -33,7 +33,7 @@ Rows = NDArray[np.bool_]
 
 
 def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[str, Any]:
-    """How many of the transfers that meet an outage lose over a second.
+    """Return how many of the transfers that meet an outage lose over a second.
 
     Kinds: `dies` (a network that carried something in the second before goes out within one), `dead`
     (it carried nothing then), both together `next_second`, and `all` transfers; each also of MPTCP
@@ -45,7 +45,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         `lost_share` and `lost_s`, the mean time lost, s (at least: some are broken off). `against`:
         policy -> kind -> `at_start` and `fixed`, how many times as many lose as under `AT_START`, and as
         under the fixed policy that loses fewest, which is chosen in each resample again (`best_fixed`: in
-        all rows); infinite where those lose none, and left out where nobody does.
+        all rows); infinite where those lose none, and left out if no policy does.
 
     Raises:
         DataSetError: a run without transfers, runs without a policy in common, or another collection
@@ -130,7 +130,7 @@ def _against(
 
 
 def _times(key: str, own: Floats, others: Sequence[Floats], bootstrap: Bootstrap) -> dict[str, Any]:
-    """How many times as many as under that of the others which loses fewest; None: infinitely many."""
+    """Return the ratio to the policy that loses fewest; None: infinite."""
     least = min(float(each.sum()) for each in others)
     if least == 0.0:
         return {key: None, f"{key}_ci95": None} if own.any() else {}

@@ -24,7 +24,7 @@ _STALLED_BPS = 100e3
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """`{PLACE: {"capacity_mbps": {network: [...]}, "policies": {NAME: {...}}}}`.
+    """Return `{PLACE: {"capacity_mbps": {network: [...]}, "policies": {NAME: {...}}}}`.
 
     A policy's `mbps` are of consecutive steps of `step_s`; `moved_s` is when the cellular network
     first carried more than half of a step, None where it never did; `longest_stall_s` is the longest

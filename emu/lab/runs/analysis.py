@@ -59,7 +59,7 @@ _PROGRESS = "progress"
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One analysis, resolved: its module's name, and the data set of those that draw from one."""
+    """An analysis, resolved: its name, and the data set of those that draw from one."""
 
     analysis: str
     data: str = "traces/transfers.parquet"
@@ -67,7 +67,7 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_analysis(file: Path) -> bool:
-    """Whether a TOML file describes an analysis; what cannot be read is left to the scenario's reader."""
+    """Return whether a TOML file describes an analysis; the scenario's reader reports unreadable ones."""
     try:
         return "analysis" in tomllib.loads(file.read_text())
     except (OSError, ValueError):
@@ -75,7 +75,7 @@ def is_analysis(file: Path) -> bool:
 
 
 def read(file: Path) -> Analysis:
-    """Reads an analysis; ConfigError names the file, the key, and what would be right."""
+    """Read an analysis; ConfigError names the file, the key, and what would be right."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -93,7 +93,7 @@ def read(file: Path) -> Analysis:
 def carry_out(
     analysis: Analysis, progress: Progress | None = None, directory: Path | None = None
 ) -> dict[str, Any]:
-    """The figures of an analysis; those that take long tell `progress` the share done.
+    """Return the figures of an analysis; those that take long tell `progress` the share done.
 
     `directory` is the collection of places, None the default one.
 
@@ -123,7 +123,7 @@ def run(
     progress: Progress | None = None,
     directory: Path | None = None,
 ) -> Mapping[str, Any]:
-    """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`.
+    """Carry an analysis out and leave its run folder and return its figures. See `carry_out`.
 
     Raises:
         DataSetError: `folder` is none, and there is something in it, or another run writes to it; said

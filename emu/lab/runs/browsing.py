@@ -37,7 +37,7 @@ class Browsed:
     watched: Sequence[Watched] = ()
 
     def tables(self, zero_at_s: float) -> dict[str, Rows]:
-        """Rows of `pages`, `videos` and of the details behind them; seconds from the run's zero."""
+        """Return rows of `pages`, `videos` and their details; seconds count from the run's zero."""
         return {
             "pages": [_page_row(each, zero_at_s) for each in self.visits],
             "objects": [row for each in self.visits for row in _object_rows(each)],
@@ -47,7 +47,7 @@ class Browsed:
 
 
 def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
-    """Draws the scenario's sites and visits, and makes its videos (which are kept).
+    """Draw the scenario's sites and visit, and makes its videos (which are kept).
 
     Sites are those of the scenario's own seed, so that repeats see them again in another order.
     EmulationError: ffmpeg is missing or failed.
@@ -143,12 +143,12 @@ class Person(Started):
         self._browser.close()
 
     def visit(self, *, timeout_s: float) -> None:
-        """Opens the videos' pages without playing. EmulationError: one did not come."""
+        """Open the videos' pages without playing. EmulationError: one did not come."""
         for planned, tab in zip(self._wanted.videos, self._tabs, strict=True):
             visit(tab, planned, timeout_s=timeout_s)
 
     def browse(self, *, zero_at_s: float, limit_s: float) -> Browsed:
-        """Carries the plan out. EmulationError: the browser or one of its tabs crashed."""
+        """Carry the plan out. EmulationError: the browser or one of its tabs crashed."""
         watched: dict[int, Watched] = {}
         failures: list[EmulationError] = []
 

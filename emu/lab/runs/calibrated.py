@@ -19,7 +19,7 @@ _KINDS = {interface: str(kind) for kind, interface in INTERFACES.items()}
 
 
 def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, Any]]:
-    """A row for each flow whose one transfer was predicted."""
+    """Return a row for each flow whose one transfer was predicted."""
     found = []
     for flow in flows:
         known = flow.prediction
@@ -49,7 +49,7 @@ def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, A
 
 
 def by_network_and_size(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """`{NETWORK: {SIZE: {...}}}` of transfers over one network alone."""
+    """Return `{NETWORK: {SIZE: {...}}}` of transfers over one network alone."""
     grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["alone"]:
@@ -61,7 +61,7 @@ def by_network_and_size(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
 
 
 def by_network_and_age(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
-    """`{NETWORK: {AGE: rows}}` of transfers over one network alone, the youngest first.
+    """Return `{NETWORK: {AGE: rows}}` of transfers over one network alone, the youngest first.
 
     AGE is the least that the network's rate had when the transfer began, s, as text; or `unknown`.
     """
@@ -80,7 +80,7 @@ def _has_no_rate(row: Row) -> bool:
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """The calibration of some rows, rounded for files."""
+    """Return the calibration of some rows, rounded for files."""
     held = calibration(
         Judged(row["low_s"], row["median_s"], row["high_s"], row["mean_s"], row["took_s"])
         for row in rows

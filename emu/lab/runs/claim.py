@@ -13,7 +13,7 @@ from cedos.errors import DataSetError
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Makes the folder where it is missing, and holds it until the block ends or the process dies.
+    """Make the folder where it is missing, and hold it until the block ends or the process dies.
 
     DataSetError: another run writes there, or it cannot be made.
     """
@@ -37,7 +37,7 @@ def claimed(directory: Path) -> Iterator[None]:
 
 
 def fresh(name: str, within: Path = Path("runs")) -> Path:
-    """Makes a folder for a run that was given none, called by the second and by what is run.
+    """Make a folder for a run that was given none, called by the second and by what is run.
 
     Of two that begin in the same second the later one is numbered. DataSetError: it cannot be made.
     """

@@ -18,7 +18,7 @@ RESAMPLES = 2000
 
 
 def combine(runs: Sequence[Recorded]) -> dict[str, Any]:
-    """Figures by policy over all runs (of one scenario, a place each), and by place beneath.
+    """Return figures by policy over all runs (of one scenario, a place each), and by place beneath.
 
     - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
     - `reduction`: by how much the sum of transfer times is below the baseline's;
@@ -102,7 +102,7 @@ def _normalised(
     policies: Sequence[str],
     score: Callable[[Mapping[str, Any]], float],
 ) -> Floats:
-    """One row per place, one column per policy, the best of each row being 1."""
+    """Return one row per place and one column per policy, the best of each row being 1."""
     table = np.array([[score(place[policy]) for policy in policies] for place in places.values()])
     return np.asarray(table / table.max(axis=1, keepdims=True), dtype=float)
 

@@ -52,7 +52,7 @@ def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows, Rows]:
 
 
 def predictions_of(file: Path) -> Rows:
-    """What a daemon with this history expected of the transfers that ended, and what they took.
+    """Return what a daemon with this history expected of ended transfers, and what they took.
 
     DataSetError: it is no history.
     """
@@ -78,7 +78,7 @@ def predictions_of(file: Path) -> Rows:
 
 
 def switches(decisions: Iterable[Decision], zero_unix_s: float) -> Rows:
-    """The decisions that differ from the one before about the same thing, in order.
+    """Return the decisions that differ from the one before about the same thing, in order.
 
     The same thing is a living connection, or what all new connections do.
     """

@@ -6,7 +6,7 @@ from emu.places.places import Place
 
 
 def decisive_s(place: Place, duration_s: float) -> float:
-    """The start (whole seconds) of a window of `duration_s` in which Wi-Fi matters and then fails.
+    """Return the start (whole seconds) of a window of `duration_s` in which Wi-Fi matters and then fails.
 
     It maximises the mean Wi-Fi rate of the window's first third times how far the second half falls
     below it, where deep falls count most. 0 where the place is not longer than the window.

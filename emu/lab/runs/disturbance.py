@@ -7,7 +7,7 @@ _LATE_S = 0.25
 
 
 def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterator[str]:
-    """Nothing, where the run was left alone.
+    """Return what disturbed the run; empty if nothing did.
 
     Args:
         most_pages, free_pages: of the host's TCP memory (`testbed.tcp_memory`).

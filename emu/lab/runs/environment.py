@@ -18,7 +18,7 @@ _PROGRAMS = {
 
 
 def describe(seed: int | None = None) -> dict[str, Any]:
-    """The environment as a JSON-able dictionary; what cannot be found out is None."""
+    """Return the environment as a JSON-able dictionary; what cannot be found out is None."""
     return {
         "arguments": sys.argv[1:],
         "seed": seed,

@@ -43,7 +43,7 @@ _BROWSER_S = 10.0
 
 
 def resolve(scenario: Scenario, places: Places) -> Scenario:
-    """The scenario with its place and duration filled in; ConfigError where they do not fit."""
+    """Return the scenario with its place and duration filled in; ConfigError where they do not fit."""
     place = places[scenario.place] if scenario.place else next(iter(places.values()))
     left_s = place.common_s - scenario.start_s
     if left_s <= 0:
@@ -57,7 +57,7 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
 
 
 def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
-    """Runs a resolved scenario; returns its folder, complete but for the page.
+    """Run a resolved scenario and return its folder, complete but for the page.
 
     Raises:
         EmulationError: the testbed or a policy failed; what ran so far stays in the folder.
@@ -141,7 +141,7 @@ class _Result:
         }
 
     def received_bytes(self, completed: mixed.Completed) -> int:
-        """What a transfer brought: all of it, or what its connection carried until the limit."""
+        """Return the bytes of a transfer: all, or what its connection carried until the limit."""
         size_bytes = completed.planned.size_bytes
         if not completed.censored:
             return size_bytes
@@ -278,7 +278,7 @@ def _person(
     scenario: Scenario,
     directory: Path,
 ) -> Callable[[float], "Future[Browsed]"]:
-    """What begins the browsing at the run's zero, with a browser that is open by then."""
+    """Open a browser and give what begins the browsing at the run's zero."""
     if not wanted:
         nothing: Future[Browsed] = Future()
         nothing.set_result(Browsed())
@@ -304,7 +304,7 @@ def _amount(plan: Sequence[PlannedTransfer], wanted: BrowsingPlan) -> str:
 
 
 def _prepare(plan: Sequence[PlannedTransfer], servers: Servers, directory: Path) -> dict[int, Path]:
-    """Makes the files of all transfers before the clock runs; returns those to upload, by size."""
+    """Make the files of all transfers before the clock runs and return those to upload, by size."""
     files = {}
     for planned in plan:
         if planned.direction is Direction.DOWN:
@@ -361,7 +361,7 @@ def _moved(samples: Sequence[Sample]) -> float:
 
 
 def _capacity(place: Place, scenario: Scenario) -> list[dict[str, Any]]:
-    """What the traces could carry towards the client during the run, in seconds."""
+    """Return what the traces could carry towards the client in each second of the run."""
     return [
         {
             "network": name,

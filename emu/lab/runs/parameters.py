@@ -15,7 +15,7 @@ _GIVEN = "progress"
 
 
 def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Holds what a file gives the analysis `name` against what its function `run` takes.
+    """Hold what a file gives the analysis `name` against what its function `run` takes.
 
     ConfigError: a parameter is unknown, missing, of another type, empty, negative or no finite number,
     or names a family of models that there is not.

@@ -8,7 +8,7 @@ from emu.lab.runs.runs import Recorded
 
 
 def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """The runs, if there are transfers in all of them: those of pages and videos have none.
+    """Return the runs, if there are transfers in all of them: those of pages and videos have none.
 
     Raises:
         DataSetError: names the one that has none.
@@ -20,7 +20,7 @@ def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
 
 
 def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """The runs, if each is of another place. DataSetError: names two of the same."""
+    """Return the runs, if each is of another place. DataSetError: names two of the same."""
     known: dict[str, Path] = {}
     for run in recorded:
         place = run.scenario.place
@@ -31,7 +31,7 @@ def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
 
 
 def policies_of_all(recorded: Sequence[Recorded], some: Collection[str] = ()) -> list[str]:
-    """The policies that all runs have, in the first one's order.
+    """Return the policies that all runs have, in the first one's order.
 
     DataSetError: there are none, or none of `some`, where any are named.
     """

@@ -215,7 +215,7 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def make_way(directory: Path) -> None:
-    """Empties an earlier run's folder; anything else is refused, as by `refuse_foreign`.
+    """Empty an earlier run's folder; anything else is refused, as by `refuse_foreign`.
 
     Whether a finished run may be replaced is asked before: `refuse_finished`. The folder itself stays,
     for who has claimed it.
@@ -294,7 +294,7 @@ class Recorded:
 
 
 def read(directory: Path) -> Recorded:
-    """Reads a run folder; DataSetError names the file that is missing or broken."""
+    """Read a run folder; DataSetError names the file that is missing or broken."""
     file = directory
     try:
         file = directory / "config.toml"

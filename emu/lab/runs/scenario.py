@@ -20,7 +20,7 @@ _Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[load]]`: transfers of one kind, see `emu.workloads.mixed.TransferClass`."""
+    """A `[[load]]`: transfers of one kind, see `emu.workloads.mixed.TransferClass`."""
 
     name: str
     host: str
@@ -45,7 +45,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[page]]`: generated sites, visited in a browser one after another.
+    """A `[[page]]`: generated sites, visited in a browser one after another.
 
     Each of `sites` sites has one page; visits are about `every_s` apart, in a seeded order.
     """
@@ -57,7 +57,7 @@ class PageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[video]]`: `play_s` of video, opened in a browser `at_s` into the run.
+    """A `[[video]]`: `play_s` of video, opened in a browser `at_s` into the run.
 
     `bitrate_bps` is one of `bitrates_bps`; without it the player adapts to its buffer, which holds
     `buffer_s` at most. `cmcd`: it says with each request what it has in store (CTA-5004); `hls`: it
@@ -137,7 +137,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(file: Path) -> Scenario:
-    """Reads a scenario; ConfigError names the file, the key, and what would be right."""
+    """Read a scenario; ConfigError names the file, the key, and what would be right."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -161,7 +161,7 @@ def read(file: Path) -> Scenario:
 
 
 def checked(scenario: Scenario) -> Scenario:
-    """The scenario as the command line has changed it; ConfigError as for one in a file."""
+    """Return the scenario as the command line has changed it; ConfigError as for one in a file."""
     try:
         return msgspec.convert(msgspec.to_builtins(scenario), Scenario)
     except msgspec.ValidationError as error:

@@ -25,7 +25,7 @@ _ATTEMPTS = 2
 def expand(
     scenario: Scenario, places: Places, broken: dict[str, str] | None = None
 ) -> list[Scenario]:
-    """The scenario resolved at each of its `places`; what is wrong with the others goes to `broken`.
+    """Return the scenario resolved at each of its `places`; faults of the others go to `broken`.
 
     ConfigError where one is too short, PlaceError where one is unknown; without `broken` the first
     broken one is raised, too.
@@ -60,7 +60,7 @@ def run(
     *,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Runs the scenario at every place into `directory/PLACE`; returns what they say together.
+    """Run the scenario at every place into `directory/PLACE` and return what they say together.
 
     `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
     interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
@@ -126,7 +126,7 @@ def _run(
 def write(
     folders: Sequence[Path], file: Path, failed: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Puts finished runs together and writes that; DataSetError where one is not finished."""
+    """Put finished runs together and write that; DataSetError where one is not finished."""
     recorded = [runs.read(folder) for folder in folders]
     summary = combine(recorded)
     summary["failed"] = dict(failed or {})

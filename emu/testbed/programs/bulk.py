@@ -60,7 +60,7 @@ def _serve_one(connection: socket.socket) -> None:
 
 @dataclass(slots=True)
 class Pauses:
-    """When an application got nothing: (end in seconds since the epoch, length in s)."""
+    """Pauses of an application: (end in seconds since the epoch, length in s)."""
 
     seen: list[tuple[float, float]] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class Pauses:
 
 @contextmanager
 def server(laptop: Laptop) -> Iterator[Pauses]:
-    """The greedy server in the laptop's server; its pauses are those of uploads."""
+    """Run the greedy server in the laptop's server; its pauses are those of uploads."""
     process = laptop.server.popen(
         *(sys.executable, "-m", "emu.testbed.programs.bulk"), stdout=-1, text=True, bufsize=1
     )
@@ -208,7 +208,7 @@ class Sniffer:
         *,
         data: bool = True,
     ) -> float:
-        """When the first such packet after an instant passed; infinite: none yet.
+        """Return when the first such packet after an instant passed; infinite: none yet.
 
         With `data`, those without payload do not count.
         """

@@ -70,7 +70,7 @@ class Daemon:
     def wait_for(
         self, ready: Callable[[ControlClient], bool], within_s: float, every_s: float = 0.05
     ) -> None:
-        """Returns when it is; EmulationError, with the log's end, when it has ended, or is too late."""
+        """Return when it is; EmulationError, with the log's end, when it has ended, or is too late."""
         deadline_at_s = time.monotonic() + within_s
         while time.monotonic() < deadline_at_s:
             if self.process.poll() is not None:
@@ -84,7 +84,7 @@ class Daemon:
         raise EmulationError(f"the daemon was not ready in time: {self.log_end()}")
 
     def stop(self) -> None:
-        """Ends it as systemd would; EmulationError where it does not end, or has failed."""
+        """End it as systemd would; EmulationError where it does not end, or has failed."""
         if self._process is None:
             return
         if self._process.poll() is None:

@@ -85,7 +85,7 @@ class MailServer(Started):
             self._service.close()
 
     def text(self, uid: int) -> bytes:
-        """A message as it was delivered, with the line ends that IMAP has."""
+        """Return a message as it was delivered, with the line ends that IMAP has."""
         return next((self.directory / "mail" / "cur").glob(f"{uid:08d}.*")).read_bytes()
 
     def _start(self) -> None:
@@ -135,7 +135,7 @@ class MailServer(Started):
 
 
 def message_of(size_bytes: int, number: int, date: datetime, drawn: random.Random) -> bytes:
-    """A message of just this size, if it can be so small; lines end as in IMAP."""
+    """Return a message of just this size, if it can be so small; lines end as in IMAP."""
     message = EmailMessage()
     message["From"], message["To"] = "writer@example.org", "reader@example.org"
     message["Subject"] = f"Message {number}"

@@ -25,7 +25,7 @@ _WITHOUT_BPF = ("setpriv", "--bounding-set=-bpf,-sys_admin")
 
 
 def put_on_time(laptop: Laptop) -> None:
-    """Lets the emulation itself go before what else keeps the host busy.
+    """Let the emulation itself go before what else keeps the host busy.
 
     Its links and servers run in sessions of their own, which the kernel weighs one against the other
     (autogroup); a process's niceness counts only within its session.
@@ -89,7 +89,7 @@ class RescueDaemon(Daemon):
         return [entry for entry in entries if entry.get("event") == event]
 
     def until_both_live(self) -> None:
-        """Waits until it has heard both networks lately, and has seen them live for a while."""
+        """Wait until it has heard both networks lately, and has seen them live for a while."""
         good = 0
 
         def lived(client: ControlClient) -> bool:
@@ -115,7 +115,7 @@ class RescueDaemon(Daemon):
 
 @contextmanager
 def through_gateway(laptop: Laptop, user: str, *more: str) -> Iterator[RescueDaemon]:
-    """All that a user's programs connect to goes through a gateway at the server, beside a daemon.
+    """Lead a user's connections through a gateway at the server, beside a daemon.
 
     `more`: options of `cedos forward`.
     """

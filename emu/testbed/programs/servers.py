@@ -59,11 +59,11 @@ http {{
     root {directory}/www;
     # What a test page for captive portals says.
     location = /nm {{ default_type text/plain; return 200 "{portal}\n"; }}
-    # A size that nobody has asked for yet: the file is made, then served as any other.
+    # A size that was not requested before: the file is made, then served as any other.
     location /bytes/ {{ try_files $uri @make; }}
     location @make {{ proxy_pass http://unix:{directory}/maker.sock; }}
     location /made/ {{ internal; alias {directory}/www/bytes/; }}
-    # The body is read to its end before anybody is asked for the answer to it.
+    # The body is read to its end before the answer is requested.
     location /upload/ {{
       proxy_pass http://unix:{directory}/done.sock;
       proxy_method GET;
@@ -144,7 +144,7 @@ class Servers(Started):
         return self.directory / "access.jsonl"
 
     def make_size(self, size_bytes: int) -> str:
-        """Makes sure that `/bytes/N` is there before it is asked for; returns its URL."""
+        """Make sure that `/bytes/N` is there before it is asked for and return its URL."""
         _hole(self.directory / "www" / "bytes", size_bytes)
         return f"http://{SERVER}/bytes/{size_bytes}"
 

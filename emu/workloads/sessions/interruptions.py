@@ -20,7 +20,7 @@ _SMALL: Final = SessionLimits(send_bytes=262_144, stream_window=262_144)
 
 
 async def trickle(peer: Peer) -> dict[str, Any]:
-    """Sends a little all the time, until the other end gives up."""
+    """Send a little all the time, until the other end gives up."""
     connection = await peer.accept()
     with contextlib.suppress(SessionError):
         while True:
@@ -75,7 +75,7 @@ async def change_addresses(
     gateway: str,
     rounds: int,
 ) -> dict[str, Any]:
-    """Changes the interface's address again and again; the seconds until data flows each time."""
+    """Change the interface's address again and again; the seconds until data flows each time."""
     stream = await _begin(peer, mode, to, port, key, interface)
     times: list[float] = []
     async with AsyncIPRoute() as kernel:
@@ -107,7 +107,7 @@ async def black_out(
     seconds: float,
     simulated_s: float,
 ) -> dict[str, Any]:
-    """Takes the link down, for so many real seconds and, by a clock that jumps, so many more."""
+    """Take the link down, for so many real seconds and, by a clock that jumps, so many more."""
     stream = await _begin(peer, mode, to, port, key, interface)
     loop = asyncio.get_running_loop()
     async with AsyncIPRoute() as kernel:
@@ -140,12 +140,12 @@ End = session.Connection | blocking.socket
 
 
 async def listen_for(peer: Peer, address: str, scheduler: str, way: str) -> dict[str, Any]:
-    """Waits for one session; `way` is how its end is programmed, `await` or `blocking`."""
+    """Wait for one session; `way` is how its end is programmed, `await` or `blocking`."""
     return await peer.listen_again(address, scheduler, blocks=way == "blocking")
 
 
 async def accept_over(peer: Peer, label: str, paths: int, way: str) -> dict[str, Any]:
-    """Ends once the session has so many paths."""
+    """End once the session has so many paths."""
     end: End
     if way == "blocking":
         end = await asyncio.to_thread(peer.accept_blocking)
@@ -165,7 +165,7 @@ async def open_over(
     way: str,
     **_: Any,
 ) -> dict[str, Any]:
-    """Opens a session over these interfaces; ends once each of them has its path."""
+    """Open a session over these interfaces; ends once each of them has its path."""
     end: End
     if way == "blocking":
         end = peer.blocking_socket()
@@ -181,7 +181,7 @@ async def open_over(
 
 
 async def give(peer: Peer, size: int) -> dict[str, Any]:
-    """Sends so many bytes; ends when all have arrived."""
+    """Send so many bytes; ends when all have arrived."""
     end = peer.transferring
     if isinstance(end, blocking.socket):
         await asyncio.to_thread(_give, end, size)
@@ -198,7 +198,7 @@ async def give(peer: Peer, size: int) -> dict[str, Any]:
 
 
 async def take(peer: Peer) -> dict[str, Any]:
-    """`arrivals`: when, by the monotonic clock, how many bytes had come; `lost_paths` of this end."""
+    """Receive all; return `arrivals` (monotonic instants and bytes so far) and `lost_paths`."""
     end = peer.transferring
     if isinstance(end, blocking.socket):
         return {"arrivals": await asyncio.to_thread(_take, end)}
@@ -234,7 +234,7 @@ def _take(end: blocking.socket) -> list[tuple[float, int]]:
 
 
 def _arrived(arrivals: list[tuple[float, int]], total: int) -> None:
-    """Of what comes closely together the first and the last is kept, so that pauses are exact."""
+    """Note an arrival; of arrivals close together the first and the last are kept."""
     now = time.monotonic()
     if len(arrivals) > 2 and now - arrivals[-2][0] < _APART_S:
         arrivals[-1] = (now, total)

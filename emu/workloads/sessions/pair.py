@@ -33,7 +33,7 @@ class Remote:
         self._process.stdin.flush()
 
     def answer(self, limit_s: float | None = None) -> dict[str, Any]:
-        """What came of it.
+        """Return the answer to the last command.
 
         EmulationError: it failed, the process died, or nothing came within the limit.
         """
@@ -87,7 +87,7 @@ class Pair:
         limit_s: float | None = None,
         **options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A command for each end at the same time; both answers, the client's first."""
+        """Return a command for each end at the same time; both answers, the client's first."""
         self.far.start(far, **far_options)
         self.near.start(near, **self.there(mode) | options)
         return self.near.answer(limit_s), self.far.answer(limit_s)
@@ -104,7 +104,7 @@ def pair(near: Namespace, far: Namespace, address: str) -> Iterator[Pair]:
 
 
 class Peer:
-    """What commands have in common. A peer listens once it was told to, the client's never."""
+    """The state that commands share. A server's peer listens once it was told to, a client's never."""
 
     def __init__(self) -> None:
         self.key = KeyPair(os.urandom(32))
@@ -130,7 +130,7 @@ class Peer:
         return {"port": self._blocking.getsockname()[1]}
 
     async def listen_again(self, address: str, scheduler: str, *, blocks: bool) -> dict[str, Any]:
-        """For one more session, under a scheduler; what listened before ends."""
+        """Listen for one more session, under a scheduler; the earlier listener ends."""
         if blocks:
             if self._blocking is not None:
                 await asyncio.to_thread(self._blocking.close)
@@ -145,7 +145,7 @@ class Peer:
         return {"port": self._listener.address[1], "key": self.key.public.hex()}
 
     def transfers(self, end: session.Connection | blocking.socket) -> None:
-        """This session is what the next commands are about."""
+        """Make this session the one that the next commands are about."""
         self._transferring = end
 
     @property
@@ -175,7 +175,7 @@ class Peer:
     async def connect(
         self, mode: str, to: str, port: int, key: str, **options: Any
     ) -> session.Connection:
-        """A session with the peer of this public key; mode `clear` or `aead`."""
+        """Return a session with the peer of this public key; mode `clear` or `aead`."""
         return await session.connect(
             (to, port),
             server_key=bytes.fromhex(key),
@@ -197,7 +197,7 @@ def loopback() -> Iterator[Namespace]:
 
 @contextmanager
 def cable(rate: str | None, latency: str = "50ms") -> Iterator[tuple[Namespace, Namespace]]:
-    """A client whose `wlan0` leads to a server; with a rate (of `tc`), no faster than that."""
+    """Connect a client's `wlan0` to a server; with a rate (of `tc`), no faster than that."""
     with Hosts() as hosts:
         near = End(hosts.client, INTERFACE, f"{CLIENT}/24")
         far = End(hosts.server, "eth0", f"{GATEWAY}/24")

@@ -21,7 +21,7 @@ CHUNK_BYTES: Final = 1 << 18
 async def push(
     peer: Peer, mode: str, to: str, port: int, key: str, size: int, **options: Any
 ) -> dict[str, Any]:
-    """Sends `size` bytes; ends when the other end says that it has them."""
+    """Send `size` bytes; ends when the other end says that it has them."""
     if mode == "raw":
         return await asyncio.to_thread(_push_raw, to, port, size)
     connection = await peer.connect(mode, to, port, key, **options)
@@ -39,7 +39,7 @@ async def push(
 
 
 async def pull(peer: Peer, mode: str, size: int) -> dict[str, Any]:
-    """Takes `size` bytes and says so."""
+    """Take `size` bytes and say so."""
     if mode == "raw":
         return await asyncio.to_thread(_pull_raw, peer.plain, size)
     connection = await peer.accept()
@@ -133,7 +133,7 @@ async def receive_from_many(
     warm_s: float,
     seconds: float,
 ) -> dict[str, Any]:
-    """Takes what all flows bring; the bytes of each within `seconds`, after a warm-up."""
+    """Take what all flows bring; the bytes of each within `seconds`, after a warm-up."""
     _more_files()
     loop = asyncio.get_running_loop()
     got = [0] * (sessions + raws)
@@ -198,7 +198,7 @@ async def ask_under_load(
     background: bool,
     every_s: float,
 ) -> dict[str, Any]:
-    """Asks small questions now and then, with a full background load or without.
+    """Ask small questions now and then, with a full background load or without.
 
     Returns:
         `times`: seconds until each answer was here; `rate_bps`: of the background data that arrived.
@@ -231,7 +231,7 @@ async def _load(connection: session.Connection) -> None:
 
 
 async def _received(connection: session.Connection) -> int:
-    """A foreground question, and its answer: how many background bytes have arrived."""
+    """Return a foreground question, and its answer: how many background bytes have arrived."""
     await connection.send(_URGENT, FOREGROUND, after=())
     answer = await connection.receive()
     assert answer is not None
@@ -239,7 +239,7 @@ async def _received(connection: session.Connection) -> int:
 
 
 async def answer_under_load(peer: Peer) -> dict[str, Any]:
-    """Answers questions with how many bytes of background data are here."""
+    """Answer questions with how many bytes of background data are here."""
     connection = await peer.accept()
     received = 0
     try:
@@ -260,7 +260,7 @@ _LABEL: Final = Label()
 async def send_messages(
     peer: Peer, mode: str, to: str, port: int, key: str, number: int, batch: int
 ) -> dict[str, Any]:
-    """Sends messages as fast as they are taken, `batch` at a time (1: one by one)."""
+    """Send messages as fast as they are taken, `batch` at a time (1: one by one)."""
     connection = await peer.connect(mode, to, port, key)
     data = bytes(SIZE)
     many = [data] * batch

@@ -36,7 +36,7 @@ class Watched:
 
 
 def watched(began_s: float, arrivals: Sequence[float], *, whole: bool) -> Watched:
-    """`arrivals`: when anything came; EmulationError where nothing did."""
+    """Return what was watched of `arrivals`; EmulationError if nothing arrived."""
     if not arrivals:
         raise EmulationError("a program that was to be watched got nothing at all")
     stall_s = max((later - earlier for earlier, later in pairwise(arrivals)), default=0.0)
@@ -44,7 +44,7 @@ def watched(began_s: float, arrivals: Sequence[float], *, whole: bool) -> Watche
 
 
 def as_user(user: int) -> tuple[str, ...]:
-    """What goes before a command that another user is to run; nothing for root."""
+    """Return the prefix of a command that another user is to run; empty for root."""
     return ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups") if user else ()
 
 
@@ -55,7 +55,7 @@ def grown(
     half_way: HalfWay | None,
     limit_s: float = LIMIT_S,
 ) -> list[float]:
-    """When more came of the `size` bytes that a program writes, until it ends; monotonic, s.
+    """Return when more of the `size` bytes that a program writes came, until it ends; monotonic, s.
 
     Args:
         there: how many bytes are there by now.
@@ -86,7 +86,7 @@ def watch_output(
     half_way: HalfWay | None = None,
     after_s: float | None = None,
 ) -> Watched:
-    """Reads all of it. `half_way` is called once `at` is there, or `after_s` seconds after `began_s`."""
+    """Read all of it. `half_way` is called once `at` is there, or `after_s` seconds after `began_s`."""
     assert process.stdout is not None
 
     def due(count: int) -> bool:
@@ -120,7 +120,7 @@ def download(
     half_way: HalfWay | None = None,
     after_s: float | None = None,
 ) -> Watched:
-    """`half_way` is called once `at` of it is there, or `after_s` seconds after it began."""
+    """Download by curl; `half_way` is called once `at` bytes are there, or after `after_s` seconds."""
     began_s = time.monotonic()
     process: subprocess.Popen[bytes] = where.popen(
         *as_user(user),
@@ -174,7 +174,7 @@ class SessionServer(Started):
         half_way: HalfWay | None = None,
         after_s: float | None = None,
     ) -> Watched:
-        """`half_way` is called `after_s` seconds after it began."""
+        """Download by `cedos-get`; `half_way` is called `after_s` seconds after it began."""
         key = keys.to_text(keys.own(self._folder / "server.key").public)
         began_s = time.monotonic()
         process: subprocess.Popen[bytes] = where.popen(
@@ -211,7 +211,7 @@ window.got = {bytes: 0, at: [], ended: null};
 def fetch_in_page(
     browser: Browser, path: str, size: int, half_way: HalfWay | None = None
 ) -> Watched:
-    """In a new tab, so over a new connection. EmulationError: the page does not come."""
+    """Fetch in a new tab, so over a new connection. EmulationError: the page does not come."""
     tab = browser.open_tab()
 
     def value(expression: str) -> Any:

@@ -50,7 +50,7 @@ class CloneServer(Started):
     def clone(
         self, where: Namespace, half_way: HalfWay | None = None, *, limit_s: float = LIMIT_S
     ) -> Watched:
-        """What comes is seen by the size of the pack that git writes."""
+        """Clone a repository; progress is the size of the pack that git writes."""
         self._clones += 1
         target = self._folder / f"clone-{self._clones}"
         target.mkdir(mode=0o755)
@@ -115,11 +115,11 @@ class PackageArchive:
             os.chown(found, user, user)
 
     def update(self, where: Namespace) -> None:
-        """Reads what the repository has; EmulationError where it cannot."""
+        """Read what the repository has; EmulationError where it cannot."""
         where.run(*self._apt("update"))
 
     def fetch(self, where: Namespace, half_way: HalfWay | None = None) -> Watched:
-        """What comes is seen by the size of the file that apt writes."""
+        """Fetch a package; progress is the size of the file that apt writes."""
         self._fetches += 1
         target = self._folder / f"fetched-{self._fetches}"
         target.mkdir(mode=0o755)
@@ -153,7 +153,7 @@ class PackageArchive:
 
 
 def _largest(folder: Path) -> int:
-    """Of the files there, bytes; one may be renamed meanwhile."""
+    """Return the bytes of the largest file; one may be renamed meanwhile."""
     found = 0
     for file in folder.rglob("*"):
         try:
@@ -221,7 +221,7 @@ class ShellServer(Started):
     def typing(
         self, where: Namespace, half_way: HalfWay | None = None, *, words: int = 80
     ) -> Watched:
-        """A word each 50 ms; when each comes back. `half_way` is called between two of them."""
+        """Return a word each 50 ms; when each comes back. `half_way` is called between two of them."""
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR",
                    "BatchMode=yes")  # fmt: skip
         process: subprocess.Popen[bytes] = where.popen(

@@ -26,7 +26,7 @@ ANSWER_S = 20.0
 
 
 class DevTools:
-    """One browser's protocol, over unbuffered pipes; commands may come from several threads."""
+    """DevTools of one browser, over unbuffered pipes; commands may come from several threads."""
 
     def __init__(self, to_browser: IO[bytes], from_browser: IO[bytes]) -> None:
         self._to = to_browser
@@ -49,7 +49,7 @@ class DevTools:
         session: str | None = None,
         timeout_s: float = ANSWER_S,
     ) -> dict[str, Any]:
-        """A command's `result`; EmulationError: the browser refused, was too late, or has ended."""
+        """Return a command's `result`; EmulationError: the browser refused, was late, or has ended."""
         answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         number = self.send(method, parameters, session=session, answers=answers)
         try:
@@ -74,7 +74,7 @@ class DevTools:
         session: str | None = None,
         answers: "queue.SimpleQueue[dict[str, Any] | None] | None" = None,
     ) -> int:
-        """Sends a command without waiting; its answer goes into `answers`, if anywhere."""
+        """Send a command without waiting; its answer goes into `answers`, if anywhere."""
         message: dict[str, Any] = {"method": method, "params": dict(parameters or {})}
         if session is not None:
             message["sessionId"] = session
@@ -93,7 +93,7 @@ class DevTools:
         return number
 
     def event(self, session: str, timeout_s: float) -> dict[str, Any] | None:
-        """The session's next event, or None where none came in time. EmulationError at its end."""
+        """Return the session's next event, or None where none came in time. EmulationError at its end."""
         try:
             event = self._queue(session).get(timeout=max(0.0, timeout_s))
         except queue.Empty:
@@ -120,7 +120,7 @@ class DevTools:
                 for message in messages:
                     self._take(json.loads(message))
         except (OSError, ValueError):
-            pass  # the same as an end: whoever waits is told below
+            pass  # the same as an end: waiting callers are told below
         with self._lock:
             self._ended = True
             for answers in self._answers.values():
@@ -167,7 +167,7 @@ _OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-default-apps", "--disable-extensions", "--disable-domain-reliability"),
     *("--disable-client-side-phishing-detection", "--disable-breakpad"),
-    # A tab that nobody looks at does all its work at once, as one that somebody looks at.
+    # A hidden tab does all its work at once, as a visible one.
     *("--disable-background-timer-throttling", "--disable-renderer-backgrounding"),
     *("--disable-backgrounding-occluded-windows", "--autoplay-policy=no-user-gesture-required"),
     # Whom else it would like to ask (its maker's sign-in service, for one) has no address.
@@ -217,13 +217,13 @@ class Browser(Started):
 
     @property
     def devtools(self) -> DevTools:
-        """Its protocol; EmulationError outside the `with` block."""
+        """The browser's protocol; EmulationError outside the `with` block."""
         if self._devtools is None:
             raise EmulationError("the browser does not run: use it in a `with` block")
         return self._devtools
 
     def open_tab(self) -> "Tab":
-        """A tab with empty caches and no connections. EmulationError if the browser has ended."""
+        """Return a tab with empty caches and no connections. EmulationError if the browser has ended."""
         context = self.devtools.call("Target.createBrowserContext")["browserContextId"]
         blank = {"url": "about:blank", "browserContextId": context}
         target = self.devtools.call("Target.createTarget", blank)["targetId"]
@@ -278,13 +278,13 @@ class Browser(Started):
 
 
 class Tab:
-    """One tab, with storage and connections of its own; its events are on from the start."""
+    """A tab, with storage and connections of its own; its events are on from the start."""
 
     def __init__(self, devtools: DevTools, context: str, session: str) -> None:
         self._devtools = devtools
         self._context = context
         self._session = session
-        # Nobody asks for the bodies again: the browser need not keep them.
+        # No program asks for the bodies again: the browser need not keep them.
         self.call("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0})
         for domain in ("Page", "Inspector"):
             self.call(f"{domain}.enable")
@@ -297,14 +297,14 @@ class Tab:
         self._devtools.send("Page.navigate", {"url": url}, session=self._session)
 
     def event(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next event, or None; EmulationError where the tab or the browser has crashed."""
+        """Return the next event, or None; EmulationError where the tab or the browser has crashed."""
         event = self._devtools.event(self._session, timeout_s)
         if event is not None and event["method"] == "Inspector.targetCrashed":
             raise EmulationError("a page's process crashed")
         return event
 
     def close(self) -> None:
-        # A browser that has crashed has closed its tabs; that it did is told by whoever waits for it.
+        # A browser that has crashed has closed its tabs; the waiting caller reports it.
         with suppress(EmulationError):
             self._devtools.call("Target.disposeBrowserContext", {"browserContextId": self._context})
 

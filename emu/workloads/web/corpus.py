@@ -15,7 +15,7 @@ from emu.testbed.wiring import SERVER_ADDRESSES
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One answer of a web server.
+    """An answer of a web server.
 
     Attributes:
         host: server name.
@@ -39,7 +39,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page; `objects[0]` is its document, from which all others can be reached."""
+    """A page; `objects[0]` is its document, from which all others can be reached."""
 
     objects: tuple[Object, ...]
 
@@ -89,7 +89,7 @@ _COMMENTS = {HTML: ("<!--", "-->"), CSS: ("/*", "*/"), SCRIPT: ("/*", "*/"), DAT
 
 
 def body(objects: Sequence[Object], number: int) -> bytes:
-    """The body of `objects[number]`: exactly `size_bytes`, the same at every call.
+    """Return the body of `objects[number]`: exactly `size_bytes`, the same at every call.
 
     Raises:
         ValueError: the object is smaller than what it refers to needs (`least_bytes`).
@@ -115,7 +115,7 @@ def body(objects: Sequence[Object], number: int) -> bytes:
 
 
 def least_bytes(objects: Sequence[Object], number: int) -> int:
-    """The size below which an object has no room for its references."""
+    """Return the size below which an object has no room for its references."""
     mime = objects[number].mime
     extra = {IMAGE: 12, DATA: 4}.get(mime, 0)
     return len(_skeleton(objects, number)) + extra
@@ -231,7 +231,7 @@ _SUFFIX = {HTML: "html", CSS: "css", SCRIPT: "js", IMAGE: "png", FONT: "woff2", 
 
 
 def generate(*, sites: int, pages: int = 1, seed: int = 1, first: int = 1) -> Corpus:
-    """Draws sites `first` and following, of `pages` pages each.
+    """Draw sites `first` and following, of `pages` pages each.
 
     Each depends on the seed and its own number alone.
     """
@@ -244,7 +244,7 @@ def generate(*, sites: int, pages: int = 1, seed: int = 1, first: int = 1) -> Co
 
 
 def write(corpus: Corpus, folder: Path) -> None:
-    """Writes every body into `folder/HOST/PATH`, readable by anybody (as nginx's worker is)."""
+    """Write every body into `folder/HOST/PATH`, readable by all users (nginx's worker is one)."""
     for page in corpus.pages:
         for number, each in enumerate(page.objects):
             if each.mime == BEACON:
@@ -257,7 +257,7 @@ def write(corpus: Corpus, folder: Path) -> None:
 
 
 def addresses(corpus: Corpus) -> dict[str, str]:
-    """An address of the emulated server for each host, so that sites are different destinations."""
+    """Return an address of the emulated server for each host, so that sites are different places."""
     return {
         host: SERVER_ADDRESSES[number % len(SERVER_ADDRESSES)]
         for number, host in enumerate(corpus.hosts)
@@ -265,7 +265,7 @@ def addresses(corpus: Corpus) -> dict[str, str]:
 
 
 def nginx_servers(corpus: Corpus, folder: Path, *, tls: bool, http2: bool = False) -> str:
-    """`server` blocks for nginx's `http` block that serve what `write` wrote into `folder`.
+    """Return `server` blocks for nginx's `http` block that serve what `write` wrote into `folder`.
 
     `tls`: also on port 443, with the certificate of the enclosing block.
     """

@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One file of an npm package of an exact version; `sha512` is the whole package's, as npm says it.
+    """A file of an npm package of an exact version; `sha512` is the whole package's, as npm says it.
 
     `page` plays with it.
     """
@@ -54,7 +54,7 @@ LIBRARIES: Final = {
 
 
 def fetched(library: Library) -> Path:
-    """Its file in the cache; EmulationError: npm or its registry are missing, or it is another's."""
+    """Return its file in the cache; EmulationError: npm or its registry are missing, or it differs."""
     kept = cache_directory() / "npm" / library.package / library.file_name
     if kept.exists():
         return kept
@@ -70,7 +70,7 @@ def fetched(library: Library) -> Path:
 
 
 def unpacked(library: Library, packed: bytes) -> bytes:
-    """The file in the package; EmulationError where it is not the package that is meant."""
+    """Return the file in the package; EmulationError where it is not the package that is meant."""
     found = base64.b64encode(hashlib.sha512(packed).digest()).decode()
     if found != library.sha512:
         raise EmulationError(

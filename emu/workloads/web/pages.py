@@ -15,7 +15,7 @@ from emu.workloads.web.corpus import Page
 
 @dataclass(slots=True)
 class ObjectTiming:
-    """One request of a page; seconds count from the page's first request.
+    """A request of a page; seconds count from the page's first request.
 
     `ended_s` is None where it did not end; `problem` is the browser's word for what ended it.
     """
@@ -31,7 +31,7 @@ class ObjectTiming:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How loading a page went, from the navigation's start at the monotonic `started_at_s`.
+    """The loading of a page, from the navigation's start at the monotonic `started_at_s`.
 
     `load_s` is until the `load` event, `transfer_s` from the first request to the last byte of the
     page's objects, both at most the limit; `censored`: by then `load` had not fired, or `missing`
@@ -50,7 +50,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Account:
-    """What the browser has told so far; its timestamps are seconds of the monotonic clock."""
+    """The browser's account so far; its timestamps are seconds of the monotonic clock."""
 
     began_at_s: float | None = None
     loaded_at_s: float | None = None
@@ -88,7 +88,7 @@ class _Account:
 
 
 def load(tab: Tab, page: Page, *, tls: bool, limit_s: float) -> Loaded:
-    """Sends a fresh tab to the page's document and waits for the last of its objects, up to `limit_s`.
+    """Send a fresh tab to the page's document and wait for the last of its objects, up to `limit_s`.
 
     EmulationError: the browser or the tab crashed.
     """
@@ -135,7 +135,7 @@ _JITTER = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PlannedPage:
-    """One visit; `at_s` counts from the start of the measured part of the run."""
+    """A visit; `at_s` counts from the start of the measured part of the run."""
 
     number: int
     name: str
@@ -161,7 +161,7 @@ def schedule(
     seed: int,
     number: int = 0,
 ) -> list[PlannedPage]:
-    """Visits to the pages in a seeded order, about `every_s` apart (a fifth either way).
+    """Visit to the pages in a seeded order, about `every_s` apart (a fifth either way).
 
     Visits are numbered from `number` on.
     """
@@ -187,7 +187,7 @@ class Visits:
         self._tabs = [browser.open_tab() for _ in plan]
 
     def run(self, *, zero_at_s: float, limit_s: float) -> list[Visit]:
-        """Makes each visit at `zero_at_s + at_s`, whether or not earlier ones have ended; in that order.
+        """Make each visit at `zero_at_s + at_s`, whether or not earlier ones have ended; in that order.
 
         They are ended and censored after `limit_s`. EmulationError: the browser or a tab crashed.
         """

@@ -28,7 +28,7 @@ _VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """One video: `segments` of `segment_s` in each of `bitrates_bps`, in a folder of its own.
+    """A video: `segments` of `segment_s` in each of `bitrates_bps`, in a folder of its own.
 
     `init-R.mp4` begins representation R (its number in `bitrates_bps`, which ascend), `R-N.m4s` is
     its segment N, from 1 on; `media_R.m3u8` lists them all (HLS; `master.m3u8` lists those), and
@@ -46,12 +46,12 @@ class Media:
 
 
 def cache_directory() -> Path:
-    """`CEDOS_EMU_CACHE_DIR`, else /var/cache/cedos-emu."""
+    """Return `CEDOS_EMU_CACHE_DIR`, else /var/cache/cedos-emu."""
     return Path(os.environ.get("CEDOS_EMU_CACHE_DIR", "/var/cache/cedos-emu"))
 
 
 def make(bitrates_bps: tuple[int, ...], *, duration_s: float, segment_s: float) -> Media:
-    """Encodes the video, or finds it in the cache.
+    """Encode the video, or finds it in the cache.
 
     EmulationError: ffmpeg is missing or failed.
     """
@@ -67,7 +67,7 @@ def make(bitrates_bps: tuple[int, ...], *, duration_s: float, segment_s: float) 
             making.chmod(0o755)
             making.replace(folder)
         except OSError:
-            if not folder.exists():  # else somebody else was as quick
+            if not folder.exists():  # else another process was as quick
                 raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -75,7 +75,7 @@ def make(bitrates_bps: tuple[int, ...], *, duration_s: float, segment_s: float) 
 
 
 def nginx_servers(media: Sequence[Media], player: Path, *, tls: bool, http2: bool = False) -> str:
-    """A `server` block for nginx's `http` block: the videos, and the folder of their player."""
+    """Return a `server` block for nginx's `http` block: the videos, and the folder of their player."""
     folders = sorted({each.folder for each in media})
     locations = "\n".join(
         f"    location /{folder.name}/ {{ alias {folder}/; }}" for folder in folders
@@ -136,7 +136,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PlannedVideo:
-    """One video; `at_s` counts from the start of the measured part of the run.
+    """A planned video; `at_s` counts from the start of the measured part of the run.
 
     `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most;
     `cmcd`: it says what it has in store; `hls`: it reads playlists; `page` has the player.
@@ -157,7 +157,7 @@ class PlannedVideo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTiming:
-    """One segment; seconds count from the opening of the video. `ended_s` None: cut off."""
+    """A segment; seconds count from the opening of the video. `ended_s` None: cut off."""
 
     number: int
     bitrate_bps: int
@@ -168,7 +168,7 @@ class SegmentTiming:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How watching a video went, opened at the monotonic `started_at_s`.
+    """The watching of a video, opened at the monotonic `started_at_s`.
 
     `start_s` is from there to the first picture (the limit where none came), `watched_s` to its end
     or the limit; it stood still `stalls` times, for `stall_s` in all; `segments` are those that
@@ -216,7 +216,7 @@ class Watched:
 
 
 def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) -> Watched:
-    """Opens the video in a fresh tab at `zero_at_s + at_s` and follows it to its end, or `limit_s` more.
+    """Open the video in a fresh tab at `zero_at_s + at_s` and follow it to its end, or `limit_s` more.
 
     EmulationError: the browser or the tab crashed.
     """
@@ -238,7 +238,7 @@ def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) 
 
 
 def visit(tab: Tab, planned: PlannedVideo, *, timeout_s: float) -> None:
-    """Opens the video's page with nothing to play: the browser has its player then, as of a visit before.
+    """Open the video's page with nothing to play: the browser has its player then, as of a visit before.
 
     EmulationError: it did not come, or the browser or the tab crashed.
     """
@@ -275,7 +275,7 @@ def _page(planned: PlannedVideo) -> str:
 
 
 def _player_state(tab: Tab) -> dict[str, Any] | None:
-    """The player's account, with its clock's distance from the opening; None before it runs."""
+    """Return the player's account, with its clock's distance from the opening; None before it runs."""
     expression = "typeof told === 'object' ? JSON.stringify(told) : null"
     answer = tab.call("Runtime.evaluate", {"expression": expression})["result"].get("value")
     if answer is None:

@@ -23,7 +23,7 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One page load: what is fetched, in this order, and whether the page was visited before."""
+    """A page load: what is fetched, in this order, and whether the page was visited before."""
 
     objects: tuple[Object, ...]
     again: bool
@@ -31,7 +31,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One answer as curl had it: bytes of the body, and its connection.
+    """An answer as curl had it: bytes of the body, and its connection.
 
     The kernel gives the same local port to connections to different addresses, so that it takes both.
     """
@@ -44,7 +44,7 @@ class Fetched:
 
 
 def plan(corpus: Corpus, count: int, seed: int = 1) -> Iterator[Visit]:
-    """The next `count` visits, fewer where there are no new pages left."""
+    """Return the next `count` visits, fewer where there are no new pages left."""
     draw = random.Random(seed)
     new = list(corpus.pages)
     draw.shuffle(new)
@@ -63,7 +63,7 @@ def plan(corpus: Corpus, count: int, seed: int = 1) -> Iterator[Visit]:
 
 
 def write_holes(corpus: Corpus, folder: Path) -> None:
-    """As `corpus.write`, with bodies of zeros that take no space."""
+    """Write as `corpus.write` does, with bodies of zeros that take no space."""
     for each in corpus.objects():
         file = folder / each.host / each.path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def write_holes(corpus: Corpus, folder: Path) -> None:
 def load(
     client: Namespace, objects: Sequence[Object], addresses: Mapping[str, str], *, tls: bool
 ) -> list[Fetched]:
-    """Fetches a page's objects; returns what was had, in the order of their ends.
+    """Fetch a page's objects and return what was had, in the order of their ends.
 
     Raises:
         EmulationError: curl could not.
@@ -109,7 +109,7 @@ _HANDSHAKE_BYTES, _CERTIFICATES_BYTES, _HEAD_BYTES = 800, 3_000, 160
 
 
 def made() -> Prior:
-    """What a connection with an unknown host carries to the client."""
+    """Return the prior of what a connection with an unknown host carries to the client."""
     carried = []
     for visit in plan(corpus.generate(sites=_SITES, pages=_PAGES, seed=SEED), _VISITS, SEED):
         bodies: dict[str, list[int]] = defaultdict(list)
@@ -122,7 +122,7 @@ def made() -> Prior:
 
 
 def fitted(sizes: list[int]) -> Prior:
-    """The log-normal distribution with the sizes' median and 90 % interval, rounded."""
+    """Return the log-normal distribution with the sizes' median and 90 % interval, rounded."""
     ordered = sorted(sizes)
     low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.05, 0.5, 0.95))
     return Prior(float(f"{middle:.2g}"), round((log(high) - log(low)) / (2 * 1.645), 1))

@@ -18,7 +18,7 @@ async def _main(role: str, name: str) -> None:
     assert me is not None
     print(json.dumps({"ready": True}), flush=True)
     sys.stdin.readline()  # told to go
-    loop.add_reader(sys.stdin.fileno(), me.cancel)  # whoever started it is gone, or wants the end
+    loop.add_reader(sys.stdin.fileno(), me.cancel)  # the parent is gone, or wants the end
     answer = await getattr(module, role)(**options)
     if answer is not None:
         print(json.dumps(answer), flush=True)

@@ -2,7 +2,7 @@
 
 MTCP acknowledges nothing and pyd3tn is no complete agent, so that what both leave to one is done here
 with the protocol's own means: the file is fragmented beforehand, the receiver sends a status report for
-each fragment delivered, and after a disruption the sender repeats those that nobody has reported.
+each fragment delivered, and after a disruption the sender repeats those that were not reported.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _ZEROS: Final = bytes(_FRAGMENT_BYTES)
 
 
 def _pyd3tn() -> tuple[Any, Any, Any]:
-    """Its modules; it is no dependency, so that it may not be there."""
+    """Import pyd3tn's modules; it is no dependency and may be absent."""
     names = ("bundle7", "helpers", "mtcp")
     bundle7, helpers, mtcp = (importlib.import_module(f"pyd3tn.{name}") for name in names)
     return bundle7, helpers, mtcp
@@ -80,7 +80,7 @@ async def _accepted(listening: socket.socket) -> tuple[socket.socket, Any]:
 
 
 async def client(host: str, port: int, size: int) -> dict[str, Any]:
-    """Fetches it; `ended_s` is the monotonic instant of the last byte."""
+    """Fetch it; `ended_s` is the monotonic instant of the last byte."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[dict[str, Any]] = loop.create_future()
 

@@ -19,7 +19,7 @@ async def server(host: str, port: int, key: str, size: int) -> None:
 
 
 async def client(host: str, port: int, server_key: str, deadline_s: float) -> dict[str, Any]:
-    """Fetches it; `ended_s` is the monotonic instant of the last byte."""
+    """Fetch it; `ended_s` is the monotonic instant of the last byte."""
     connection = await connect(
         (host, port),
         server_key=bytes.fromhex(server_key),

@@ -39,7 +39,7 @@ async def client(
     result_bytes: tuple[int, int] = (20_000, 80_000),
     scale: float = 1.0,
 ) -> dict[str, Any]:
-    """Seconds until the last step is through, and until the server has all results."""
+    """Return seconds until the last step is through, and until the server has all results."""
     drawn = random.Random(seed)
     async with connected(transport, host, port, server_key) as link:
         asking = Asking(link)

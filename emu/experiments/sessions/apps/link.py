@@ -35,16 +35,16 @@ class Link(Protocol):
         after: tuple[int, ...] = (),
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
-        """Sends a message; its id, which later ones may name in `after`; None: the thunk was kept."""
+        """Send a message; its id, which later ones may name in `after`; None: the thunk was kept."""
 
     async def receive(self) -> tuple[Label, bytes]:
-        """The next message that may be delivered."""
+        """Return the next message that may be delivered."""
 
     def ready(self) -> bool:
-        """Whether a message handed over now would begin to leave (`select` would say writable)."""
+        """Return whether a message handed over now would begin to leave (`select` would say writable)."""
 
     async def close(self) -> None:
-        """Ends it once everything has arrived."""
+        """End it once everything has arrived."""
 
 
 class SessionLink:
@@ -76,7 +76,7 @@ class SessionLink:
         return message.label, message.data
 
     def ready(self) -> bool:
-        """Always: what to do without a network is the thunks' matter."""
+        """Report True: thunks say what to do without a network."""
         return True
 
     async def close(self) -> None:
@@ -103,7 +103,7 @@ class TcpLink:
         after: tuple[int, ...] = (),
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
-        """The order is always total, and there is always a network."""
+        """Return the order is always total, and there is always a network."""
         self._out.append(_HEAD.pack(len(data), LABELS.index(label)) + data)
         self._sent += 1
         if self._writing is None or self._writing.done():
@@ -141,7 +141,7 @@ class TcpLink:
 
 @asynccontextmanager
 async def connected(transport: str, host: str, port: int, server_key: str) -> AsyncIterator[Link]:
-    """A client's link: `session`, `unlabelled` or `tcp`."""
+    """Connect a client's link: `session`, `unlabelled` or `tcp`."""
     if transport == "tcp":
         plain = socket.socket()
         plain.setblocking(False)
@@ -164,7 +164,7 @@ async def connected(transport: str, host: str, port: int, server_key: str) -> As
 async def serving(
     transport: str, host: str, port: int, key: str, serve: Callable[[Link], Any]
 ) -> None:
-    """Serves every client that comes, for ever."""
+    """Serve every client that comes, for ever."""
     running: set[asyncio.Task[None]] = set()
 
     async def one(link: Link) -> None:
@@ -209,7 +209,7 @@ class Asking:
         after: tuple[int, ...] = (),
         thunk: Callable[[], None] | None = None,
     ) -> tuple[int | None, asyncio.Future[None]]:
-        """Sends a request; its message's id (see `Link.send`), and a future of the answer."""
+        """Send a request; its message's id (see `Link.send`), and a future of the answer."""
         self._number += 1
         number = self._number
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

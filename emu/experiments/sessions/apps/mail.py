@@ -29,14 +29,14 @@ async def server(transport: str, host: str, port: int, key: str) -> None:
 
 
 def sizes(messages: int, scale: float, seed: int) -> list[int]:
-    """Bytes of each message."""
+    """Return bytes of each message."""
     drawn = random.Random(seed)
     low, high = math.log(LEAST_BYTES), math.log(MOST_BYTES)
     return [round(scale * math.exp(drawn.uniform(low, high))) for _ in range(messages)]
 
 
 def choices(messages: int, picked: int, seed: int) -> list[int]:
-    """What the person reads: messages of the latter two thirds, which the proxy asks for late."""
+    """Return the messages that the person reads: of the latter two thirds, which are fetched late."""
     return random.Random(seed + 1).sample(range(messages // 3, messages), picked)
 
 
@@ -51,7 +51,7 @@ async def client(
     scale: float = 1.0,
     think_s: tuple[float, float] = (0.5, 1.5),
 ) -> dict[str, Any]:
-    """Seconds of each read, and until all messages are here."""
+    """Return seconds of each read, and until all messages are here."""
     bodies, thinking = sizes(messages, scale, seed), random.Random(seed + 2)
     async with connected(transport, host, port, server_key) as link:
         asking = Asking(link)

@@ -17,7 +17,7 @@ _START_S: Final = 60.0
 
 
 class Program:
-    """One process, as a `with` block.
+    """A process of an application, as a `with` block.
 
     Args:
         role: `client` or `server`.
@@ -46,7 +46,7 @@ class Program:
         end_by_input(self._process, _END_S)
 
     def ready(self) -> Self:
-        """Returns once it has loaded what it needs and waits to be told to `go`."""
+        """Return once it has loaded what it needs and wait to be told to `go`."""
         if self.answer(_START_S) is None:
             raise EmulationError(f"the {self._role} of {self._name} does not get ready")
         return self
@@ -57,7 +57,7 @@ class Program:
         self._process.stdin.flush()
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next line that it writes; None where there is none in time.
+        """Return the next line that it writes; None where there is none in time.
 
         Raises:
             EmulationError: it failed.

@@ -39,7 +39,7 @@ async def server(transport: str, host: str, port: int, key: str) -> None:
 
 
 def urgent_at_s(duration_s: float, seed: int) -> list[float]:
-    """When urgent messages come."""
+    """Return when urgent messages come."""
     drawn = random.Random(seed)
     part_s = duration_s / EPISODES
     found = []
@@ -59,7 +59,7 @@ async def client(
     scale: float = 1.0,
     parts: tuple[str, ...] = ("urgent", "bulk"),
 ) -> dict[str, Any]:
-    """Seconds of each urgent message until its answer; bytes of bulk data acknowledged."""
+    """Return seconds of each urgent message until its answer; bytes of bulk data acknowledged."""
     async with connected(transport, host, port, server_key) as link:
         asking = Asking(link)
         began_s = time.monotonic()
@@ -105,7 +105,7 @@ class _Bulk:
         self.deferred = 0
 
     async def run(self, began_s: float, duration_s: float) -> None:
-        """One round a second; what has arrived by the end counts."""
+        """Run one round a second; messages that arrived by the end count."""
         for second in range(1, round(duration_s) + 1):
             await asyncio.sleep(max(0.0, began_s + second - time.monotonic()))
             if self._thunk is None and self._takes():
@@ -115,7 +115,7 @@ class _Bulk:
         return self._link.ready() and len(self._outstanding) < self._most
 
     async def _round(self) -> None:
-        """This second's data, or a thunk that sends what is newest when a network is there."""
+        """Send this second's data, or leave a thunk that sends the newest when a network is there."""
         self._thunk = self._again
         summary = await self._ask(BACKGROUND_SMALL, self._summary, (), self._again)
         if summary is None:

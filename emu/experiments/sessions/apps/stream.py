@@ -22,7 +22,7 @@ async def server(host: str, port: int, key: str) -> None:
 async def client(
     host: str, port: int, server_key: str, seconds: float, silence_s: float
 ) -> dict[str, Any]:
-    """Reads; the silences longer than `silence_s`, as [began, ended] (monotonic seconds)."""
+    """Read; the silences longer than `silence_s`, as [began, ended] (monotonic seconds)."""
     connection = await connect(
         (host, port),
         server_key=bytes.fromhex(server_key),
