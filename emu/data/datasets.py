@@ -1,7 +1,7 @@
 """Transfer data sets: what was known at an instant, and how long every strategy then took.
 
 One row per place, start, size and direction, as Parquet or CSV; the columns are those of DESIGN
-("Transfer data sets"). Data sets of other origin can be read: context columns may be missing, columns that
+("Transfer data sets"). Other data sets can be read too: context columns may be missing, columns that
 are not known are kept apart and reported, and what is wrong is named by file, row and column.
 """
 

@@ -21,7 +21,7 @@ _TAKEN = Path("/proc/thread-self/net/sockstat")
 
 
 class TcpMemory(Watcher):
-    """Watches while the block runs: `most_pages` were taken; up to `free_pages` no socket is held back."""
+    """The TCP memory while the block runs: `most_pages` taken, `free_pages` without holding back."""
 
     def __init__(self, client: Namespace) -> None:
         super().__init__(client, "watching the host's TCP memory")

@@ -235,7 +235,7 @@ class ExchangePolicy:
         """Return the same way, given up as it will be: when silent for as long as another one costs.
 
         A network that hangs now and then would otherwise seem as bad as its longest silence, although
-        the client will not wait for its end. To wait for what the alternative costs is at most twice as bad
+        no client waits for its end. To wait for what the alternative costs is at most twice as bad
         as to have known.
         """
         if not isfinite(instead_s):
