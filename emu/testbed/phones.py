@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -72,6 +73,23 @@ def uninterrupted() -> Iterator[None]:
 
 
 __all__ = ["LTE", "SERVER", "WLAN", "Access", "Laptop"]
+
+
+_TRY_NAMESPACES = ("unshare", "--net", "--mount", "ip", "link", "set", "lo", "up")
+
+
+def _require_namespaces() -> None:
+    """Refuse a host that cannot emulate a network: PrivilegeError or EmulationError."""
+    if os.geteuid() != 0:
+        raise PrivilegeError("the testbed makes network namespaces: run it as root")
+    if shutil.which("mm-link") is None:
+        raise EmulationError("Mahimahi is missing (no mm-link): ./run installs it on Debian 12")
+    tried = subprocess.run(_TRY_NAMESPACES, capture_output=True, text=True, timeout=10, check=False)
+    if tried.returncode != 0:
+        raise PrivilegeError(
+            f"this machine allows no network namespaces ({tried.stderr.strip()}): run it on a host"
+            " of your own, in a virtual machine, or in a container started with --privileged"
+        )
 
 
 @dataclass(slots=True)
@@ -151,8 +169,7 @@ class Laptop(Started):
         return self.instance.directory
 
     def _start(self) -> None:
-        if os.geteuid() != 0:
-            raise PrivilegeError("the testbed makes network namespaces: run it as root")
+        _require_namespaces()
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise EmulationError("an emulated laptop blocks: use it through asyncio.to_thread")

@@ -270,3 +270,34 @@ def test_the_row_of_trials_is_that_of_its_result_file() -> None:
     medians = " / ".join(f"{figures[f'{case}_median_s']:.1f}" for case in cases)
     longest = max(figures[f"{case}_longest_s"] for case in cases)
     assert f"| {medians} s; {longest:.0f} s |" in row("a free Wi-Fi that went from")
+
+
+def test_the_first_table_of_the_readme() -> None:
+    live, gateway = Live(MOBILITY), result("gateway")
+    shown = {
+        cells[1].strip("* "): [cell.strip("* ") for cell in cells[2:5]]
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith("| ") and len(cells := line.replace("**", "").split("|")) == 6
+    }
+
+    def mean_s(policy: str) -> float:
+        every = [run["policies"][policy] for run in live.runs]
+        return sum(of["n"] * of["mean_s"] for of in every) / sum(of["n"] for of in every)
+
+    for title, policy in (
+        ("Linux as it is (Wi-Fi first)", "wifi-first"),
+        ("LTE alone", "cellular-only"),
+        ("kernel MPTCP, Wi-Fi first", "mptcp-wifi"),
+        ("kernel MPTCP, cellular first", "mptcp-cellular"),
+        ("cedos alone", CEDOS),
+    ):
+        assert shown[title] == [
+            f"{mean_s(policy):.2f} s",
+            f"{live.mean(policy, 'cellular_mb'):.0f} MB",
+            f"{live.mean(policy, 'energy_j'):.0f}",
+        ]
+    mixed = gateway["mixed"] + gateway["mixed_third_seed"]
+    count = sum(run["n"] for run in mixed)
+    assert count == sum(run["policies"][CEDOS]["n"] for run in live.runs) == 2502
+    gateway_s = sum(run["n"] * run["mean_s"] for run in mixed) / count
+    assert shown["cedos with a gateway"][0] == f"{gateway_s:.2f} s"
