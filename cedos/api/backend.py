@@ -11,13 +11,7 @@ from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, Sta
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.api.transfers import (
-    PlayersReport,
-    PlayingMessage,
-    TransferInTable,
-    TransferReport,
-    TurnMessage,
-)
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.model import Budget
 
 
@@ -64,12 +58,6 @@ class Backend(Protocol):
 
     async def transfers(self) -> list[TransferInTable]:
         """All transfers with deadlines, the earliest first."""
-
-    async def told_players(self, report: PlayersReport, uid: int) -> None:
-        """Takes a proxy's word about its players; ConfigError where it cannot be taken."""
-
-    async def players(self) -> list[PlayingMessage]:
-        """The players of which proxies told lately."""
 
     async def told_carried(self, report: CarriedReport, uid: int) -> None:
         """Takes a proxy's word about what it carries; ConfigError where it cannot be taken."""

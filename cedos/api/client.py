@@ -26,13 +26,7 @@ from cedos.api.messages import (
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.api.transfers import (
-    PlayersReport,
-    PlayingMessage,
-    TransferInTable,
-    TransferReport,
-    TurnMessage,
-)
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 from cedos.model import Budget
 
@@ -128,12 +122,6 @@ class ControlClient:
 
     def transfers(self) -> list[TransferInTable]:
         return self._ask("GET", "/v1/transfers", list[TransferInTable])
-
-    def tell_players(self, report: PlayersReport) -> None:
-        self._exchange("POST", "/v1/players", msgspec.json.encode(report))
-
-    def players(self) -> list[PlayingMessage]:
-        return self._ask("GET", "/v1/players", list[PlayingMessage])
 
     def tell_carried(self, report: CarriedReport) -> None:
         self._exchange("POST", "/v1/carried", msgspec.json.encode(report))

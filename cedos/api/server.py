@@ -29,7 +29,7 @@ from cedos.api.messages import ErrorMessage, parse
 from cedos.api.open_connections import OpenConnections
 from cedos.api.prefetching import PrefetchingRequest
 from cedos.api.rules import RuleRequest
-from cedos.api.transfers import PlayersReport, TransferReport
+from cedos.api.transfers import TransferReport
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -196,8 +196,6 @@ class ControlServer:
         application.router.add_get("/v1/probing", self._probing)
         application.router.add_get("/v1/transfers", self._transfers)
         application.router.add_post("/v1/transfers", self._transfer)
-        application.router.add_get("/v1/players", self._players)
-        application.router.add_post("/v1/players", self._told_players)
         application.router.add_post("/v1/carried", self._told_carried)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_get("/v1/rules", self._rules)
@@ -248,14 +246,6 @@ class ControlServer:
 
     async def _transfers(self, request: web.Request) -> web.Response:
         return _json(await self._backend.transfers())
-
-    async def _players(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.players())
-
-    async def _told_players(self, request: web.Request) -> web.Response:
-        report = parse(await request.read(), PlayersReport, "players")
-        await self._backend.told_players(report, _asker(request))
-        return web.Response(status=204)
 
     async def _told_carried(self, request: web.Request) -> web.Response:
         report = parse(await request.read(), CarriedReport, "carried")

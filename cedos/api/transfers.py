@@ -1,7 +1,4 @@
-"""What waits: what a program tells of its own, what it may do, what people see of all.
-
-Transfers wait for their deadlines, and players behind the local proxy for what they have in store.
-"""
+"""Messages about transfers with deadlines: a program's report, the daemon's answer, the table of all."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
 
 MOST_NETWORKS: Final = 64
 LONGEST_WAIT_S: Final = 30.0
-MOST_PLAYERS: Final = 16
 
 Key = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 _Text = Annotated[str, Meta(max_length=300)]
@@ -144,22 +140,3 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
             why=transfer.why,
             again_unix_s=transfer.again_unix_s,
         )
-
-
-class PlayingMessage(ControlMessage, frozen=True, kw_only=True):
-    """One player. `waits`: what it asked for is not fetched yet, until one of `waits_for` is there.
-
-    `buffered_s`: what it has in store; None: it asks for nothing now.
-    """
-
-    server: _Text
-    buffered_s: Annotated[float, Meta(ge=0, le=1e6)] | None
-    waits: bool = False
-    waits_for: Annotated[tuple[_Interface, ...], Meta(max_length=64)] = ()
-
-
-class PlayersReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All players of one proxy (`program`: its own number), told while there are any."""
-
-    program: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-    players: Annotated[tuple[PlayingMessage, ...], Meta(max_length=MOST_PLAYERS)]

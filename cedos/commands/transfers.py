@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from cedos.api.client import ControlClient
-from cedos.api.transfers import PlayingMessage, TransferInTable
+from cedos.api.transfers import TransferInTable
 from cedos.api.turn_text import at_instant, instant, lateness, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
@@ -39,8 +39,6 @@ _BY_ITSELF: Final = "what waits goes on by itself, where its program runs"
 def command(as_json: bool) -> None:
     """Shows what has a deadline (`cedos-get --by`, `cedos-put --by`, `cedos-pod`), the earliest first.
 
-    Before that, players behind `cedos forward` that say what they have in store, and what they wait for.
-
     WANTED BY is the deadline, HERE what has come of it and over which networks (earlier: nobody knows any
     more over which, as it was killed, or brought without --by). Below each stands what it waits for or
     does, when a metered network must begin if Wi-Fi brings no more, and when it is expected to be done:
@@ -57,14 +55,13 @@ def command(as_json: bool) -> None:
     client = ControlClient(directories().socket, _TIMEOUT_S)
     try:
         transfers = client.transfers()
-        players = [] if as_json else client.players()
     except DaemonUnreachableError as error:
         _as_left(str(error), as_json)
         raise DaemonUnreachableError(f"{error}; {_BY_ITSELF}") from error
     if as_json:
         render.print_json(transfers)
     else:
-        render.show(lines(transfers, datetime.now(), os.getuid(), players))
+        render.show(lines(transfers, datetime.now(), os.getuid()))
 
 
 def _as_left(why: str, as_json: bool) -> None:
@@ -89,19 +86,10 @@ def lines(
     transfers: Sequence[TransferInTable],
     now: datetime,
     uid: int,
-    players: Sequence[PlayingMessage] = (),
     *,
     answers: bool = True,
 ) -> Iterator[str]:
     """`answers`: the daemon does; else these are transfers as it has left them."""
-    if players:
-        yield from render.table(
-            ("PLAYER", "IN STORE", ""),
-            [(each.server, _in_store(each), _waiting(each)) for each in players],
-        )
-        if not transfers:
-            return
-        yield ""
     if not transfers:
         yield "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
         return
@@ -130,18 +118,6 @@ def lines(
             subsequent_indent="    ",
             break_on_hyphens=False,
         )
-
-
-def _in_store(each: PlayingMessage) -> str:
-    return "enough" if each.buffered_s is None else f"{each.buffered_s:.0f} s"
-
-
-def _waiting(each: PlayingMessage) -> str:
-    if each.buffered_s is None:
-        return "asks for nothing"
-    if not each.waits:
-        return "is fetched"
-    return f"waits for {' or '.join(each.waits_for) or 'a network that costs nothing'}"
 
 
 def _why(each: TransferInTable, now: datetime) -> str:

@@ -26,13 +26,7 @@ from cedos.api.messages import (
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.api.transfers import (
-    PlayersReport,
-    PlayingMessage,
-    TransferInTable,
-    TransferReport,
-    TurnMessage,
-)
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.daemon.budgets import messages, used
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
@@ -46,7 +40,6 @@ from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.flows.told_connections import ToldConnections
-from cedos.daemon.flows.told_players import ToldPlayers
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import ConfigError
@@ -115,7 +108,6 @@ class ApiBackend:
         self._history, self._history_file = history, history_file
         self._config_file = config_file
         self._dry_run = dry_run
-        self._players = ToldPlayers()
         self._started_at_s = time.monotonic()
 
     async def status(self) -> StatusMessage:
@@ -257,12 +249,6 @@ class ApiBackend:
 
     async def transfers(self) -> list[TransferInTable]:
         return self._transfers.listed()
-
-    async def told_players(self, report: PlayersReport, uid: int) -> None:
-        self._players.told(report, uid, time.monotonic())
-
-    async def players(self) -> list[PlayingMessage]:
-        return self._players.listed(time.monotonic())
 
     async def told_carried(self, report: CarriedReport, uid: int) -> None:
         self._carried.told(report, uid, time.monotonic(), time.time())

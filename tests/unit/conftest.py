@@ -36,7 +36,6 @@ from cedos.api.prefetching import (
 )
 from cedos.api.probing import ProbingMessage
 from cedos.api.server import ControlServer
-from cedos.api.transfers import PlayersReport, PlayingMessage
 from cedos.commands.cedos import main
 from cedos.errors import NotFoundError
 from cedos.model import (
@@ -96,7 +95,6 @@ class FakeDaemon:
         self.prefetching_said: list[PrefetchingRequest] = []
         self.programs: list[ProgramMessage] = []
         self.probed: list[ProbingMessage] = []
-        self.told_of: list[tuple[PlayersReport, int]] = []
         self.told_carrying: list[tuple[CarriedReport, int]] = []
         self.usage_since: UsageMessage | None = None
         self.fault: Exception | None = None
@@ -155,12 +153,6 @@ class FakeDaemon:
             radios={"wlan0": RadioMessage(radio=radio, shares={"on": 0.5}, idle_s=3.0)},
             prices=[PriceMessage(resource="energy", s_per_unit=0.2, steps=((10.0, 0.3),))],
         )
-
-    async def told_players(self, report: PlayersReport, uid: int) -> None:
-        self.told_of.append((report, uid))
-
-    async def players(self) -> list[PlayingMessage]:
-        return [each for report, _ in self.told_of for each in report.players]
 
     async def told_carried(self, report: CarriedReport, uid: int) -> None:
         self.told_carrying.append((report, uid))

@@ -8,7 +8,6 @@ they reach (`fuzz_foreign_bytes.py`).
 
 import contextlib
 import gc
-import gzip
 import logging
 import os
 import random
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import time
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -63,8 +61,6 @@ from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import hand_over
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.players import cmcd, manifest, playlist
-from cedos.proxy.local.players.passing_answer import PassingAnswer
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.names import messages as names
 from cedos.proxy.request import RequestParser, authority, forwarded
@@ -164,57 +160,6 @@ def profiled(data: bytes) -> None:
 def proxied(data: bytes) -> None:
     RequestParser().feed(data)
     forwarded(data)
-
-
-def played(data: bytes) -> None:
-    """What players say of themselves, the answers to them, and the playlists that they read."""
-    cmcd.parse(b"/?CMCD=" + data, [(b"CMCD-Request", data)])
-    cmcd.parse(b"/?CMCD=" + data, [])
-    playlist.parse("http://a.test/b/c.m3u8", data)
-    answer = PassingAnswer(keep_bytes=100_000)
-    answer.feed(data)
-    answer.body()
-
-
-def carried(data: bytes) -> None:
-    """An answer's body in chunks and without, packed in each way, right or not."""
-    for coding in (b"gzip", b"deflate", b"identity"):
-        for length in (b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(data)):
-            answer = PassingAnswer(keep_bytes=10_000)
-            answer.feed(b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\n%s\r\n\r\n" % (coding, length))
-            if data:
-                answer.feed(data)
-            found = answer.body() if answer.complete else None
-            assert found is None or len(found) <= 10_000
-
-
-PACKED = (
-    gzip.compress(b"hello " * 50, mtime=0),
-    zlib.compress(b"hello " * 50),
-    gzip.compress(bytes(20_000)),
-)
-MANIFEST = (
-    b'<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" mediaPresentationDuration="PT1M9.5S">'
-    b'<BaseURL>b/</BaseURL><Period><AdaptationSet contentType="video">%s'
-    b'<Representation id="v" bandwidth="9"/></AdaptationSet></Period></MPD>'
-)
-MANIFESTS = (
-    MANIFEST
-    % b'<SegmentTemplate timescale="10" duration="20" media="$RepresentationID$/$Number%03d$.m4s"/>',
-    MANIFEST
-    % b'<SegmentTemplate media="$Time$.m4s"><SegmentTimeline><S t="0" d="2" r="9"/><S d="3" r="-1"/>'
-    b"</SegmentTimeline></SegmentTemplate>",
-    MANIFEST
-    % b'<SegmentList duration="2"><SegmentURL media="a"/><SegmentURL media="b"/></SegmentList>',
-)
-
-
-def listed(data: bytes) -> None:
-    """A manifest, and what is asked for after it came."""
-    found = manifest.parse("http://a.test/c.mpd", data)
-    for target in ("/b/v/003.m4s", "/b/18.m4s", "/b/23.m4s", "/b/a", "/"):
-        if found is not None and (segment := found.get(target)) is not None:
-            assert 0 < segment.duration_s <= 600
 
 
 STREAMS = KeptStreams(0, [], [], [])
@@ -409,24 +354,6 @@ PARSERS: dict[str, Parser] = {
         text(lambda given: parse_toml(given, Config, name="c.toml")),
         (b'[decision]\nobjective = "max-s"\n', b'[networks.a]\nkind = "wifi"\n'),
         (ConfigError,),
-    ),
-    "players": Parser(
-        played,
-        (
-            b'br=640,d=2000,ot=v,bl=24100,sid="a",su',
-            b"#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXT-X-MEDIA-SEQUENCE:7\n"
-            b"#EXTINF:6.006,\ns7.ts\n#EXTINF:4,\n../s8.ts\n",
-            ANSWER,
-        ),
-    ),
-    "manifests of streams": Parser(listed, MANIFESTS),
-    "bodies in chunks, and packed": Parser(
-        carried,
-        (
-            b'5\r\nhello\r\n2 ;a="b"\r\n, \r\n0\r\nX: y\r\n\r\n',
-            *(b"%x\r\n%s\r\n0\r\n\r\n" % (len(each), each) for each in PACKED),
-            *PACKED,
-        ),
     ),
     "proxy requests": Parser(
         proxied, (b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n", HTTP), (RefusedError,)

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
@@ -36,16 +35,12 @@ from cedos.proxy.local.carried.carried_teller import CarriedTeller
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub
-from cedos.proxy.local.players.known_player import PATIENCE_S
-from cedos.proxy.local.players.player_news import PlayerNews
-from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection.programs import LedTo
 from cedos.proxy.local.redirection.redirection import Chosen, Redirection
 from cedos.proxy.names.known_names import KnownNames
 from cedos.proxy.request import authority
 from cedos.session.io.links import EgressReader
-from cedos.session.sockets.connection import Connection
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
@@ -361,27 +356,16 @@ async def _run(
         joined, DaemonChooser(directories().socket), usable, carried=carried, sizes=sizes
     )
 
-    def own_link(ready: Callable[[Connection], None], unused_s: float) -> GatewayLink:
-        chooser = DaemonChooser(directories().socket)
-        return GatewayLink(
-            joined, chooser, usable, PATIENCE_S, ready=ready, unused_s=unused_s, carried=carried
-        )
-
-    players = Players(own_link, clock)
-
     async def changed() -> None:
         await asyncio.to_thread(own.read)
-        for each in (link, players):
-            each.check_networks()
+        link.check_networks()
 
     ruled = RuledHosts(directories().socket, changed)
 
     def direct(port: int, gateway_rtt_s: float | None) -> bool:
         return priced and told.direct(port, gateway_rtt_s)
 
-    proxy = LocalProxy(
-        link, fail, everywhere=everywhere, direct=direct, rules=ruled, players=players
-    )
+    proxy = LocalProxy(link, fail, everywhere=everywhere, direct=direct, rules=ruled)
     await ruled.follow()
     routes = EgressReader()
     datagrams = (
@@ -403,10 +387,7 @@ async def _run(
     )
     running = loop.create_task(work)
     teller = CarriedTeller(directories().socket, carried, joined.host)
-    telling = [
-        loop.create_task(PlayerNews(directories().socket, players, clock).run()),
-        loop.create_task(teller.run()),
-    ]
+    telling = [loop.create_task(teller.run())]
     if redirection is not None and redirection.by_cgroup:
         telling.append(loop.create_task(_follow_cgroups(redirection)))
     for number in (signal.SIGINT, signal.SIGTERM):

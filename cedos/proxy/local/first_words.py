@@ -7,7 +7,6 @@ ones may still arrive: so where that may happen only what does no harm twice is 
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Final
 
 from cedos.proxy.streams.stream import ProxiedStream
@@ -36,11 +35,9 @@ class FirstWords:
         said: what the program has said by now.
         reads: it may say more without being answered; only its first words are read.
         once: nothing is ever said a second time, so that anything may be said early.
-        hears: gets what is read here; False: it is to go over another stream.
 
     Attributes:
         broken: the program has gone meanwhile.
-        moves: what was read is to go over another stream.
     """
 
     def __init__(
@@ -50,7 +47,6 @@ class FirstWords:
         *,
         reads: bool,
         once: bool,
-        hears: Callable[[bytes], bool] = lambda _said: True,
     ) -> None:
         self._program = program
         self._said = said
@@ -58,8 +54,7 @@ class FirstWords:
         self._taken = 0
         self._stream: ProxiedStream | None = None
         self._loop = asyncio.get_running_loop()
-        self._hears = hears
-        self.broken = self.moves = False
+        self.broken = False
 
     @property
     def left(self) -> bytes:
@@ -86,27 +81,6 @@ class FirstWords:
         if again:
             self._taken = 0
 
-    async def given_up(self) -> None:
-        """Returns once the program has gone; while all that it said was said, and nothing else reads."""
-        gone: asyncio.Future[None] = self._loop.create_future()
-
-        def look() -> None:
-            try:
-                more = self._program.recv(1, socket.MSG_PEEK)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:
-                more = b""
-            self._loop.remove_reader(self._program)
-            if not more and not gone.done():
-                gone.set_result(None)
-
-        self._loop.add_reader(self._program, look)
-        try:
-            await gone
-        finally:
-            self._loop.remove_reader(self._program)
-
     def _readable(self) -> None:
         try:
             self._said = self._program.recv(_MOST_BYTES)
@@ -115,9 +89,7 @@ class FirstWords:
         except OSError:
             self.broken = True  # it would look like an orderly end from now on
         self._loop.remove_reader(self._program)
-        self.moves = bool(self._said) and not self._hears(self._said)
-        if not self.moves:
-            self._say()
+        self._say()
 
     def _say(self) -> None:
         if self._stream is not None and (self._once or may_be_repeated(self._said)):

@@ -20,7 +20,6 @@ from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
-from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
 PATIENCE_S: Final = 1.0
@@ -66,8 +65,6 @@ class GatewayLink:
         chooser: who chooses networks, for each label; where nobody does, metered ones are used only
             without the others.
         networks: which interfaces may be used; all without.
-        ready: called with each session that was made.
-        unused_s: a session without connections ends after so long; None: `UNUSED_S`.
         carried: is told of each stream, and of each association that has sent something.
         sizes: what servers sent and took before, of all sessions of this proxy.
     """
@@ -79,8 +76,6 @@ class GatewayLink:
         networks: Callable[[str], bool] | None = None,
         patience_s: float = PATIENCE_S,
         *,
-        ready: Callable[[Connection], None] = lambda _connection: None,
-        unused_s: float | None = None,
         carried: CarriedConnections | None = None,
         sizes: SizeHistory | None = None,
     ) -> None:
@@ -90,7 +85,6 @@ class GatewayLink:
         self._networks = networks
         self._patience_s = patience_s + (OTHER_NODE_S if joined.others else 0.0)
         self._node = joined.addresses[0]
-        self._ready, self._unused_s = ready, unused_s
         self._loop = asyncio.get_running_loop()
         self._streams: Multiplexer | None = None
         self._running: asyncio.Task[None] | None = None
@@ -114,18 +108,6 @@ class GatewayLink:
     def stands(self) -> bool:
         """Whether there is a session, though it may wait for a network."""
         return self._streams is not None and not self._streams.connection.ended
-
-    def prepare(self) -> None:
-        """Makes a session where there is none; nobody waits for it."""
-        self._used_at_s = self._loop.time()
-        if (
-            not self.stands
-            and not self._is_away
-            and (self._dialling is None or self._dialling.done())
-        ):
-            self._begin_dialling().add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )
 
     @property
     def rtt_s(self) -> float | None:
@@ -231,8 +213,6 @@ class GatewayLink:
         """Returns once there is a path that is not silent. GatewayUnreachableError: not in time."""
         began_s = self._loop.time()
         while not _speaks(streams):
-            if streams.connection.waits:
-                began_s = self._loop.time()
             waited_s = self._loop.time() - began_s
             if streams.connection.ended:
                 raise GatewayUnreachableError(str(streams.connection.failure or "it has ended"))
@@ -253,8 +233,7 @@ class GatewayLink:
         silent_s = 0.0
         try:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
-                speaks = _speaks(streams) or streams.connection.waits
-                silent_s = 0.0 if speaks else silent_s + _CHECK_S
+                silent_s = 0.0 if _speaks(streams) else silent_s + _CHECK_S
                 if silent_s >= self._patience_s:
                     raise self._went_away("nothing is heard of it")
             waiting.result()
@@ -355,7 +334,6 @@ class GatewayLink:
         self._streams = streams = Multiplexer(connection, sizes=self._sizes)
         streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))
-        self._ready(connection)
         return streams
 
     async def _run(self, streams: Multiplexer) -> None:
@@ -375,8 +353,7 @@ class GatewayLink:
 
     async def _end_unused(self, streams: Multiplexer) -> None:
         """Ends the session once nobody has used it for a while."""
-        unused_s = UNUSED_S if self._unused_s is None else self._unused_s
-        while (rest_s := self._used_at_s + unused_s - self._loop.time()) > 0:
+        while (rest_s := self._used_at_s + UNUSED_S - self._loop.time()) > 0:
             await asyncio.sleep(rest_s)
             if len(streams) or self._questions:
                 self._used_at_s = self._loop.time()

@@ -4,13 +4,13 @@ import asyncio
 import errno
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -22,8 +22,6 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local.first_words import SAFE_METHODS, FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.partial_answer import PartialAnswer
-from cedos.proxy.local.players.conversation import Conversation
-from cedos.proxy.local.players.players import Players
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.rule_book import NoRules, RuleBook
@@ -32,7 +30,7 @@ from cedos.proxy.local.socks_association import SocksAssociation
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
-from cedos.proxy.streams.carry import MOVED, Carry
+from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import StreamUse
 from cedos.proxy.streams.stream import ProxiedStream, SessionLostError
 from cedos.session.io.links import EgressReader
@@ -43,7 +41,6 @@ _IDLE_S: Final = 86_400.0
 _LINGER_S: Final = 1.0
 _BLOCK: Final = 16_384
 _BACKLOG: Final = 1024
-_TLS_PORT: Final = 443
 _MOST: Final = 4_096
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for the paths of its session, above all."""
@@ -112,8 +109,7 @@ class LocalProxy:
 
     `everywhere`: programs' datagrams go over all networks at once. `direct`: whether a connection to a
     port goes direct, which may be right where the gateway is so far. What is under one of the `rules`
-    goes direct. `players`: those that can wait for a network are found, and carried by what they have
-    in store.
+    goes direct.
     """
 
     def __init__(
@@ -124,14 +120,12 @@ class LocalProxy:
         everywhere: bool = False,
         direct: Callable[[int, float | None], bool] = lambda *_: False,
         rules: RuleBook | None = None,
-        players: Players | None = None,
     ) -> None:
         self._link = link
         self._fail = fail
         self._everywhere = everywhere
         self._wanted_direct = direct
         self._rules = rules or NoRules()
-        self._players = players
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
@@ -174,8 +168,6 @@ class LocalProxy:
     async def close(self) -> None:
         self._stop_listening()
         await self._tasks.end()
-        if self._players is not None:
-            await self._players.close()
         self._routes.close()
 
     async def connect(
@@ -186,19 +178,17 @@ class LocalProxy:
         far: bool,
         words: FirstWords | None = None,
         use: StreamUse = StreamUse.ANY,
-        talk: Conversation | None = None,
     ) -> ProxiedStream | socket.socket:
         """A connection of its own to somewhere, through the gateway or direct.
 
         `far`: what has an address or a name of this place is meant as one of the gateway's, too.
-        `words`: what may go with it at once; what of them is left is the caller's to send. `talk` has
-        said over which session.
+        `words`: what may go with it at once; what of them is left is the caller's to send.
 
         Raises: RefusedError.
         """
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
             try:
-                stream = await self._opened(host, port, words, use, talk)
+                stream = await self._opened(host, port, words, use)
             except RefusedError as error:
                 # (A gateway without IPv6 does not keep this host from it.)
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -227,30 +217,9 @@ class LocalProxy:
         return await self._direct.connect(host, port)
 
     async def _opened(
-        self,
-        host: str,
-        port: int,
-        words: FirstWords | None,
-        use: StreamUse,
-        talk: Conversation | None,
+        self, host: str, port: int, words: FirstWords | None, use: StreamUse
     ) -> ProxiedStream:
-        """Over the player's own session, and where that cannot be had, over that of all."""
         begun = words.begin if words else None
-        if talk is not None and talk.link is not None:
-            talk.goes_over(talk.link)
-
-            def own(stream: ProxiedStream) -> None:
-                talk.opened(stream)
-                if begun is not None:
-                    begun(stream)
-
-            try:
-                return await self._opened_patiently(talk.link.open(host, port, own, use), words)
-            except GatewayUnreachableError:
-                if words is not None:
-                    words.end(again=True)
-        if talk is not None:
-            talk.goes_over(None)
         try:
             return await self._link.open(host, port, begun, use)
         except GatewayUnreachableError:
@@ -260,27 +229,6 @@ class LocalProxy:
         if words is not None:
             words.end(again=True)
         return await self._link.open(host, port, begun, use)
-
-    async def _opened_patiently(
-        self, opening: Coroutine[Any, Any, ProxiedStream], words: FirstWords | None
-    ) -> ProxiedStream:
-        """It may take as long as the player can wait, which may give it up. RefusedError then."""
-        if words is None or not words.left:
-            return await opening
-        loop = asyncio.get_running_loop()
-        task, leaving = loop.create_task(opening), loop.create_task(words.given_up())
-        try:
-            await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise RefusedError(
-                HTTPStatus.GATEWAY_TIMEOUT, "connection_terminated", "the program has gone"
-            )
-        finally:
-            leaving.cancel()
-            if not task.done():
-                task.cancel()
-            await asyncio.gather(task, leaving, return_exceptions=True)
 
     async def carry(
         self,
@@ -424,35 +372,13 @@ class LocalProxy:
         if asked.associates:
             await self._associate(program, asked.port)
             return
-        talk = self._talk(asked)
-        try:
-            await self._serve_listened(program, where, asked, talk)
-        finally:
-            if talk is not None:
-                talk.close()
-
-    def _talk(self, asked: _Asked) -> Conversation | None:
-        if self._players is None or asked.port == _TLS_PORT:
-            return None
-        talk = Conversation(self._players, asked.host, asked.port, asyncio.get_running_loop().time)
-        if asked.first:
-            talk.said(asked.first)
-        return talk
-
-    async def _serve_listened(
-        self, program: socket.socket, where: Listening, asked: _Asked, talk: Conversation | None
-    ) -> None:
         far = where.to is not None and where.redirection is None
         words = FirstWords(
-            program,
-            asked.first,
-            reads=not asked.accepted,
-            once=self._fail is Fail.CLOSED,
-            hears=talk.said if talk is not None else lambda _said: True,
+            program, asked.first, reads=not asked.accepted, once=self._fail is Fail.CLOSED
         )
         try:
             upstream = await self.connect(
-                asked.host, asked.port, far=far, words=words, use=asked.use, talk=talk
+                asked.host, asked.port, far=far, words=words, use=asked.use
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
@@ -465,44 +391,19 @@ class LocalProxy:
         if words.broken:
             self._give_up(upstream)
             return
-        ended: TunnelBytes | None = None
-        first, moves = words.left, words.moves
-        partial = PartialAnswer(asked.first, talk) if asked.use is StreamUse.REQUEST else None
-        while ended is None:
-            if isinstance(upstream, ProxiedStream) and partial is not None and not moves:
-                ended = await self._carry_get(program, upstream, first, asked, talk, partial)
-            elif isinstance(upstream, ProxiedStream) and talk is not None:
-                if not moves:
-                    carry = Carry(program, upstream, first=first, limit=asked.limit, observer=talk)
-                    ended = await carry.run()
-                    moves, first = ended.ended == MOVED, carry.up_rest
-                if moves:
-                    upstream.drop()
-                    words = FirstWords(program, first, reads=False, once=self._fail is Fail.CLOSED)
-                    try:
-                        upstream = await self.connect(
-                            asked.host, asked.port, far=far, words=words, talk=talk
-                        )
-                    except RefusedError as error:
-                        _log.debug("refused", reason=error.details)
-                        return
-                    first, moves, ended = words.left, False, None
-            else:
-                ended = await self.carry(program, upstream, first, asked.limit)
+        if isinstance(upstream, ProxiedStream) and asked.use is StreamUse.REQUEST:
+            ended = await self._carry_get(program, upstream, words.left, asked)
+        else:
+            ended = await self.carry(program, upstream, words.left, asked.limit)
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
     async def _carry_get(
-        self,
-        program: socket.socket,
-        upstream: ProxiedStream,
-        first: bytes,
-        asked: _Asked,
-        talk: Conversation | None,
-        partial: PartialAnswer,
+        self, program: socket.socket, upstream: ProxiedStream, first: bytes, asked: _Asked
     ) -> TunnelBytes:
-        """One GET; of an answer whose session is lost the rest is asked for over the next one."""
+        """Carry one GET. If the session is lost, ask for the rest of the answer over the next one."""
+        partial = PartialAnswer(asked.first)
         pauses_s = iter(_REST_PAUSES_S)
         while True:
             had = partial.body_bytes
@@ -520,17 +421,17 @@ class LocalProxy:
                 if request is None or pause_s is None:
                     return ended
                 await asyncio.sleep(pause_s)
-                rest = await self._rest(asked, talk, partial, request)
+                rest = await self._rest(asked, partial, request)
                 if rest is not None:
                     break
             upstream, first = rest, b""
             _log.debug("goes on over another session", at=partial.body_bytes)
 
     async def _rest(
-        self, asked: _Asked, talk: Conversation | None, partial: PartialAnswer, request: bytes
+        self, asked: _Asked, partial: PartialAnswer, request: bytes
     ) -> ProxiedStream | None:
         try:
-            stream = await self._opened(asked.host, asked.port, None, asked.use, talk)
+            stream = await self._opened(asked.host, asked.port, None, asked.use)
         except (RefusedError, GatewayUnreachableError):
             return None
         if stream.write(request) == len(request) and await partial.is_rest(stream):

@@ -12,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from cedos.proxy.request import LONGEST_HEAD, forwarded
-from cedos.proxy.streams.carry import CarryObserver
 from cedos.proxy.streams.stream import Chunk, ProxiedStream
 
 _HEAD_END: Final = b"\r\n\r\n"
@@ -36,14 +35,14 @@ _Fields = dict[str, str]
 
 
 class PartialAnswer:
-    """Hears a `Carry` of one GET, and hands on what it hears to another `observer`.
+    """An observer of a `Carry` of one GET.
 
     Args:
         request: the whole head that was sent for the program.
     """
 
-    def __init__(self, request: bytes, observer: CarryObserver | None) -> None:
-        self._request, self._observer = request, observer
+    def __init__(self, request: bytes) -> None:
+        self._request = request
         self._head: bytearray | None = bytearray()
         self._fields: _Fields = {}
         self._size = -1
@@ -52,16 +51,10 @@ class PartialAnswer:
 
     # What a carry tells
 
-    def said(self, data: bytes) -> bool:
+    def said(self) -> None:
         self._head, self._validator = None, ""  # it is no single GET
-        return self._observer is None or self._observer.said(data)
-
-    def allowed(self, parts: list[Chunk]) -> list[Chunk]:
-        return parts if self._observer is None else self._observer.allowed(parts)
 
     def answered(self, data: Chunk) -> None:
-        if self._observer is not None:
-            self._observer.answered(data)
         if self._head is None:
             self.body_bytes += len(data)
             return
@@ -73,10 +66,6 @@ class PartialAnswer:
             self._head = None
         elif len(self._head) > LONGEST_HEAD:
             self._head = None
-
-    @property
-    def gave_up(self) -> bool:
-        return self._observer is not None and self._observer.gave_up
 
     # What comes of it
 

@@ -24,25 +24,14 @@ _UNSENT_BYTES: Final = 1 << 18
 until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
 
 
-MOVED: Final = "moved"
-"""How a `Carry` ended whose program goes on over another stream."""
-
-
 class CarryObserver(Protocol):
-    """Hears what goes by."""
+    """An observer of the bytes of a `Carry`."""
 
-    def said(self, data: bytes) -> bool:
-        """Of the program; False: it is to go over another stream, and none of it over this one."""
-
-    def allowed(self, parts: list[Chunk]) -> list[Chunk]:
-        """Of what has come that of which the program is to have now."""
+    def said(self) -> None:
+        """The program sent more than what it began with."""
 
     def answered(self, data: Chunk) -> None:
-        """What the program has taken."""
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether a program that ends now does not want what it waits for."""
+        """The program took these bytes."""
 
 
 class Carry:
@@ -58,7 +47,7 @@ class Carry:
         observer: hears all but `first`.
 
     Attributes:
-        suspended: another process goes on with both ends, or the program over another stream.
+        suspended: another process goes on with both ends.
     """
 
     def __init__(
@@ -115,12 +104,9 @@ class Carry:
 
     def suspend(self) -> None:
         """Another process goes on with both: leaves them as they are."""
-        self._suspend("suspended")
-
-    def _suspend(self, how: str) -> None:
         self.suspended = True
         self._stop()
-        self._end(how)
+        self._end("suspended")
 
     def _end(self, how: str) -> None:
         if not self._ended.done():
@@ -182,9 +168,6 @@ class Carry:
             except OSError as error:
                 self._end(f"program: {error.strerror or error}")
                 return
-            if not data and self._observer is not None and self._observer.gave_up:
-                self._end("program: it has gone")
-                return
             if not data:
                 self._up_done = True
                 self._read(on=False)
@@ -192,10 +175,8 @@ class Carry:
                 if self._down_done:
                     self._end("complete")
                 return
-            if self._observer is not None and not self._observer.said(data):
-                self._up = data
-                self._suspend(MOVED)
-                return
+            if self._observer is not None:
+                self._observer.said()
             if self._limit is not None:
                 self._limit -= len(data)
             taken = stream.write(data)
@@ -214,8 +195,6 @@ class Carry:
         waiting = stream.waiting
         while waiting:
             parts = list(islice(waiting, _MOST_CHUNKS))
-            if self._observer is not None and not (parts := self._observer.allowed(parts)):
-                break
             try:
                 sent = self.program.sendmsg(parts)
             except (BlockingIOError, InterruptedError):

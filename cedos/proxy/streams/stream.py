@@ -115,7 +115,6 @@ class ProxiedStream:
         self.after: tuple[int, ...] = ()
         self._limit = self._granted = self._window_bytes = INITIAL_WINDOW_BYTES
         self._window_from = 0  # what had been read when the window was last made larger
-        self._narrow, self._follows_bytes = False, 0  # what was announced while it was narrow
         self._waiting: deque[Chunk] = deque()
         self._waiting_bytes = 0
         self._peer_ended = self._ended = self._accepted = False
@@ -227,19 +226,6 @@ class ProxiedStream:
             ):
                 self._window_bytes, self._window_from = wider, read
         self._grant()
-
-    def narrow(self, limit: int) -> None:
-        """The other end may send so little until `widen`; before anything else is said on the stream."""
-        self._narrow = True
-        self._say(StreamWindow(self.number, limit))
-
-    def widen(self) -> None:
-        """As if it had never been narrow."""
-        self._narrow = False
-        if self._broken is None and not self._peer_ended:
-            self._say(StreamWindow(self.number, self._granted))
-            follows_bytes, self._follows_bytes = self._follows_bytes, 0
-            self._announce(follows_bytes, Direction.DOWN)
 
     @property
     def room_bytes(self) -> int:
@@ -359,9 +345,6 @@ class ProxiedStream:
             self._account()
 
     def _announce(self, size_bytes: int, direction: Direction) -> None:
-        if self._narrow and direction is Direction.DOWN:
-            self._follows_bytes = size_bytes or self._follows_bytes
-            return
         if size_bytes <= SMALL_BYTES:
             return
         self._session.announced(size_bytes - SMALL_BYTES, direction)
@@ -409,9 +392,7 @@ class ProxiedStream:
     def _widen(self, limit: int) -> None:
         """The other end's program has read, and so fast: what was only handed in says nothing of that."""
         now_s, more = self._loop.time(), limit - self._limit
-        if more <= 0:
-            if not self.sent_bytes and self._limit == INITIAL_WINDOW_BYTES:
-                self._limit = limit  # it is to be narrow; else one that came late
+        if more <= 0:  # one that came late
             return
         if self._widened_at_s:
             wanted = int(more / max(now_s - self._widened_at_s, 1e-6) * _CHUNK_S)

@@ -9,7 +9,7 @@ instead was paid for nothing.
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 # Until one was measured: switching took up to 0.9 s (Cedos, V-A), then two round trips, first bytes.
 _START_S: Final = 1.5
@@ -23,29 +23,12 @@ _SMALL_WINDOW: Final = 1 << 16
 _WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
 
 
-class AwaitedPiece(NamedTuple):
-    """So much of it has still to come; `begun`: some is here or on its way, and would be lost.
-
-    `metered_bps`: how fast such came over the metered network, from their first byte to their last, the
-    slowest of late; None: none did. `head`: the least of an answer is wanted at once, whatever brings it.
-    """
-
-    left_bytes: int = 0
-    begun: bool = False
-    metered_bps: float | None = None
-    head: bool = False
-
-
-NOTHING_AWAITED: Final = AwaitedPiece()
-
-
 @dataclass(slots=True)
 class BufferSituation:
     """`unmetered_up_s`: for how long such a network is there, None: none is, or it is silent.
 
     `unmetered_bps`: what came over them in the last second; `metered_bps` and `metered_rtt_s` as last
-    measured, None: never; `quiet_s`: since when nothing has come. `awaited`: what cannot be played
-    before the rest of it is there.
+    measured, None: never; `quiet_s`: since when nothing has come.
     """
 
     buffered_bytes: int
@@ -54,7 +37,6 @@ class BufferSituation:
     metered_bps: float | None = None
     metered_rtt_s: float | None = None
     quiet_s: float = 0.0
-    awaited: AwaitedPiece = NOTHING_AWAITED
 
 
 class BufferManager:
@@ -74,16 +56,11 @@ class BufferManager:
     ) -> None:
         self._low, self._given_high = low_bytes, high_bytes
         self._window = window_bytes
-        self.plays_at(bitrate_bps or 0.0)
-        self._starts: deque[float] = deque(maxlen=_STARTS)
-        self._filling = self._full = self._alone = False
-
-    def plays_at(self, bitrate_bps: float, piece_s: float = 0.0) -> None:
-        """Another bit rate is played from now on; it comes in pieces of so long, one of which may do."""
-        self._bytes_per_s = bitrate_bps / 8
-        self._refill_s = max(_REFILL_S - piece_s, 0.0)
+        self._bytes_per_s = (bitrate_bps or 0.0) / 8
         small = max(_SMALL_WINDOW, ceil(self._bytes_per_s * _WINDOW_S))
         self._small = min(self._window, small)
+        self._starts: deque[float] = deque(maxlen=_STARTS)
+        self._filling = self._full = self._alone = False
 
     @property
     def misses_unmetered(self) -> bool:
@@ -110,16 +87,12 @@ class BufferManager:
             return self._low, max(self._low, self._given_high or self._low)
         start_s = max(self._starts, default=_START_S)
         low = max(ceil(self._bytes_per_s * (start_s * _SAFETY + _LOOK_S)), self._low)
-        high = low + self._small + ceil(self._bytes_per_s * self._refill_s)
+        high = low + self._small + ceil(self._bytes_per_s * _REFILL_S)
         return low, max(high, self._given_high or 0)
 
     def metered_wanted(self, situation: BufferSituation) -> bool:
         low, high = self.thresholds()
-        metered_bps = situation.awaited.metered_bps or situation.metered_bps or 0.0
-        metered_bytes_per_s = metered_bps / 8 or self._bytes_per_s
-        left = situation.awaited.left_bytes
-        whole_s = left / metered_bytes_per_s if left else 0.0
-        buffered = situation.buffered_bytes - ceil(whole_s * self._bytes_per_s)
+        buffered = situation.buffered_bytes
         up_s = situation.unmetered_up_s
         carried = situation.unmetered_bps / 8
         self._alone = up_s is None
@@ -128,7 +101,7 @@ class BufferManager:
         elif self._filling:
             under_way = (situation.metered_bps or 0.0) / 8 * (situation.metered_rtt_s or 0.0)
             exhausted = situation.quiet_s > _QUIET_S and buffered > low
-            enough = buffered >= max(high - under_way, low + 1) and not situation.awaited.begun
+            enough = buffered >= max(high - under_way, low + 1)
             if enough or (exhausted and self._full):
                 self._filling = False
         elif buffered <= low and (up_s is None or up_s >= _GRACE_S):

@@ -5,12 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cedos.session.io.path import SessionPath
-from cedos.session.protocol.buffer_manager import (
-    NOTHING_AWAITED,
-    AwaitedPiece,
-    BufferManager,
-    BufferSituation,
-)
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 
 _OVER_S: Final = 1.0
 _FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
@@ -40,7 +35,6 @@ class BufferGate:
         received_bytes: int,
         buffered_bytes: int,
         now: float,
-        awaited: AwaitedPiece = NOTHING_AWAITED,
     ) -> bool:
         """Decides again; whether it comes out otherwise than before."""
         paths = list(paths)
@@ -63,9 +57,8 @@ class BufferGate:
             self._metered_bps,
             self._rtt_s,
             now - self._came_s,
-            awaited,
         )
-        wanted = self.buffer.metered_wanted(situation) or (awaited.head and not up)
+        wanted = self.buffer.metered_wanted(situation)
         before, self.open = self.open, wanted
         if self.open and not before:
             self._opened_s = now

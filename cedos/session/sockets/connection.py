@@ -15,7 +15,7 @@ from cedos.session.io.driver import Driver
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.io.waiter import Waiter
-from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager
+from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.protocol.events import (
     Event,
     Failed,
@@ -259,7 +259,6 @@ class Connection:
         expected_bytes: int = 0,
         buffer: BufferManager | None = None,
         buffered: Callable[[], int] = lambda: 0,
-        awaited: Callable[[], AwaitedPiece] = AwaitedPiece,
     ) -> None:
         """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
 
@@ -275,7 +274,6 @@ class Connection:
             buffer: thresholds of what has arrived and was not taken, for what is played: they say when
                 cellular networks are used, whatever the deadline says.
             buffered: what else the application has in store, in bytes.
-            awaited: what cannot be played before all of it is there.
 
         Raises:
             ConfigError: a deadline that is no number of seconds.
@@ -285,23 +283,12 @@ class Connection:
             raise SessionError("only the end that dialled chooses networks")
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
-        self._metered.wait_for(
-            self.peer_address[0], deadline_s, expected_bytes, buffer, buffered, awaited
-        )
+        self._metered.wait_for(self.peer_address[0], deadline_s, expected_bytes, buffer, buffered)
         if deadline_s is not None:
             self._outlive(deadline_s)
         if deadline_s is not None or expected_bytes:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self._metered.check()
-
-    def buffer_changed(self) -> None:
-        """What `wait_for` was given has other answers now: it is decided again at once."""
-        self._metered.changed()
-
-    @property
-    def waits(self) -> bool:
-        """Whether metered networks are kept away now by what `wait_for` was told."""
-        return not self._metered.open
 
     def networks_changed(self) -> None:
         """Other networks may be used than before (`connect(networks=...)`): it is asked again."""

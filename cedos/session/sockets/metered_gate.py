@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import SessionFlow
-from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager
+from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.protocol.session import Session
 from cedos.session.sockets.buffer_gate import BufferGate
 from cedos.session.sockets.deadline_gate import DeadlineGate
@@ -28,7 +28,6 @@ class MeteredGate:
         self._gate: BufferGate | DeadlineGate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._buffered: Callable[[], int] = lambda: 0
-        self._awaited: Callable[[], AwaitedPiece] = AwaitedPiece
         self.expected_bytes = 0
         self.wanted_at_s: float | None = None
         """By the driver's clock; None: at no time."""
@@ -44,11 +43,10 @@ class MeteredGate:
         expected_bytes: int,
         buffer: BufferManager | None,
         buffered: Callable[[], int],
-        awaited: Callable[[], AwaitedPiece],
     ) -> None:
         """As `Connection.wait_for`; `check` decides then."""
         self.wanted_at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        self.expected_bytes, self._buffered, self._awaited = expected_bytes, buffered, awaited
+        self.expected_bytes, self._buffered = expected_bytes, buffered
         if isinstance(self._gate, DeadlineGate):
             self._gate.close()
         self._gate = None
@@ -56,11 +54,6 @@ class MeteredGate:
             self._gate = BufferGate(buffer)
         elif deadline_s is not None and expected_bytes > 0:
             self._gate = DeadlineGate(server, deadline_s, expected_bytes)
-
-    def changed(self) -> None:
-        """What `wait_for` was given has other answers now."""
-        if self._gate is not None and not self._over():
-            self.check()
 
     def check(self) -> None:
         """Decides again, and from now on every now and then."""
@@ -83,9 +76,7 @@ class MeteredGate:
         else:
             paths = self._flow.paths.values()
             buffered_bytes = self._core.readable_bytes + self._buffered()
-            changed = gate.update(
-                paths, received_bytes, buffered_bytes, self._driver.now(), self._awaited()
-            )
+            changed = gate.update(paths, received_bytes, buffered_bytes, self._driver.now())
             self._core.receiver.resize(gate.buffer.window_bytes)
         if changed:
             dialler.check()

@@ -16,7 +16,7 @@ from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus, pages, video
 from emu.workloads.web.browser import Browser, Tab
 from emu.workloads.web.pages import PlannedPage, Visit, Visits
-from emu.workloads.web.video import PLAYER, PlannedVideo, Watched, visit, watch
+from emu.workloads.web.video import PLAYER, PlannedVideo, Watched, watch
 
 Rows = list[dict[str, Any]]
 
@@ -91,8 +91,6 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
                 fixed,
                 wanted.buffer_s,
                 wanted.tls,
-                wanted.cmcd,
-                wanted.hls,
             )
         )
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)
@@ -141,11 +139,6 @@ class Person(Started):
 
     def close(self) -> None:
         self._browser.close()
-
-    def visit(self, *, timeout_s: float) -> None:
-        """Open the videos' pages without playing. EmulationError: one did not come."""
-        for planned, tab in zip(self._wanted.videos, self._tabs, strict=True):
-            visit(tab, planned, timeout_s=timeout_s)
 
     def browse(self, *, zero_at_s: float, limit_s: float) -> Browsed:
         """Carry the plan out. EmulationError: the browser or one of its tabs crashed."""

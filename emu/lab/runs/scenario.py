@@ -60,8 +60,7 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A `[[video]]`: `play_s` of video, opened in a browser `at_s` into the run.
 
     `bitrate_bps` is one of `bitrates_bps`; without it the player adapts to its buffer, which holds
-    `buffer_s` at most. `cmcd`: it says with each request what it has in store (CTA-5004); `hls`: it
-    reads playlists.
+    `buffer_s` at most.
     """
 
     name: str
@@ -72,8 +71,6 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bitrate_bps: int | None = None
     buffer_s: float = 12.0
     tls: bool = True
-    cmcd: bool = False
-    hls: bool = False
 
     def __post_init__(self) -> None:
         if list(self.bitrates_bps) != sorted(set(self.bitrates_bps)) or self.bitrates_bps[0] <= 0:

@@ -22,7 +22,7 @@ HOST = "video.example"
 _FRAMES_PER_S = 10
 _SIZE = "320x180"
 _TIMEOUT_S = 300.0
-_VERSION = 3
+_VERSION = 4
 """Part of the cache's key: a change of what is made below needs a new one."""
 
 
@@ -31,8 +31,7 @@ class Media:
     """A video: `segments` of `segment_s` in each of `bitrates_bps`, in a folder of its own.
 
     `init-R.mp4` begins representation R (its number in `bitrates_bps`, which ascend), `R-N.m4s` is
-    its segment N, from 1 on; `media_R.m3u8` lists them all (HLS; `master.m3u8` lists those), and
-    `all.mpd` (DASH).
+    its segment N, from 1 on.
     """
 
     folder: Path
@@ -86,11 +85,9 @@ def nginx_servers(media: Sequence[Media], player: Path, *, tls: bool, http2: boo
     listen 80;
     {listen}
     server_name {HOST};
-    types {{ text/html html; text/javascript js; video/mp4 mp4 m4s;
-            application/vnd.apple.mpegurl m3u8; application/dash+xml mpd; }}
+    types {{ text/html html; text/javascript js; video/mp4 mp4 m4s; }}
     add_header Cache-Control no-store;
     root {player};
-    location /libraries/ {{ add_header Cache-Control max-age=3600; }}
 {locations}
   }}
 """
@@ -109,7 +106,7 @@ def _encode(folder: Path, bitrates_bps: tuple[int, ...], segments: int, segment_
     command += ["-level", "3.1", "-x264-params", "nal-hrd=cbr:force-cfr=1"]
     command += ["-g", group, "-keyint_min", group, "-sc_threshold", "0", "-bf", "0"]
     command += ["-f", "dash", "-seg_duration", f"{segment_s:g}", "-use_template", "1"]
-    command += ["-hls_playlist", "1", "-adaptation_sets", "id=0,streams=v"]
+    command += ["-adaptation_sets", "id=0,streams=v"]
     command += ["-init_seg_name", "init-$RepresentationID$.mp4"]
     command += ["-media_seg_name", "$RepresentationID$-$Number$.m4s", str(folder / "all.mpd")]
     try:
@@ -139,7 +136,6 @@ class PlannedVideo:
     """A planned video; `at_s` counts from the start of the measured part of the run.
 
     `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most;
-    `cmcd`: it says what it has in store; `hls`: it reads playlists; `page` has the player.
     """
 
     number: int
@@ -150,9 +146,6 @@ class PlannedVideo:
     fixed: int | None
     buffer_s: float
     tls: bool
-    cmcd: bool = False
-    hls: bool = False
-    page: str = "player.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +165,7 @@ class Watched:
 
     `start_s` is from there to the first picture (the limit where none came), `watched_s` to its end
     or the limit; it stood still `stalls` times, for `stall_s` in all; `segments` are those that
-    were begun; `remarks` are what the player had to put up with.
+    were begun.
     """
 
     planned: PlannedVideo
@@ -184,7 +177,6 @@ class Watched:
     segments: tuple[SegmentTiming, ...]
     censored: bool
     problem: str | None
-    remarks: tuple[str, ...] = ()
 
     @property
     def transfer_s(self) -> float:
@@ -237,23 +229,6 @@ def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) 
     return _watched(planned, started_at_s, time.monotonic() - started_at_s, state)
 
 
-def visit(tab: Tab, planned: PlannedVideo, *, timeout_s: float) -> None:
-    """Open the video's page with nothing to play: the browser has its player then, as of a visit before.
-
-    EmulationError: it did not come, or the browser or the tab crashed.
-    """
-    deadline_at_s = time.monotonic() + timeout_s
-    tab.go(_page(planned))
-    while _player_state(tab) is None:
-        if time.monotonic() > deadline_at_s:
-            raise EmulationError(f"{_page(planned)} did not come within {timeout_s:g} s")
-        tab.event(_LOOK_S)
-    # Another fragment alone would load nothing.
-    tab.go("about:blank")
-    while _player_state(tab) is not None:
-        tab.event(_LOOK_S)
-
-
 def _url(planned: PlannedVideo) -> str:
     media = planned.media
     wanted = {
@@ -264,14 +239,12 @@ def _url(planned: PlannedVideo) -> str:
         "representations": len(media.bitrates_bps),
         "fixed": planned.fixed,
         "buffer_s": planned.buffer_s,
-        "cmcd": media.bitrates_bps if planned.cmcd else None,
-        "hls": planned.hls,
     }
     return f"{_page(planned)}#{urllib.parse.quote(json.dumps(wanted))}"
 
 
 def _page(planned: PlannedVideo) -> str:
-    return f"{'https' if planned.tls else 'http'}://{HOST}/{planned.page}"
+    return f"{'https' if planned.tls else 'http'}://{HOST}/player.html"
 
 
 def _player_state(tab: Tab) -> dict[str, Any] | None:
@@ -316,5 +289,4 @@ def _watched(
         ),
         censored=state["ended_s"] is None,
         problem=state["problem"],
-        remarks=tuple(state.get("remarks", ())),
     )

@@ -27,7 +27,6 @@ from cedos.api.carried import CarriedNews, CarriedReport
 from cedos.api.client import ControlClient
 from cedos.api.hints import HintRequest
 from cedos.api.messages import DecisionMessage
-from cedos.api.transfers import PlayersReport, PlayingMessage
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -83,17 +82,6 @@ def test_hints(control: Path, fake_daemon: Any) -> None:
     assert fake_daemon.hints == {}
     with pytest.raises(NotFoundError, match="there is no hint 1"):
         client.unhint(1)
-
-
-def test_players(control: Path, fake_daemon: Any) -> None:
-    client = ControlClient(control)
-    playing = PlayingMessage(server="v.example", buffered_s=24.0, waits=True, waits_for=("wlan0",))
-    client.tell_players(PlayersReport(program="0" * 32, players=(playing,)))
-    assert fake_daemon.told_of[0][1] == os.getuid()
-    assert client.players() == [playing]
-    body = b'{"program": "x", "players": []}'
-    head = f"POST /v1/players HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    assert raw(control, head.encode() + body)[0] == 400
 
 
 def test_carried_connections(control: Path, fake_daemon: Any) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from cedos.api.transfers import PlayingMessage, TransferInTable, TurnMessage
+from cedos.api.transfers import TransferInTable, TurnMessage
 from cedos.commands.transfers import command, lines
 from cedos.daemon.deadlines.kept_transfers import FILE
 from cedos.errors import DaemonUnreachableError
@@ -111,26 +111,6 @@ def test_an_upload_says_where_it_goes() -> None:
 def test_nothing_waits() -> None:
     (line,) = lines([], NOW, 0)
     assert "cedos-get --by 18:00" in line
-
-
-def test_players_say_what_they_have_and_wait_for() -> None:
-    players = [
-        PlayingMessage(server="a.example", buffered_s=24.3, waits=True, waits_for=("wlan0",)),
-        PlayingMessage(server="b.example", buffered_s=9.0, waits=True),
-        PlayingMessage(server="c.example", buffered_s=0.5),
-        PlayingMessage(server="d.example", buffered_s=None),
-    ]
-    header, *text = [line.rstrip() for line in lines([], NOW, 0, players)]
-    assert header.split() == ["PLAYER", "IN", "STORE"]
-    assert [" ".join(line.split()) for line in text] == [
-        "a.example 24 s waits for wlan0",
-        "b.example 9 s waits for a network that costs nothing",
-        "c.example 0 s is fetched",
-        "d.example enough asks for nothing",
-    ]
-    both = list(lines([waiting()], NOW, 1000, players))
-    assert both[5] == ""
-    assert "song.flac" in both[7]
 
 
 @pytest.fixture

@@ -104,18 +104,6 @@ async def test_what_is_not_read_widens_nothing() -> None:
     assert sent.windows() == []
 
 
-async def test_a_stream_may_be_narrow_until_it_is_widened() -> None:
-    here, there = Sent(), Sent()
-    asking, answering = ProxiedStream(1, here), ProxiedStream(1, there)
-    asking.narrow(2_048)
-    assert here.windows() == [2_048]
-    answering.took(StreamWindow(1, 2_048))
-    assert answering.write(bytes(50_000)) == 2_048
-    asking.widen()
-    answering.took(StreamWindow(1, here.windows()[-1]))
-    assert answering.write(bytes(1 << 19)) == INITIAL_WINDOW_BYTES - 2_048
-
-
 async def test_a_window_that_came_late_takes_nothing_back() -> None:
     stream = ProxiedStream(1, Sent())
     stream.took(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
@@ -125,14 +113,6 @@ async def test_a_window_that_came_late_takes_nothing_back() -> None:
     speaking.write(b"x")
     speaking.took(StreamWindow(1, 10))
     assert speaking.room_bytes == INITIAL_WINDOW_BYTES - 1
-
-
-async def test_what_is_over_is_not_widened() -> None:
-    sent = Sent()
-    stream = ProxiedStream(1, sent)
-    stream.took(StreamEnd(1, 0))
-    stream.widen()
-    assert not sent.frames
 
 
 async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
@@ -180,21 +160,6 @@ async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once(
     assert sent.told == [(40_000_000 - SMALL_BYTES, Direction.DOWN)]
     assert sent.windows() == [WINDOW_BYTES]
     assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
-
-
-async def test_what_is_announced_to_a_narrow_stream_counts_once_it_is_widened() -> None:
-    sent = Sent(lends_bytes=WINDOW_BYTES)
-    stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
-    stream.narrow(2_048)
-    stream.took(StreamBytes(1, 0, HEAD % 40_000_000))
-    stream.took(StreamBytes(1, len(HEAD % 40_000_000), b"x"))
-    assert sent.told == []
-    assert sent.windows() == [2_048], "its body waits"
-    stream.widen()
-    assert sent.told == [(40_000_000 - SMALL_BYTES, Direction.DOWN)]
-    assert sent.windows() == [2_048, INITIAL_WINDOW_BYTES, WINDOW_BYTES]
-    stream.widen()
-    assert len(sent.told) == 1, "it is told once"
 
 
 async def test_the_window_of_an_announced_download_grows_with_reading_where_none_is_lent() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.session.protocol.buffer_manager import AwaitedPiece, BufferManager, BufferSituation
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from cedos.session.protocol.playback_clock import PlaybackClock
 
 
@@ -111,39 +111,3 @@ def test_wifi_is_missed_where_there_is_none_or_too_little_of_it() -> None:
     ):
         manager.metered_wanted(BufferSituation(buffered, up_s, bps))
         assert manager.misses_unmetered is missed
-
-
-@pytest.mark.parametrize(("metered_bps", "takes_s"), [(1280e3, 1.0), (None, 2.0)])
-def test_what_must_be_whole_before_it_is_played_is_begun_earlier(
-    metered_bps: float | None, takes_s: float
-) -> None:
-    """A segment of two seconds, in the time that the metered network takes, or that it plays."""
-    manager = BufferManager(bitrate_bps=640e3)
-    due = manager.thresholds()[0] + int(80_000 * takes_s)
-    segment = {"metered_bps": metered_bps, "awaited": AwaitedPiece(160_000)}
-    assert not manager.metered_wanted(BufferSituation(due + 1, **segment))
-    assert manager.metered_wanted(BufferSituation(due, **segment))
-
-
-def test_another_bit_rate_and_its_pieces_have_thresholds_of_their_own() -> None:
-    manager = BufferManager(bitrate_bps=640e3)
-    low, high = manager.thresholds()
-    assert high == low + 160_000
-    manager.plays_at(1280e3, piece_s=1.5)
-    assert manager.thresholds() == (2 * low, 2 * low + 80_000)
-    manager.plays_at(640e3, piece_s=6.0)
-    assert manager.thresholds() == (low, low)
-
-
-def test_what_has_begun_to_come_comes_to_its_end() -> None:
-    """Leaving the network with half a segment on its way would lose that half."""
-    manager = BufferManager(bitrate_bps=640e3)
-    manager.plays_at(640e3, piece_s=2.0)
-    low = manager.thresholds()[0]
-    assert manager.metered_wanted(BufferSituation(low, metered_bps=1e9))
-    for left in (150_000, 10_000, 1):
-        coming = BufferSituation(low + 10, metered_bps=1e9, awaited=AwaitedPiece(left, begun=True))
-        assert manager.metered_wanted(coming)
-    # The next one has not begun.
-    enough = BufferSituation(low + 1_000, metered_bps=1e9, awaited=AwaitedPiece(100))
-    assert not manager.metered_wanted(enough)

@@ -31,11 +31,6 @@ def test_a_video_that_was_played_to_its_end() -> None:
     assert not seen.censored
 
 
-def test_what_a_player_had_to_put_up_with() -> None:
-    assert _watched(PLANNED, 50.0, 31.0, told()).remarks == ()
-    assert _watched(PLANNED, 50.0, 31.0, told(remarks=["late"])).remarks == ("late",)
-
-
 def test_what_was_cut_off_counts_as_far_as_it_came() -> None:
     account = told(ended_s=None, stalls=[{"started_s": 12.0, "ended_s": None}])
     account["segments"][1] |= {"ended_s": None, "bytes": 0}
