@@ -46,6 +46,11 @@ class ProxyRequest:
     credentials: str | None
     rest: bytes
 
+    @property
+    def fetches(self) -> bool:
+        """Tell whether the request is a GET without a body, which a gateway may answer itself."""
+        return self.head.startswith(b"GET ") and self.body_bytes == 0
+
 
 class RequestParser:
     def __init__(self) -> None:

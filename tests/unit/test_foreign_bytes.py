@@ -362,7 +362,7 @@ PARSERS: dict[str, Parser] = {
         streams.parse,
         (
             streams.OpenStream(1, "a.test", 443).pack(),
-            streams.OpenStream(1, "a.test", 80, streams.StreamUse.UPLOAD).pack(),
+            streams.OpenStream(1, "a.test", 80, fetch=True).pack(),
             streams.StreamBytes(1, 7, b"some").pack(),
             streams.StreamRefused(1, HTTPStatus.BAD_GATEWAY, "dns_error", "no").pack(),
             streams.StreamWindow(1, 9).pack(),

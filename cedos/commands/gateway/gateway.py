@@ -222,7 +222,7 @@ NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
 @click.option(
     "--no-cache",
     is_flag=True,
-    help="Fetch nothing for clients, and send on uploads only as they come.",
+    help="Fetch nothing for clients, and take no uploads for web servers.",
 )
 @click.option(
     "--log-destinations", is_flag=True,
@@ -388,7 +388,6 @@ async def _run(
     from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
     from cedos.files.objects.origin_client import OriginClient  # noqa: PLC0415
     from cedos.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
-    from cedos.files.web_uploads.program_uploads import ProgramUploads  # noqa: PLC0415
     from cedos.files.web_uploads.upload_sender import UploadSender  # noqa: PLC0415
     from cedos.files.web_uploads.upload_store import UploadStore  # noqa: PLC0415
     from cedos.files.web_uploads.web_uploads import WebUploads  # noqa: PLC0415
@@ -407,7 +406,6 @@ async def _run(
     store = UploadStore(folder / "uploads", cache_bytes, part)
     sender = UploadSender(OriginClient(refused, fresh=True))
     uploads = WebUploads(store, sender, fetcher.changed)
-    programs = ProgramUploads(store, sender, fetcher.changed)
 
     def serving(connection: Connection) -> ObjectServing:
         return ObjectServing(
@@ -415,7 +413,7 @@ async def _run(
         )
 
     requests = ProgramRequests(fetcher)
-    gateway = Gateway(settings, me, invited.name_of, serving, process, requests, programs, nodes)
+    gateway = Gateway(settings, me, invited.name_of, serving, process, requests, nodes)
     uploads.begin()
     try:
         return await _serve(gateway, len(invited.names), metrics, process)

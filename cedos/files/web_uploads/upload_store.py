@@ -3,9 +3,7 @@
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +34,6 @@ class UploadStore:
         self._folder, self._most = folder, most_bytes
         self._clients = ClientsFolder(folder, part)
         self._uploads: dict[str, dict[str, KeptUpload]] = {}
-        self._spooled: Counter[str] = Counter()
 
     @property
     def used_before(self) -> bool:
@@ -122,25 +119,6 @@ class UploadStore:
             if each.expired(now_unix_s):
                 self.remove(client, each)
 
-    @contextmanager
-    def spool(self, client: str, size: int, file: int | None = None) -> Iterator[int]:
-        """A file without a name for so many bytes of a program's upload. TransferError: no room.
-
-        `file`: it is there already, from the process before this one.
-        """
-        if file is None:
-            self._room(client, size)
-        try:
-            number = file or os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
-        self._spooled[client] += size
-        try:
-            yield number
-        finally:
-            self._spooled[client] -= size
-            os.close(number)
-
     def _room(self, client: str, more_bytes: int) -> None:
         if more_bytes > self.most_per_client:
             raise TransferError(
@@ -164,8 +142,6 @@ class UploadStore:
             each: sum(upload.held_bytes for upload in uploads.values())
             for each, uploads in self._uploads.items()
         }
-        for each, count in self._spooled.items():
-            of[each] = of.get(each, 0) + count
         mine, everybody = of.get(client, 0), sum(of.values())
         return mine + more_bytes > self.most_per_client or everybody + more_bytes > self._most
 

@@ -86,17 +86,12 @@ async def say(stream: ProxiedStream, data: bytes) -> None:
         await changed.wait()
 
 
-async def request_head(
-    stream: ProxiedStream, patience_s: float = _HEAD_S, *, body: bool = False
-) -> bytes | None:
-    """A stream's first request without its end, still in the stream; None: it has none.
-
-    `body`: what it brings may follow.
-    """
+async def request_head(stream: ProxiedStream) -> bytes | None:
+    """Return a stream's only request without its end, still in the stream; None if it has none."""
     changed, head = asyncio.Event(), b""
     stream.watch(changed.set)
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(_HEAD_S):
             while HEAD_END not in (head := b"".join(stream.waiting)):
                 if stream.broken is not None or stream.peer_ended or len(head) > LONGEST_HEAD:
                     return None
@@ -107,7 +102,7 @@ async def request_head(
     finally:
         stream.watch(lambda: None)
     request, _, rest = head.partition(HEAD_END)
-    return None if rest and not body else request
+    return None if rest else request
 
 
 async def fetched(

@@ -20,7 +20,6 @@ from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
-from cedos.proxy.gateway.gathered_upload import UploadGatherer
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.nodes.node_figures import NodeFigures
@@ -95,7 +94,6 @@ class Gateway:
         service: serves what clients ask for on their sessions' streams.
         process: which of several this one is.
         requests: fetches what programs ask for by plain HTTP.
-        uploads: puts together what they send by it.
         nodes: what it shares with the same gateway on other machines.
     """
 
@@ -107,7 +105,6 @@ class Gateway:
         service: Callable[[Connection], StreamService] | None = None,
         process: GatewayProcess | None = None,
         requests: RequestFetcher | None = None,
-        uploads: UploadGatherer | None = None,
         nodes: "NodeFlows | None" = None,
     ) -> None:
         self._process = process
@@ -132,13 +129,11 @@ class Gateway:
             settings.names,
             service,
             requests,
-            uploads,
             unread=Unread() if free_bytes is None else Unread.within(free_bytes // 2),
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
         self._left: list[socket.socket] = []
-        self._left_files: list[int] = []
         self.handed_over = False
         self._most = settings.most
 
@@ -274,7 +269,6 @@ class Gateway:
             if (each := await session.keep()) is not None:
                 kept.append(each)
                 self._left += session.left()
-                self._left_files += session.left_files
             else:
                 session.connection.abort("the gateway begins anew")
                 with suppress(SessionError):
@@ -285,7 +279,7 @@ class Gateway:
         self._names.close()
         if self._nodes is not None:
             await self._nodes.close()
-        left = [each.fileno() for each in self._left] + self._left_files
+        left = [each.fileno() for each in self._left]
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 
     def _take_over(self, kept: KeptSession, handed: Handed) -> None:
@@ -302,7 +296,6 @@ class Gateway:
                 self._terms,
                 kept,
                 lambda each: handed.take(each.inode),
-                lambda each: handed.take_file(each.inode),
             )
         )
 

@@ -1,32 +1,25 @@
 """One laptop's session at the gateway: each of its streams goes on as a TCP connection."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
 
-from cedos.errors import SessionAsleepError, SessionError, TransferError
-from cedos.proxy.answers import RefusedError, answer
+from cedos.errors import SessionAsleepError, SessionError
+from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import (
-    HEAD_END,
     AnsweredStream,
     RequestFetcher,
     fetched,
     request_head,
-    say,
 )
-from cedos.proxy.gateway.gathered_upload import GatheredUpload, UploadGatherer
 from cedos.proxy.gateway.hand_over import (
     KeptOpening,
     KeptOrigin,
-    KeptProgramUpload,
     KeptRequest,
     KeptSession,
 )
@@ -34,18 +27,15 @@ from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
 from cedos.proxy.own_tasks import OwnTasks
-from cedos.proxy.request import forwarded
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import OpenStream, StreamUse
+from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameQuestion
-from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
+from cedos.proxy.streams.stream import ProxiedStream
 from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection
-
-_UPLOAD_HEAD_S: Final = 30.0
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -67,7 +57,7 @@ class SessionTerms:
 
     `admit`: refuses one more connection of a client (RefusedError); `name_of`: who it is; `names`:
     whether destinations are logged; `service`: makes what serves a session's stream, `requests`: fetches
-    what programs ask for, `uploads` puts together what they send, where anything does.
+    what programs ask for.
     """
 
     origins: Origins
@@ -79,7 +69,6 @@ class SessionTerms:
     names: bool
     service: Callable[[Connection], StreamService] | None = None
     requests: RequestFetcher | None = None
-    uploads: UploadGatherer | None = None
     traffic: Traffic = field(default_factory=Traffic)
     unread: Unread = field(default_factory=Unread)
 
@@ -88,11 +77,7 @@ class GatewaySession:
     """`run` until it has ended.
 
     Args:
-        kept: what the process before this one had of it, with `origin`, which gives its sockets, and
-            `spool`, which gives its files.
-
-    Attributes:
-        left_files: after `keep`: the files of its uploads, which stay open.
+        kept: what the process before this one had of it, with `origin`, which gives its sockets.
     """
 
     def __init__(
@@ -101,7 +86,6 @@ class GatewaySession:
         terms: SessionTerms,
         kept: KeptSession | None = None,
         origin: Callable[[KeptOrigin], socket.socket | None] = lambda _kept: None,
-        spool: Callable[[KeptProgramUpload], int | None] = lambda _kept: None,
     ) -> None:
         self.connection = connection
         self._terms = terms
@@ -111,8 +95,6 @@ class GatewaySession:
         self._carried: dict[int, Carry] = {}
         self._opening: dict[int, OpenStream] = {}
         self._answered: dict[int, AnsweredStream] = {}
-        self._gathered: dict[int, tuple[OpenStream, bytes, GatheredUpload]] = {}
-        self.left_files: list[int] = []
         self._kept = False
         self._service = terms.service(connection) if terms.service is not None else None
         self._streams = Multiplexer(
@@ -124,7 +106,7 @@ class GatewaySession:
             terms.unread.share(self._client),
         )
         if kept is not None:
-            self._take_up(kept, origin, spool)
+            self._take_up(kept, origin)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -155,9 +137,7 @@ class GatewaySession:
         if self._service is not None and self._service.busy:
             return None
         carried, opening = dict(self._carried), dict(self._opening)
-        answered, gathered = dict(self._answered), dict(self._gathered)
-        for *_, upload in gathered.values():
-            upload.suspend()
+        answered = dict(self._answered)
         for carry in carried.values():
             carry.suspend()
         await self._tasks.end()
@@ -166,24 +146,7 @@ class GatewaySession:
         if handed is None:
             for carry in carried.values():
                 self._terms.origins.close(carry.program)
-            for *_, upload in gathered.values():
-                upload.body.close()
             return None
-        uploads = []
-        for number, (asked, request, upload) in gathered.items():
-            file = upload.body.detach()
-            self.left_files.append(file)
-            uploads.append(
-                KeptProgramUpload(
-                    number,
-                    asked.host,
-                    asked.port,
-                    request,
-                    upload.said,
-                    upload.asking,
-                    os.fstat(file).st_ino,
-                )
-            )
         return KeptSession(
             handed.credentials,
             handed.session,
@@ -201,7 +164,6 @@ class GatewaySession:
                 )
                 for number, each in answered.items()
             ],
-            uploads,
         )
 
     def left(self) -> list[socket.socket]:
@@ -213,17 +175,13 @@ class GatewaySession:
         await self._tasks.end()
 
     def _take_up(
-        self,
-        kept: KeptSession,
-        origin: Callable[[KeptOrigin], socket.socket | None],
-        spool: Callable[[KeptProgramUpload], int | None],
+        self, kept: KeptSession, origin: Callable[[KeptOrigin], socket.socket | None]
     ) -> None:
         origins = {each.stream: each for each in kept.origins}
         opening = {
             each.stream: OpenStream(each.stream, each.host, each.port) for each in kept.opening
         }
         answers = {each.stream: each for each in kept.answers}
-        uploads = {each.stream: each for each in kept.uploads}
         for number, stream in list(self._streams.streams.items()):
             if (asked := opening.get(number)) is not None:
                 self._opened(stream, asked)
@@ -232,8 +190,6 @@ class GatewaySession:
                 self._tasks.begin(self._go_on(stream, found, origins[number].up_rest))
             elif (answer := answers.get(number)) is not None and answer.version:
                 self._tasks.begin(self._answer_on(stream, answer))
-            elif (upload := uploads.get(number)) is not None:
-                self._tasks.begin(self._gather_on(stream, upload, spool(upload)))
             else:
                 stream.reset()
 
@@ -265,10 +221,7 @@ class GatewaySession:
         terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")
         try:
             terms.admit(self._client)
-            if (
-                asked.use is StreamUse.REQUEST
-                and (found := await self._fetched(stream, asked)) is not None
-            ):
+            if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
                 self._opening.pop(stream.number, None)
                 await self._answer(found)
                 return
@@ -281,77 +234,7 @@ class GatewaySession:
         finally:
             self._opening.pop(stream.number, None)
         stream.accept()
-        if asked.use is StreamUse.UPLOAD and terms.uploads is not None:
-            await self._upload(stream, asked, origin, where, terms.uploads)
-        else:
-            await self._go_on(stream, origin, b"", where)
-
-    async def _upload(
-        self,
-        stream: ProxiedStream,
-        asked: OpenStream,
-        origin: socket.socket,
-        where: dict[str, str],
-        uploads: UploadGatherer,
-    ) -> None:
-        """One request that changes something: put together here, or carried as it comes."""
-        try:
-            request = await request_head(stream, _UPLOAD_HEAD_S, body=True)
-        except asyncio.CancelledError:
-            self._terms.origins.close(origin)
-            raise
-        parsed = None if request is None else forwarded(request)
-        to = self._client, asked.host, asked.port
-        body = None if parsed is None else uploads.gather(*to, *parsed)
-        if request is None or parsed is None or body is None:
-            await self._go_on(stream, origin, b"", where)
-        else:
-            self._terms.origins.close(origin)  # (It was asked whether there is one.)
-            stream.taken(len(request) + len(HEAD_END))
-            await self._gather(stream, asked, request, GatheredUpload(stream, body))
-        if parsed is not None:
-            uploads.changed(*to, parsed[1])
-
-    async def _gather_on(
-        self, stream: ProxiedStream, kept: KeptProgramUpload, file: int | None
-    ) -> None:
-        """What the process before this one put together."""
-        asked = OpenStream(kept.stream, kept.host, kept.port, StreamUse.UPLOAD)
-        uploads, parsed = self._terms.uploads, forwarded(kept.request)
-        to, body = (self._client, kept.host, kept.port), None
-        if file is not None and uploads is not None and parsed is not None:
-            body = uploads.gather(*to, *parsed, file=file)
-        if uploads is None or parsed is None or body is None:
-            if file is not None:
-                os.close(file)
-            stream.reset()
-            return
-        upload = GatheredUpload(stream, body, kept.said, asking=kept.asking)
-        await self._gather(stream, asked, kept.request, upload)
-        uploads.changed(*to, parsed[1])
-
-    async def _gather(
-        self, stream: ProxiedStream, asked: OpenStream, request: bytes, gathered: GatheredUpload
-    ) -> None:
-        before = stream.read_bytes
-        self._gathered[stream.number] = asked, request, gathered
-        try:
-            answered = await gathered.run()
-        except StreamBrokenError:
-            stream.drop()
-            return
-        except TransferError as error:
-            refused = RefusedError(HTTPStatus.BAD_GATEWAY, "destination_unavailable", str(error))
-            with suppress(StreamBrokenError):
-                await say(stream, answer(refused))
-                stream.finish()
-            stream.watch(lambda: None)
-            return
-        finally:
-            self._gathered.pop(stream.number, None)
-            self._terms.traffic.up_bytes += stream.read_bytes - before
-        head = gathered.said + answered.head
-        await self._answer(AnsweredStream(stream, asked, request, answered, head))
+        await self._go_on(stream, origin, b"", where)
 
     async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> AnsweredStream | None:
         """What this gateway answers itself; None: a connection to the origin does."""
@@ -377,7 +260,7 @@ class GatewaySession:
 
     async def _answer_on(self, stream: ProxiedStream, kept: KeptRequest) -> None:
         """What the process before this one answered: the same body, or the program has to ask again."""
-        asked = OpenStream(kept.stream, kept.host, kept.port, StreamUse.REQUEST)
+        asked = OpenStream(kept.stream, kept.host, kept.port, fetch=True)
         requests = self._terms.requests
         found = None if requests is None else await fetched(
             requests, self._client, asked, kept.request

@@ -60,21 +60,6 @@ class KeptRequest(Struct, array_like=True):
     version: str
 
 
-class KeptProgramUpload(Struct, array_like=True):
-    """A request whose body is put together here, in the file of that inode.
-
-    `said`: what its program was answered; `asking`: the origin was asked, and may have it.
-    """
-
-    stream: int
-    host: str
-    port: int
-    request: bytes
-    said: bytes
-    asking: bool
-    inode: int
-
-
 class KeptSession(Struct, array_like=True):
     """One session of a gateway; `credentials` and `session` as in `HandedFlow`."""
 
@@ -84,7 +69,6 @@ class KeptSession(Struct, array_like=True):
     origins: list[KeptOrigin]
     opening: list[KeptOpening]
     answers: list[KeptRequest]
-    uploads: list[KeptProgramUpload]
 
 
 class HandOver(Struct, array_like=True):
@@ -135,7 +119,6 @@ class Handed:
     def __init__(self, state: HandOver, descriptors: Iterable[int]) -> None:
         self.state = state
         self._sockets: dict[int, socket.socket] = {}
-        self._files: dict[int, int] = {}
         for number in descriptors:
             with suppress(OSError):  # it is closed
                 about = os.fstat(number)
@@ -144,14 +127,9 @@ class Handed:
                     found = socket.socket(fileno=number)
                     found.setblocking(False)
                     self._sockets[about.st_ino] = found
-                else:
-                    self._files[about.st_ino] = number
 
     def take(self, inode: int) -> socket.socket | None:
         return self._sockets.pop(inode, None)
-
-    def take_file(self, inode: int) -> int | None:
-        return self._files.pop(inode, None)
 
     def listening(self, port: int) -> socket.socket | None:
         """The socket that listened, where it did at that port."""
@@ -176,12 +154,6 @@ class Handed:
                     for kept in sessions
                     for origin in kept.origins
                     if origin.inode in self._sockets
-                ]
-                + [
-                    self._files[upload.inode]
-                    for kept in sessions
-                    for upload in kept.uploads
-                    if upload.inode in self._files
                 ],
                 sessions,
             )
@@ -191,10 +163,7 @@ class Handed:
     def close(self) -> None:
         for each in self._sockets.values():
             each.close()
-        for number in self._files.values():
-            os.close(number)
         self._sockets.clear()
-        self._files.clear()
 
 
 def received(environment: "os._Environ[str]" = os.environ) -> Handed | None:

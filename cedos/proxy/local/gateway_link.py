@@ -15,7 +15,6 @@ from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried.carried_connections import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.frames import StreamUse
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.packets import NameAnswer, NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
@@ -127,7 +126,8 @@ class GatewayLink:
         host: str,
         port: int,
         begun: Callable[[ProxiedStream], None] | None = None,
-        use: StreamUse = StreamUse.ANY,
+        *,
+        fetch: bool = False,
     ) -> ProxiedStream:
         """A stream to the origin, which stands. `begun` may write to it as soon as it was asked for.
 
@@ -137,7 +137,7 @@ class GatewayLink:
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:
-            stream = streams.open(host, port, use)
+            stream = streams.open(host, port, fetch=fetch)
             if self._carried is not None:
                 self._carried.began(streams.connection, stream, self._decided)
             if begun is not None:

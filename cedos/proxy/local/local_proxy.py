@@ -19,7 +19,7 @@ from cedos.kernel.process import open_files
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.local.first_words import SAFE_METHODS, FirstWords
+from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.partial_answer import PartialAnswer
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
@@ -31,7 +31,6 @@ from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import StreamUse
 from cedos.proxy.streams.stream import ProxiedStream, SessionLostError
 from cedos.session.io.links import EgressReader
 
@@ -101,7 +100,7 @@ class _Asked:
     first: bytes = b""
     limit: int | None = None
     associates: bool = False
-    use: StreamUse = StreamUse.ANY
+    fetch: bool = False
 
 
 class LocalProxy:
@@ -177,7 +176,7 @@ class LocalProxy:
         *,
         far: bool,
         words: FirstWords | None = None,
-        use: StreamUse = StreamUse.ANY,
+        fetch: bool = False,
     ) -> ProxiedStream | socket.socket:
         """A connection of its own to somewhere, through the gateway or direct.
 
@@ -188,7 +187,7 @@ class LocalProxy:
         """
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
             try:
-                stream = await self._opened(host, port, words, use)
+                stream = await self._opened(host, port, words, fetch=fetch)
             except RefusedError as error:
                 # (A gateway without IPv6 does not keep this host from it.)
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -217,18 +216,18 @@ class LocalProxy:
         return await self._direct.connect(host, port)
 
     async def _opened(
-        self, host: str, port: int, words: FirstWords | None, use: StreamUse
+        self, host: str, port: int, words: FirstWords | None, *, fetch: bool
     ) -> ProxiedStream:
         begun = words.begin if words else None
         try:
-            return await self._link.open(host, port, begun, use)
+            return await self._link.open(host, port, begun, fetch=fetch)
         except GatewayUnreachableError:
             if self._link.stands or not (words is None or words.repeatable):
                 raise
         # The session was lost at that moment, as one that another node does not know: there is a next.
         if words is not None:
             words.end(again=True)
-        return await self._link.open(host, port, begun, use)
+        return await self._link.open(host, port, begun, fetch=fetch)
 
     async def carry(
         self,
@@ -378,7 +377,7 @@ class LocalProxy:
         )
         try:
             upstream = await self.connect(
-                asked.host, asked.port, far=far, words=words, use=asked.use
+                asked.host, asked.port, far=far, words=words, fetch=asked.fetch
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
@@ -391,7 +390,7 @@ class LocalProxy:
         if words.broken:
             self._give_up(upstream)
             return
-        if isinstance(upstream, ProxiedStream) and asked.use is StreamUse.REQUEST:
+        if isinstance(upstream, ProxiedStream) and asked.fetch:
             ended = await self._carry_get(program, upstream, words.left, asked)
         else:
             ended = await self.carry(program, upstream, words.left, asked.limit)
@@ -431,7 +430,7 @@ class LocalProxy:
         self, asked: _Asked, partial: PartialAnswer, request: bytes
     ) -> ProxiedStream | None:
         try:
-            stream = await self._opened(asked.host, asked.port, None, asked.use)
+            stream = await self._opened(asked.host, asked.port, None, fetch=asked.fetch)
         except (RefusedError, GatewayUnreachableError):
             return None
         if stream.write(request) == len(request) and await partial.is_rest(stream):
@@ -501,7 +500,7 @@ class LocalProxy:
             socks=False,
             first=request.head + rest,
             limit=None if limit is None else limit - len(rest),
-            use=_use(request),
+            fetch=request.fetches,
         )
 
     async def _refused(
@@ -513,15 +512,6 @@ class LocalProxy:
             await _say(program, reply(reply_of(error)))
         else:
             await _say(program, answer(error))
-
-
-def _use(request: ProxyRequest) -> StreamUse:
-    if request.tunnel:
-        return StreamUse.ANY
-    if request.head.startswith(SAFE_METHODS):
-        fetched = request.head.startswith(b"GET ") and request.body_bytes == 0
-        return StreamUse.REQUEST if fetched else StreamUse.ANY
-    return StreamUse.UPLOAD
 
 
 async def _say(program: socket.socket, data: bytes) -> None:

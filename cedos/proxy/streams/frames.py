@@ -5,7 +5,6 @@ A frame is its kind (1 byte), its stream (4 bytes, big endian) and what its kind
 """
 
 import struct
-from enum import IntEnum
 from http import HTTPStatus
 from typing import Final
 
@@ -19,31 +18,23 @@ _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
 _ASSOCIATE: Final = struct.Struct("!BIB")
-OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH, UPLOAD = range(1, 11)
-
-
-class StreamUse(IntEnum):
-    """What is carried: anything; one GET; or one request of HTTP that may change something."""
-
-    ANY = OPEN
-    REQUEST = FETCH
-    UPLOAD = UPLOAD
+OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 10)
 
 
 class OpenStream(Struct, frozen=True, gc=False):
     """Asks for a connection to `host` (a name, or an address without brackets).
 
-    What is a request of HTTP the other end may answer itself, or send on itself.
+    `fetch`: one GET follows, which the other end may answer itself.
     """
 
     stream: int
     host: str
     port: int
-    use: StreamUse = StreamUse.ANY
+    fetch: bool = False
 
     def pack(self) -> bytes:
         host = self.host.encode()
-        return _OPEN.pack(self.use, self.stream, self.port, len(host)) + host
+        return _OPEN.pack(FETCH if self.fetch else OPEN, self.stream, self.port, len(host)) + host
 
 
 class StreamAccepted(Struct, frozen=True, gc=False):
@@ -158,13 +149,13 @@ def parse(message: bytes | memoryview) -> Frame:
 def _parsed(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
-    if kind in (OPEN, FETCH, UPLOAD):
+    if kind in (OPEN, FETCH):
         _, _, port, length = _OPEN.unpack_from(data)
         exact = _OPEN.size + length
         host = data[_OPEN.size : exact].decode("ascii")
         if not port or not 0 < len(host) <= LONGEST_HOST:
             raise ValueError("a connection is asked for without a host or a port")
-        frame = OpenStream(stream, host, port, StreamUse(kind))
+        frame = OpenStream(stream, host, port, kind == FETCH)
     elif kind == REFUSED:
         _, _, status, length = _REFUSED.unpack_from(data)
         begins = _REFUSED.size + length

@@ -23,7 +23,6 @@ from cedos.proxy.streams.frames import (
     OpenStream,
     StreamBytes,
     StreamEnd,
-    StreamUse,
     parse,
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
@@ -121,13 +120,13 @@ class Multiplexer:
         """Those that live, by number; no associations."""
         return self._streams
 
-    def open(self, host: str, port: int, use: StreamUse = StreamUse.ANY) -> ProxiedStream:
+    def open(self, host: str, port: int, *, fetch: bool = False) -> ProxiedStream:
         """Asks for a connection; what is written to it need not wait until it stands.
 
         Errors: StreamBrokenError, the session has ended.
         """
         stream = self._made(self._number())
-        stream.ask(host, port, use)
+        stream.ask(host, port, fetch=fetch)
         return stream
 
     def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:

@@ -17,7 +17,6 @@ from cedos.proxy.streams.frames import (
     StreamEnd,
     StreamRefused,
     StreamReset,
-    StreamUse,
     StreamWindow,
 )
 from cedos.proxy.streams.kept import KeptStream
@@ -164,9 +163,9 @@ class ProxiedStream:
 
     # What a program's end calls
 
-    def ask(self, host: str, port: int, use: StreamUse = StreamUse.ANY) -> None:
+    def ask(self, host: str, port: int, *, fetch: bool = False) -> None:
         self.host, self.port = host, port
-        self._say(OpenStream(self.number, host, port, use))
+        self._say(OpenStream(self.number, host, port, fetch))
 
     async def accepted(self) -> None:
         """Waits until the connection stands. RefusedError: it does not; StreamBrokenError."""

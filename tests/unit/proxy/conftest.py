@@ -11,7 +11,6 @@ import pytest
 
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
-from cedos.proxy.gateway.gathered_upload import UploadGatherer
 from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.carried.carried_connections import CarriedConnections
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -28,7 +27,6 @@ class Ends:
 
     def __init__(self) -> None:
         self.requests: RequestFetcher | None = None
-        self.uploads: UploadGatherer | None = None
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.clients: dict[bytes, str] = {self.client.public: "laptop"}
         self.servers: list[asyncio.Server] = []
@@ -49,7 +47,6 @@ class Ends:
             self.me,
             self.clients.get,
             requests=self.requests,
-            uploads=self.uploads,
         )
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
@@ -95,8 +92,6 @@ class Ends:
         handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
         for each in self.gateway._left:
             each.close()
-        for number in self.gateway._left_files:
-            os.close(number)
         assert self.gateway._listener is not None
         await self.gateway._listener.close()
         port = int(handed._sockets[handed.state.listening].getsockname()[1])
@@ -105,7 +100,6 @@ class Ends:
             self.me,
             self.clients.get,
             requests=self.requests,
-            uploads=self.uploads,
         )
         await self.gateway.open(handed)
         self.running = asyncio.create_task(self.gateway.run())

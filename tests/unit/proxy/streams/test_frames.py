@@ -15,7 +15,6 @@ from cedos.proxy.streams.frames import (
     StreamEnd,
     StreamRefused,
     StreamReset,
-    StreamUse,
     StreamWindow,
     parse,
 )
@@ -29,7 +28,7 @@ FRAMES = st.one_of(
         STREAMS,
         TEXT.filter(bool),
         st.integers(1, 65_535),
-        st.sampled_from(StreamUse),
+        st.booleans(),
     ),
     st.builds(StreamAccepted, STREAMS),
     st.builds(StreamRefused, STREAMS, st.sampled_from(HTTPStatus), TEXT, TEXT),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -110,28 +109,3 @@ def test_pieces_become_one_request(laptop: Laptop, tmp_path: Path) -> None:
     out, err = third.communicate(timeout=60)
     assert third.returncode == 1
     assert "the web server answers 413 Request Entity Too Large" in err
-
-
-def test_so_do_those_of_a_program_that_knows_of_no_gateway(laptop: Laptop, tmp_path: Path) -> None:
-    """curl, whose origin would have given it up: both networks are away for longer than that.
-
-    And the gateway begins anew in the middle of it.
-    """
-    folder = serve(laptop)
-    laptop.world.shape("8mbit")
-    laptop.forward("-D", "1080", "--fail", "closed")
-    source = tmp_path / "photo.jpg"
-    source.write_bytes(os.urandom(SIZE))
-    curl = laptop.curl(
-        *("-x", "http://127.0.0.1:1080", "-T", str(source), "-w", "%{http_code}"),
-        f"http://{ORIGIN}/by-curl/",
-    )
-    time.sleep(1.0)
-    laptop.gateway.send_signal(signal.SIGHUP)
-    laptop._wait(lambda: "goes on " in (laptop.folder / "gateway.log").read_text())
-    assert curl.poll() is None
-    away(laptop, 2.5)
-    out, err = curl.communicate(timeout=60)
-    assert out.endswith(b"201"), err
-    assert (folder / "www" / "by-curl" / "photo.jpg").read_bytes() == source.read_bytes()
-    assert requests(folder) == ["201 PUT"]
