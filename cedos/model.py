@@ -11,7 +11,10 @@ from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address
 from math import inf
-from typing import Final, TypedDict
+from typing import Annotated, Final, TypedDict
+
+import msgspec
+from msgspec import Meta
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
@@ -304,6 +307,83 @@ class FlowRecord:
     switches: tuple[tuple[float, Strategy], ...] = field(default=())
     exact: bool = True
     prediction: Prediction | None = None
+
+
+_Bytes = Annotated[int, Meta(ge=0, le=10**15)]
+_Interface = Annotated[str, Meta(min_length=1, max_length=64)]
+_MOST_INTERFACES: Final = 16
+
+
+class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program's connection through a gateway: in the proxy's report, in `status`, in the history.
+
+    Bytes are payload since the connection began, so that a lost report does no harm; in the history they
+    are payload since the record before.
+
+    Attributes:
+        number: the proxy's own for the connection, never used twice.
+        server: the server's name, else its address.
+        gateway: the gateway's name, as it was joined. A report has one for all its connections.
+        addresses: of the gateway, to which the session's connections led. As `gateway`.
+        bytes_by_network: both ways, by interface in a report, by the network's name elsewhere. Where a
+            session used several at once, by what the whole session carried over each in that second.
+        decision: number of the daemon's last decision about data like this in the session.
+        strategy: the choice of that decision.
+        ended_unix_s: None while the connection lives.
+    """
+
+    server: Annotated[str, Meta(min_length=1, max_length=253)]
+    port: Annotated[int, Meta(ge=1, le=65_535)]
+    number: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    gateway: Annotated[str, Meta(max_length=253)] = ""
+    addresses: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    age_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    bytes_down: _Bytes = 0
+    bytes_up: _Bytes = 0
+    bytes_by_network: Annotated[dict[_Interface, _Bytes], Meta(max_length=64)] = {}
+    decision: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    strategy: Strategy | None = None
+    ended_unix_s: float | None = None
+
+    @property
+    def totals(self) -> tuple[int, int, dict[str, int]]:
+        """Bytes down, up, and by network."""
+        return self.bytes_down, self.bytes_up, self.bytes_by_network
+
+    def at_least(self, told: "CarriedConnection") -> "CarriedConnection":
+        """Return `told` with totals that never shrink; of its interfaces, those beyond 16 are dropped."""
+        by = dict(self.bytes_by_network)
+        for interface, count in told.bytes_by_network.items():
+            if interface in by or (count and len(by) < _MOST_INTERFACES):
+                by[interface] = max(count, by.get(interface, 0))
+        return msgspec.structs.replace(
+            told,
+            bytes_down=max(self.bytes_down, told.bytes_down),
+            bytes_up=max(self.bytes_up, told.bytes_up),
+            bytes_by_network=by,
+        )
+
+    def since(self, before: "CarriedConnection") -> "CarriedConnection":
+        """Return it with the bytes by which it has grown since it was `before`."""
+        by = {
+            interface: more
+            for interface, count in self.bytes_by_network.items()
+            if (more := count - before.bytes_by_network.get(interface, 0))
+        }
+        return msgspec.structs.replace(
+            self,
+            bytes_down=self.bytes_down - before.bytes_down,
+            bytes_up=self.bytes_up - before.bytes_up,
+            bytes_by_network=by,
+        )
+
+    def named(self, names: Mapping[str, str]) -> "CarriedConnection":
+        """Return it with the networks' names; an interface without a name keeps its own."""
+        found: dict[str, int] = {}
+        for interface, count in self.bytes_by_network.items():
+            name = names.get(interface, interface)
+            found[name] = found.get(name, 0) + count
+        return msgspec.structs.replace(self, bytes_by_network=found)
 
 
 class Resource(StrEnum):

@@ -4,10 +4,15 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
-from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
+from cedos.api.messages import (
+    CarriedReport,
+    DecisionMessage,
+    FlowMessage,
+    NetworkMessage,
+    StatusMessage,
+)
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.api.rules import RuleMessage, RuleRequest

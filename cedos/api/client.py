@@ -13,10 +13,10 @@ import msgspec
 
 from cedos import errors
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
+    CarriedReport,
     DecisionMessage,
     ErrorMessage,
     FlowMessage,

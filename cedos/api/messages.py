@@ -4,12 +4,14 @@
 """
 
 from math import isfinite
-from typing import TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from cedos.errors import ConfigError
 from cedos.model import (
+    CarriedConnection,
     Context,
     Decision,
     Direction,
@@ -136,21 +138,28 @@ class FlowMessage(ControlMessage, frozen=True, kw_only=True):
     decision: int | None = None
 
 
-class CarriedMessage(ControlMessage, frozen=True, kw_only=True):
-    """A connection that is carried now, as people want to see it.
+MOST_TOLD: Final = 256
+"""Connections in one report; if there are more, they take turns."""
 
-    `bytes_by_network` is by the networks' names, both ways; `strategy` what `decision` chose.
+_Text = Annotated[str, Meta(min_length=1, max_length=253)]
+
+
+class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A proxy's report of the connections that it carries through its gateway, once a second.
+
+    The daemon itself sees one session only.
+
+    Attributes:
+        program: the proxy's number, new with each start.
+        gateway: its name, as it was joined.
+        addresses: of the gateway, to which the session's own connections lead now.
+        connections: those that changed or ended, and others while there is room.
     """
 
-    server: str
-    port: int
-    gateway: str
-    age_s: float
-    bytes_down: int
-    bytes_up: int
-    bytes_by_network: dict[str, int]
-    strategy: Strategy | None = None
-    decision: int | None = None
+    program: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    gateway: _Text
+    addresses: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
+    connections: Annotated[tuple[CarriedConnection, ...], Meta(max_length=MOST_TOLD)] = ()
 
 
 class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
@@ -189,7 +198,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     decisions: int = 0
     probes: list[ProbesMessage] = []
     config_file: str | None = None
-    carried: list[CarriedMessage] = []
+    carried: list[CarriedConnection] = []
     other_carried: int = 0
     closed: list[str] = []
 

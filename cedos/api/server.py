@@ -22,10 +22,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from cedos.api.backend import Backend
 from cedos.api.budgets import parse_budget
-from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintRequest
-from cedos.api.messages import ErrorMessage, parse
+from cedos.api.messages import CarriedReport, ErrorMessage, parse
 from cedos.api.open_connections import OpenConnections
 from cedos.api.prefetching import PrefetchingRequest
 from cedos.api.rules import RuleRequest

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
+    CarriedReport,
     DecisionMessage,
     DefaultMessage,
     FlowMessage,

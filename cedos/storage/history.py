@@ -18,8 +18,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from cedos.errors import HistoryError
-from cedos.model import Decision, FlowRecord
-from cedos.storage.carried_record import CarriedRecord
+from cedos.model import CarriedConnection, Decision, FlowRecord
 from cedos.storage.history_rows import (
     Matcher,
     carried_of,
@@ -118,7 +117,7 @@ class History:
         self._clock = clock
         self._decisions = _Waiting[Decision](max_waiting)
         self._flows = _Waiting[FlowRecord](max_waiting)
-        self._carried = _Waiting[CarriedRecord](max_waiting)
+        self._carried = _Waiting[CarriedConnection](max_waiting)
         with self._disk:
             self._highest_number = self._attempt(self._store.highest_number, 0)
 
@@ -160,7 +159,7 @@ class History:
         """Remembers a finished flow; takes about a microsecond, the disk comes later."""
         self._flows.add(flow)
 
-    def add_carried(self, carried: CarriedRecord) -> None:
+    def add_carried(self, carried: CarriedConnection) -> None:
         """Remembers a carried connection; takes about a microsecond, the disk comes later."""
         self._carried.add(carried)
 
@@ -226,7 +225,7 @@ class History:
 
     def carried(
         self, limit: int = 20, *, server: Callable[[str, int], bool] = lambda *_: True
-    ) -> list[CarriedRecord]:
+    ) -> list[CarriedConnection]:
         """The newest connections carried through a gateway; reads the disk.
 
         `server`: only those for whose server and port this holds.
@@ -235,7 +234,7 @@ class History:
         def matches(_remote: str | None, port: int | None, name: str | None) -> bool:
             return name is not None and port is not None and server(name, port)
 
-        def wanted(record: CarriedRecord) -> bool:
+        def wanted(record: CarriedConnection) -> bool:
             return server(record.server, record.port)
 
         with self._disk:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from cedos.model import (
+    CarriedConnection,
     Context,
     Decision,
     Direction,
@@ -34,7 +35,6 @@ from cedos.model import (
     Subflow,
     Transfer,
 )
-from cedos.storage.carried_record import CarriedRecord
 
 DECISION_COLUMNS = (
     "number", "made_unix_s", "remote", "remote_port", "server_name", "direction", "size_bytes",
@@ -144,7 +144,7 @@ def flow_of(row: Sequence[Any]) -> FlowRecord:
     )
 
 
-def carried_row(carried: CarriedRecord) -> tuple[Any, ...]:
+def carried_row(carried: CarriedConnection) -> tuple[Any, ...]:
     """A carried connection as values of `CARRIED_COLUMNS`."""
     return (
         carried.ended_unix_s,
@@ -159,10 +159,10 @@ def carried_row(carried: CarriedRecord) -> tuple[Any, ...]:
     )
 
 
-def carried_of(row: Sequence[Any]) -> CarriedRecord:
+def carried_of(row: Sequence[Any]) -> CarriedConnection:
     """The carried connection that `carried_row` made the row from."""
     columns = dict(zip(CARRIED_COLUMNS, row, strict=True))
-    return CarriedRecord(
+    return CarriedConnection(
         addresses=tuple(msgspec.json.decode(columns.pop("addresses"))),
         bytes_by_network=msgspec.json.decode(columns.pop("bytes_by_network")),
         **columns,

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.carried import CarriedReport
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest, program_mark
 from cedos.api.messages import (
+    CarriedReport,
     DecisionMessage,
     DefaultMessage,
     FlowMessage,

@@ -30,8 +30,7 @@ from cedos.kernel.process import memory
 from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.carried.carried_connections import CarriedConnections
-from cedos.proxy.local.carried.carried_teller import CarriedTeller
+from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import NameStub

@@ -8,8 +8,8 @@ import msgspec
 
 from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
 from cedos.daemon.budgets.metering import FREE, METERED, RADIO, RADIOS
+from cedos.model import CarriedConnection
 from cedos.storage.bytes_by_server import Server, bytes_by_server
-from cedos.storage.carried_record import CarriedRecord
 from cedos.storage.usage import Usage
 
 _MOST_SERVERS = 10
@@ -49,7 +49,7 @@ def by_server(
     usage: UsageMessage,
     history: Path,
     living: Mapping[str, Mapping[str, int]] | None = None,
-    carried: Iterable[CarriedRecord] = (),
+    carried: Iterable[CarriedConnection] = (),
 ) -> UsageMessage:
     """The same with the servers of its metered networks' bytes; reads the disk.
 

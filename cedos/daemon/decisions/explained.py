@@ -5,7 +5,7 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
-from cedos.storage.carried_record import CarriedRecord
+from cedos.model import CarriedConnection
 
 
 async def explained(
@@ -36,7 +36,9 @@ async def explained(
         )
     if not lives:
         through = await carried.find(flow, now_unix_s)
-        if through and (decision is None or decision.made_unix_s < through.ended_unix_s):
+        if through and (
+            decision is None or decision.made_unix_s < (through.ended_unix_s or now_unix_s)
+        ):
             return await _through_a_gateway(flow, through, log)
     if decision is None:
         raise NotFoundError(
@@ -47,7 +49,7 @@ async def explained(
 
 
 async def _through_a_gateway(
-    flow: str, connection: CarriedRecord, log: DecisionLog
+    flow: str, connection: CarriedConnection, log: DecisionLog
 ) -> DecisionMessage:
     gateway, number = connection.gateway, connection.decision
     if number is None:

@@ -2,18 +2,16 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from cedos.api.carried import CarriedNews, CarriedReport
-from cedos.api.messages import CarriedMessage, server_matches
-from cedos.daemon.flows.carried_bytes import CarriedBytes
-from cedos.daemon.flows.told_connection import ToldConnection
+import msgspec
+
+from cedos.api.messages import CarriedReport, server_matches
 from cedos.errors import ConfigError
-from cedos.model import Network, Strategy, is_address
-from cedos.storage.carried_record import CarriedRecord
+from cedos.model import CarriedConnection, Network, Strategy, is_address
 from cedos.storage.history import History
 
 _VALID_S: Final = 5.0
@@ -31,11 +29,50 @@ _BOOKED_AT_ONCE: Final = 500
 
 
 @dataclass(slots=True)
+class _Told:
+    """A connection as it was last reported, with its bytes by interface.
+
+    Attributes:
+        moved_at_s: when more bytes were last reported.
+        written: what the history has of it.
+        over_unix_s: when it ended, or its program fell silent, by the daemon's clock; 0: it lives.
+    """
+
+    connection: CarriedConnection
+    began_at_s: float
+    moved_at_s: float
+    written: CarriedConnection | None = None
+    over_unix_s: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        return self.connection.bytes_down + self.connection.bytes_up
+
+    @property
+    def unwritten(self) -> CarriedConnection:
+        """The connection with the bytes that the history does not have yet."""
+        return self.connection if self.written is None else self.connection.since(self.written)
+
+    def record(
+        self, addresses: tuple[str, ...], ended_unix_s: float, names: Mapping[str, str]
+    ) -> CarriedConnection:
+        """Return its next record for the history; `names`: of the networks, by interface."""
+        return msgspec.structs.replace(
+            self.unwritten.named(names),
+            number=0,
+            age_s=0.0,
+            strategy=None,
+            addresses=addresses,
+            ended_unix_s=ended_unix_s,
+        )
+
+
+@dataclass(slots=True)
 class _Program:
     gateway: str
     addresses: tuple[str, ...] = ()
     heard_at_s: float = 0.0
-    connections: dict[int, ToldConnection] = field(default_factory=dict)
+    connections: dict[int, _Told] = field(default_factory=dict)
 
     def heard(self, report: CarriedReport, now_s: float) -> None:
         if report.gateway != self.gateway:  # one text for all that it tells of
@@ -64,7 +101,7 @@ class ToldConnections:
     ) -> None:
         self._networks, self._choice, self._history = networks, choice, history
         self._programs: dict[tuple[int, str], _Program] = {}
-        self._over: dict[tuple[int, str, int], ToldConnection] = {}
+        self._over: dict[tuple[int, str, int], _Told] = {}
         # An interface that went away keeps its network's name: its bytes must not count under two.
         self._names: dict[str, str] = {}
 
@@ -84,7 +121,7 @@ class ToldConnections:
         self._names.update((each.interface, each.name) for each in self._networks())
         for news in report.connections:
             self._told(key, program, news, now_s)
-            if news.ended:
+            if news.ended_unix_s is not None:
                 self._book(key, program, news.number, now_unix_s)
         many = sum(len(each.connections) for each in self._programs.values()) - _MOST_CONNECTIONS
         known = program.connections
@@ -104,7 +141,7 @@ class ToldConnections:
             if not program.connections:
                 del self._programs[key]
 
-    def listed(self, most: int, now_s: float) -> tuple[list[CarriedMessage], int]:
+    def listed(self, most: int, now_s: float) -> tuple[list[CarriedConnection], int]:
         """The living that carried most, oldest first, and how many others there are."""
         living = [
             each
@@ -112,11 +149,17 @@ class ToldConnections:
             if now_s - program.heard_at_s <= _VALID_S
             for each in program.connections.values()
         ]
-        shown = heapq.nlargest(most, living, key=lambda each: each.carried.down + each.carried.up)
+        shown = heapq.nlargest(most, living, key=lambda each: each.bytes)
         shown.sort(key=lambda each: each.began_at_s)
-        return [each.message(now_s, self._names) for each in shown], len(living) - len(shown)
+        messages = [
+            msgspec.structs.replace(
+                each.connection.named(self._names), age_s=max(0.0, now_s - each.began_at_s)
+            )
+            for each in shown
+        ]
+        return messages, len(living) - len(shown)
 
-    def unwritten(self, now_unix_s: float) -> list[CarriedRecord]:
+    def unwritten(self, now_unix_s: float) -> list[CarriedConnection]:
         """What the history does not have yet, as if all ended now."""
         records = (
             each.record(program.addresses, now_unix_s, self._names)
@@ -125,7 +168,7 @@ class ToldConnections:
         )
         return [record for record in records if record.bytes_by_network]
 
-    async def find(self, wanted: str, now_unix_s: float) -> CarriedRecord | None:
+    async def find(self, wanted: str, now_unix_s: float) -> CarriedConnection | None:
         """A connection with this server (`server_matches`): one that lives, else the last one that did.
 
         Of several at once the one with the latest decision.
@@ -138,7 +181,7 @@ class ToldConnections:
             return found.record((), now_unix_s, self._names)
         found = _latest(wanted, self._over.values())
         if found is not None:
-            return found.record((), found.ended_unix_s, self._names)
+            return found.record((), found.over_unix_s, self._names)
         if self._history is None:
             return None
 
@@ -148,40 +191,57 @@ class ToldConnections:
         return next(iter(await asyncio.to_thread(self._history.carried, 1, server=meant)), None)
 
     def _told(
-        self, key: tuple[int, str], program: _Program, news: CarriedNews, now_s: float
+        self, key: tuple[int, str], program: _Program, news: CarriedConnection, now_s: float
     ) -> None:
-        connection = program.connections.get(news.number)
-        if connection is None:
+        told = program.connections.get(news.number)
+        if told is None:
             over = self._over.get((*key, news.number))
-            if over is not None and over.ended and not news.ended:
-                return  # said before its end, which came first
-            connection = self._over.pop((*key, news.number), None) or ToldConnection(
-                program.gateway, news.server, news.port, now_s - news.age_s, now_s
+            if (
+                over is not None
+                and over.connection.ended_unix_s is not None
+                and news.ended_unix_s is None
+            ):
+                return  # a report that was sent before the end came after it
+            told = self._over.pop((*key, news.number), None) or _Told(
+                CarriedConnection(server=news.server, port=news.port, gateway=program.gateway),
+                now_s - news.age_s,
+                now_s,
             )
-            program.connections[news.number] = connection
-        connection.told(news, now_s)
-        if news.decision is not None and news.decision != connection.decision:
-            connection.decided(news.decision, self._choice(news.decision))
+            told.over_unix_s = 0.0
+            program.connections[news.number] = told
+        before = told.connection
+        decision, strategy = before.decision, before.strategy
+        if news.decision is not None and news.decision != decision:
+            decision, strategy = news.decision, self._choice(news.decision)
+        told.connection = msgspec.structs.replace(
+            before.at_least(news),
+            gateway=before.gateway,
+            addresses=(),
+            decision=decision,
+            strategy=strategy,
+        )
+        if told.connection.totals != before.totals:
+            told.moved_at_s = now_s
 
     def _book(
         self, key: tuple[int, str], program: _Program, number: int, ended_unix_s: float
     ) -> None:
-        connection = program.connections.pop(number)
-        if self._history is not None and connection.carried != (
-            connection.booked or CarriedBytes()
-        ):
-            self._history.add_carried(
-                connection.record(program.addresses, ended_unix_s, self._names)
-            )
-        connection.book(ended_unix_s)
-        self._over[*key, number] = connection
+        told = program.connections.pop(number)
+        if self._history is not None and any(told.unwritten.totals):
+            self._history.add_carried(told.record(program.addresses, ended_unix_s, self._names))
+        told.written, told.over_unix_s = told.connection, ended_unix_s
+        self._over[*key, number] = told
         if len(self._over) > _REMEMBERED:
             del self._over[next(iter(self._over))]
 
 
-def _latest(wanted: str, connections: Iterable[ToldConnection]) -> ToldConnection | None:
+def _latest(wanted: str, connections: Iterable[_Told]) -> _Told | None:
     return max(
-        (each for each in connections if server_matches(wanted, each.server, each.port)),
-        key=lambda each: (each.ended_unix_s, each.decision or 0),
+        (
+            each
+            for each in connections
+            if server_matches(wanted, each.connection.server, each.connection.port)
+        ),
+        key=lambda each: (each.over_unix_s, each.connection.decision or 0),
         default=None,
     )

@@ -12,7 +12,7 @@ from cedos.errors import CedosError, SessionError
 from cedos.model import Label
 from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
-from cedos.proxy.local.carried.carried_connections import CarriedConnections
+from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.multiplexer import Multiplexer

@@ -23,10 +23,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from cedos.api import server
-from cedos.api.carried import CarriedNews, CarriedReport
 from cedos.api.client import ControlClient
 from cedos.api.hints import HintRequest
-from cedos.api.messages import DecisionMessage
+from cedos.api.messages import CarriedReport, DecisionMessage
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -37,6 +36,7 @@ from cedos.errors import (
     PrivilegeError,
     SteeringError,
 )
+from cedos.model import CarriedConnection
 
 
 def raw(path: Path, request: bytes) -> tuple[int, Any]:
@@ -85,7 +85,7 @@ def test_hints(control: Path, fake_daemon: Any) -> None:
 
 
 def test_carried_connections(control: Path, fake_daemon: Any) -> None:
-    news = CarriedNews(
+    news = CarriedConnection(
         number=1,
         server="github.com",
         port=443,

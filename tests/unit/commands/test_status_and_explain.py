@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from cedos.api.hints import program_text
 from cedos.api.messages import (
-    CarriedMessage,
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
@@ -31,7 +30,14 @@ from cedos.api.prefetching import ItemMessage, ProgramMessage
 from cedos.api.probing import ProbingMessage, SentProbeMessage
 from cedos.commands import explain, status
 from cedos.commands.console import prefetch_text, render
-from cedos.model import Direction, NetworkKind, SizeEstimate, Strategy, StrategyKind
+from cedos.model import (
+    CarriedConnection,
+    Direction,
+    NetworkKind,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+)
 from predictors.calibration import Calibration
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
@@ -113,7 +119,9 @@ def test_status_says_how_well_each_network_is_predicted() -> None:
     assert [line for line in shown if "as expected" in line] == [said]
 
 
-def carried(server: str = "github.com", gateway: str = "gw.example", **more: Any) -> CarriedMessage:
+def carried(
+    server: str = "github.com", gateway: str = "gw.example", **more: Any
+) -> CarriedConnection:
     usual: dict[str, Any] = {
         "port": 443,
         "age_s": 3.0,
@@ -121,7 +129,7 @@ def carried(server: str = "github.com", gateway: str = "gw.example", **more: Any
         "bytes_up": 1000,
         "bytes_by_network": {"wlan0": 346_678, "lte0": 2_000_000},
     }
-    return CarriedMessage(server=server, gateway=gateway, **usual | more)
+    return CarriedConnection(server=server, gateway=gateway, **usual | more)
 
 
 def test_status_shows_what_goes_through_gateways() -> None:

@@ -16,8 +16,7 @@ from cedos.api.budgets import BudgetMessage, NetworkUsage, ServerUsage, UsageMes
 from cedos.commands import usage
 from cedos.commands.console import render
 from cedos.config import amounts
-from cedos.model import FlowKey, FlowRecord, Subflow
-from cedos.storage.carried_record import CarriedRecord
+from cedos.model import CarriedConnection, FlowKey, FlowRecord, Subflow
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -137,8 +136,13 @@ def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos: Any, folde
     key = FlowKey(IPv4Address("10.0.0.2"), 5000, IPv4Address("198.51.100.7"), 7010)
     history.add_flow(FlowRecord((Subflow(key, "lte0", 700, 0),), None, None, now_s, None))
     history.add_carried(
-        CarriedRecord(
-            now_s, "github.com", 443, "gw.example", ("198.51.100.7",), 400, 100, None, {"lte0": 500}
+        CarriedConnection(
+            ended_unix_s=now_s,
+            server="github.com",
+            port=443,
+            gateway="gw.example",
+            addresses=("198.51.100.7",),
+            bytes_by_network={"lte0": 500},
         )
     )
     history.close()

@@ -8,15 +8,23 @@ from typing import Any
 
 import pytest
 
-from cedos.api.carried import CarriedNews, CarriedReport
-from cedos.api.messages import flow_text
+from cedos.api.messages import CarriedReport, flow_text
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
-from cedos.model import Context, Direction, FlowKey, FlowRecord, Network, NetworkKind, Prediction
+from cedos.model import (
+    CarriedConnection,
+    Context,
+    Direction,
+    FlowKey,
+    FlowRecord,
+    Network,
+    NetworkKind,
+    Prediction,
+)
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.open_sockets import OpenSockets
@@ -145,7 +153,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
     backend = backend_of(flows, OpenSockets(None, None))
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._history_file = tmp_path / "none.sqlite"
-    news = CarriedNews(
+    news = CarriedConnection(
         number=1,
         server="github.com",
         port=443,
@@ -153,7 +161,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
         bytes_down=600,
         bytes_by_network={"wlan0": 600},
     )
-    quiet = CarriedNews(number=2, server="quiet.example", port=443, age_s=0.0)
+    quiet = CarriedConnection(number=2, server="quiet.example", port=443, age_s=0.0)
     report = CarriedReport(
         program="0" * 32,
         gateway="gw.example",
@@ -176,9 +184,9 @@ async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
     backend._history, backend._history_file = history, tmp_path / "history.sqlite"
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._carried = ToldConnections(list, lambda _number: None, history)
-    news = CarriedNews(
+    news = CarriedConnection(
         number=1, server="a.example", port=443, age_s=9.0, bytes_down=70,
-        bytes_by_network={"lte0": 70}, ended=True,
+        bytes_by_network={"lte0": 70}, ended_unix_s=1.0,
     )  # fmt: skip
     report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
     await backend.told_carried(report, 1000)

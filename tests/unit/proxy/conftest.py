@@ -12,7 +12,7 @@ import pytest
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import Handed, read
-from cedos.proxy.local.carried.carried_connections import CarriedConnections
+from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy

@@ -1,21 +1,20 @@
 """Connections through a gateway in the history, and what servers carried by it."""
 
 import sqlite3
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from cedos.model import FlowKey, FlowRecord, Subflow
+from cedos.model import CarriedConnection, FlowKey, FlowRecord, Subflow
 from cedos.storage.bytes_by_server import bytes_by_server
-from cedos.storage.carried_record import CarriedRecord
 from cedos.storage.history import History
 from cedos.storage.history_rows import carried_of, carried_row
 
-GITHUB = CarriedRecord(
+GITHUB = CarriedConnection(
     ended_unix_s=10.0,
     server="github.com",
     port=443,
@@ -37,19 +36,19 @@ def path(tmp_path: Path) -> Path:
 
 @given(
     st.builds(
-        CarriedRecord,
-        st.floats(0, 1e10),
-        texts,
-        st.integers(1, 65_535),
-        texts,
-        st.lists(texts, max_size=3).map(tuple),
-        counts,
-        counts,
-        st.none() | st.integers(1, 2**53),
-        st.dictionaries(texts, counts, max_size=3),
+        CarriedConnection,
+        ended_unix_s=st.floats(0, 1e10),
+        server=texts,
+        port=st.integers(1, 65_535),
+        gateway=texts,
+        addresses=st.lists(texts, max_size=3).map(tuple),
+        bytes_down=counts,
+        bytes_up=counts,
+        decision=st.none() | st.integers(1, 2**53),
+        bytes_by_network=st.dictionaries(texts, counts, max_size=3),
     )
 )
-def test_a_row_gives_back_what_it_was_made_from(record: CarriedRecord) -> None:
+def test_a_row_gives_back_what_it_was_made_from(record: CarriedConnection) -> None:
     with sqlite3.connect(":memory:") as connection:
         row = connection.execute("SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?", carried_row(record)).fetchone()
     assert carried_of(row) == record

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cedos.api.budgets import NetworkUsage, UsageMessage
 from cedos.daemon.budgets import used
-from cedos.storage.carried_record import CarriedRecord
+from cedos.model import CarriedConnection
 
 METERED = UsageMessage(
     since_unix_s=0.0,
@@ -13,12 +13,17 @@ METERED = UsageMessage(
 )
 
 
-def carried(server: str, gateway: str, addresses: tuple[str, ...], **sizes: int) -> CarriedRecord:
-    return CarriedRecord(0.0, server, 443, gateway, addresses, 0, sum(sizes.values()), None, sizes)
+def carried(
+    server: str, gateway: str, addresses: tuple[str, ...], **sizes: int
+) -> CarriedConnection:
+    return CarriedConnection(
+        server=server, port=443, gateway=gateway, addresses=addresses,
+        bytes_up=sum(sizes.values()), bytes_by_network=sizes,
+    )  # fmt: skip
 
 
 def shown(
-    tmp_path: Path, living: Mapping[str, Mapping[str, int]], *through: CarriedRecord
+    tmp_path: Path, living: Mapping[str, Mapping[str, int]], *through: CarriedConnection
 ) -> dict[tuple[str, str | None], dict[str, int]]:
     message = used.by_server(METERED, tmp_path / "none.sqlite", living, through)
     return {(each.server, each.gateway): each.bytes_by_network for each in message.servers}

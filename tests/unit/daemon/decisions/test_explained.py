@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cedos.api.carried import CarriedNews, CarriedReport
-from cedos.api.messages import DecisionMessage
+from cedos.api.messages import CarriedReport, DecisionMessage
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.explained import explained
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
-from cedos.model import Decision, FlowKey
+from cedos.model import CarriedConnection, Decision, FlowKey
 from cedos.monitor.events import FlowOpened
 from cedos.storage.history import History
 
@@ -44,9 +43,9 @@ class Daemon:
         return decision
 
     def hears(self, decision: int | None, *, after_s: float = 5.0, ended: bool = False) -> None:
-        news = CarriedNews(
+        news = CarriedConnection(
             number=1, server="github.com", port=443, age_s=1.0, bytes_down=9, decision=decision,
-            ended=ended,
+            ended_unix_s=1.0 if ended else None,
         )  # fmt: skip
         report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
         self.carried.told(report, 1000, 0.0, MADE + after_s)

@@ -1,7 +1,6 @@
 """What proxies tell of connections through a gateway: what is shown, and what is written, once."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.carried import CarriedNews, CarriedReport
+from cedos.api.messages import CarriedReport
 from cedos.daemon.flows import told_connections
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import ConfigError
-from cedos.model import Network, NetworkKind, Strategy, StrategyKind
-from cedos.storage.carried_record import CarriedRecord
+from cedos.model import CarriedConnection, Network, NetworkKind, Strategy, StrategyKind
 from cedos.storage.history import History
 
 pytestmark = pytest.mark.anyio
@@ -26,14 +24,16 @@ USER = 1000
 EPOCH = 1.7e9
 
 
-def news(number: int, down: int = 0, /, **more: Any) -> CarriedNews:
+def news(number: int, down: int = 0, /, **more: Any) -> CarriedConnection:
     usual: dict[str, Any] = {"server": "github.com", "port": 443, "age_s": 1.0}
     by = {"bytes_by_network": {"wlan0": down}} if down else {}
-    return CarriedNews(number=number, bytes_down=down, **usual | by | more)
+    if more.pop("ended", False):
+        more["ended_unix_s"] = 1.0
+    return CarriedConnection(number=number, bytes_down=down, **usual | by | more)
 
 
 def report(
-    *connections: CarriedNews, program: int = 1, gateway: str = "gw.example"
+    *connections: CarriedConnection, program: int = 1, gateway: str = "gw.example"
 ) -> CarriedReport:
     return CarriedReport(
         program=f"{program:032x}",
@@ -54,7 +54,7 @@ class Told:
     def begun(self) -> ToldConnections:
         return ToldConnections(lambda: self.networks, {5: BOTH}.get, self.history)
 
-    def say(self, now_s: float, *connections: CarriedNews, **more: Any) -> None:
+    def say(self, now_s: float, *connections: CarriedConnection, **more: Any) -> None:
         self.connections.told(report(*connections, **more), USER, now_s, EPOCH + now_s)
 
     def check(self, now_s: float) -> None:
@@ -64,7 +64,7 @@ class Told:
         return [each.server for each in self.connections.listed(100, now_s)[0]]
 
     @property
-    def written(self) -> list[CarriedRecord]:
+    def written(self) -> list[CarriedConnection]:
         """The oldest first."""
         return self.history.carried(100_000)[::-1]
 
@@ -124,7 +124,7 @@ def test_what_ended_is_written_at_once_and_is_shown_no_more(told: Told) -> None:
     assert told.servers(11.0) == []
     assert told.connections.unwritten(EPOCH) == []
     assert told.written == [
-        CarriedRecord(
+        CarriedConnection(
             ended_unix_s=EPOCH + 11.0,
             server="github.com",
             port=443,
@@ -372,6 +372,8 @@ def test_nothing_is_written_twice_or_lost(
     written: Counter[int] = Counter()
     for record in told.written:
         written[int(record.server)] += record.bytes_by_network.get("wlan0", 0)
-        assert record == replace(record, bytes_down=record.bytes_by_network.get("wlan0", 0))
+        assert record == msgspec.structs.replace(
+            record, bytes_down=record.bytes_by_network.get("wlan0", 0)
+        )
     assert +written == +most
     told.history.close()

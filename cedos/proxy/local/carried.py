@@ -1,0 +1,293 @@
+"""Connections that a proxy carries through the gateway, and their report to the daemon once a second.
+
+Each second the bytes of each connection are shared among the networks as its whole session used them.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from cedos.api.client import ControlClient
+from cedos.api.messages import MOST_TOLD, CarriedReport
+from cedos.errors import CedosError
+from cedos.model import CarriedConnection, Label
+from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES
+from cedos.session.sockets.path_report import PathReport
+
+_MOST: Final = 8_192
+"""Twice what a proxy carries at once: ended connections wait for the next report."""
+
+_MOST_UNCHANGED: Final = 16
+_MOST_TEXT: Final = 253
+
+_LOOK_S: Final = 1.0
+_TELL_S: Final = 3.0
+"""Report at least so often: the daemon stops listing what is not reported for five seconds."""
+
+_AGAIN_S: Final = 4.0
+_ABSENT_S: Final = 60.0
+"""Ended connections wait so long for a daemon that does not answer."""
+
+_SELDOM_S: Final = 30.0
+_TIMEOUT_S: Final = 2.0
+_MOST_ADDRESSES: Final = 16
+_MOST_BYTES: Final = 48_000
+
+_Bytes = Mapping[str, int]
+
+
+class CarriedStream(Protocol):
+    """What is read of a `ProxiedStream` or a `ProxiedAssociation`."""
+
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def received_bytes(self) -> int: ...
+
+    @property
+    def sent_bytes(self) -> int: ...
+
+    @property
+    def lossy(self) -> bool: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+
+class CarryingSession(Protocol):
+    """What is asked of the session: its paths, and its bytes so far by interface."""
+
+    def paths(self) -> list[PathReport]: ...
+
+    def received_by_network(self) -> dict[str, int]: ...
+
+    def sent_by_network(self) -> dict[str, int]: ...
+
+
+class _Watched:
+    """A stream as it was when it was last looked at. An ended stream is released.
+
+    Args:
+        decided: returns the number of the daemon's last decision about a label in the session.
+        name: of the address that the program asked for, until its first bytes name the server.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        stream: CarriedStream,
+        session: CarryingSession,
+        began_s: float,
+        decided: Callable[[Label], int | None],
+        name: str | None,
+    ) -> None:
+        self.session = session
+        self._stream: CarriedStream | None = stream
+        self._began_s, self._decided = began_s, decided
+        self._asked_for = stream.server
+        self._down_left = self._up_left = 0  # bytes whose network is not known yet
+        self._told: tuple[tuple[int, int, dict[str, int]], float | None] | None = None
+        self.connection = CarriedConnection(
+            number=number, server=(name or stream.server)[:_MOST_TEXT], port=stream.port
+        )
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether it differs from what was reported."""
+        return self._told != (self.connection.totals, self.connection.ended_unix_s)
+
+    def on_told(self, told: CarriedConnection) -> None:
+        self._told = told.totals, told.ended_unix_s
+
+    def look(self, down: _Bytes, up: _Bytes) -> None:
+        """Take the stream's new bytes; its session carried `down` and `up` meanwhile, by network."""
+        stream, before = self._stream, self.connection
+        if stream is None:
+            return
+        self._down_left += stream.received_bytes - before.bytes_down
+        self._up_left += stream.sent_bytes - before.bytes_up
+        by = dict(before.bytes_by_network)
+        if sum(down.values()):
+            _share(self._down_left, down, by)
+            self._down_left = 0
+        # What the program wrote may not have left yet.
+        gone = min(self._up_left, sum(up.values()))
+        _share(gone, up, by)
+        self._up_left = 0 if stream.lossy else self._up_left - gone
+        large = max(stream.received_bytes, stream.sent_bytes) > SMALL_BYTES
+        renamed = stream.server != self._asked_for
+        self.connection = msgspec.structs.replace(
+            before,
+            server=stream.server[:_MOST_TEXT] if renamed else before.server,
+            bytes_down=stream.received_bytes,
+            bytes_up=stream.sent_bytes,
+            bytes_by_network=by,
+            decision=self._decided(LARGE if large else SMALL) or before.decision,
+            ended_unix_s=time.time() if stream.gone else None,
+        )
+        if stream.gone:
+            self._stream = None
+
+    def news(self, now_s: float) -> CarriedConnection:
+        return msgspec.structs.replace(self.connection, age_s=max(0.0, now_s - self._began_s))
+
+
+class CarriedConnections:
+    """The connections of one proxy: `look` each second, then report `news` and say what was `told`.
+
+    `name_of`: the name of an address, if a program looked it up before it connected there.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], name_of: Callable[[str], str | None] = lambda _: None
+    ) -> None:
+        self._clock, self._name_of = clock, name_of
+        self._numbers = count()
+        self._connections: dict[int, _Watched] = {}  # reported longest ago first
+        self._counted: dict[CarryingSession, tuple[_Bytes, _Bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def began(
+        self,
+        session: CarryingSession,
+        stream: CarriedStream,
+        decided: Callable[[Label], int | None],
+    ) -> None:
+        """Watch one more; beyond 8,192 none is."""
+        if session not in self._counted:  # its bytes so far belong to other connections
+            self._counted[session] = session.received_by_network(), session.sent_by_network()
+        if len(self) < _MOST:
+            number = next(self._numbers)
+            self._connections[number] = _Watched(
+                number, stream, session, self._clock(), decided, self._name_of(stream.server)
+            )
+
+    def look(self) -> None:
+        """Share the bytes since the last call among the networks."""
+        before, self._counted = self._counted, {}
+        carried: dict[CarryingSession, tuple[_Bytes, _Bytes]] = {}
+        for session in {each.session for each in self._connections.values()}:
+            counts = session.received_by_network(), session.sent_by_network()
+            self._counted[session] = counts
+            down, up = map(_more, counts, before.get(session, ({}, {})))
+            carried[session] = down, up
+        for each in self._connections.values():
+            each.look(*carried[each.session])
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses to which the sessions' own connections lead now."""
+        return {path.peer for session in self._counted for path in session.paths()}
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether there is something new to report."""
+        return any(each.changed for each in self._connections.values())
+
+    def news(self) -> list[CarriedConnection]:
+        """Return those that changed, began or ended, and some others for a daemon that is new."""
+        now_s = self._clock()
+        connections = self._connections.values()
+        first = [each for each in connections if each.changed]
+        others = islice((each for each in connections if not each.changed), _MOST_UNCHANGED)
+        return [each.news(now_s) for each in islice(chain(first, others), MOST_TOLD)]
+
+    def told(self, news: Iterable[CarriedConnection]) -> None:
+        """Note that a daemon has these; forget those that ended."""
+        for one in news:
+            watched = self._connections.pop(one.number)
+            if one.ended_unix_s is None:
+                watched.on_told(one)
+                self._connections[one.number] = watched
+
+    def forget_ended(self) -> None:
+        """Give up reporting those that ended."""
+        ended = (each.connection for each in self._connections.values())
+        self.told([each for each in ended if each.ended_unix_s is not None])
+
+
+def _more(now: _Bytes, before: _Bytes) -> dict[str, int]:
+    return {network: max(0, size - before.get(network, 0)) for network, size in now.items()}
+
+
+def _share(size_bytes: int, carried: _Bytes, by: dict[str, int]) -> None:
+    """Add `size_bytes` to `by`, shared as `carried` is."""
+    left, rest = size_bytes, sum(carried.values())
+    for network, size in carried.items():
+        share = left * size // rest if rest else 0
+        left, rest = left - share, rest - size
+        if share:
+            by[network] = by.get(network, 0) + share
+
+
+class CarriedTeller:
+    """The reports to the daemon: `run` until it is cancelled, then `last`."""
+
+    def __init__(self, socket: Path, connections: CarriedConnections, gateway: str) -> None:
+        self._client = ControlClient(socket, _TIMEOUT_S)
+        self._connections = connections
+        self._gateway = gateway
+        self._addresses: dict[str, None] = {}  # the newest at the end
+        self._program = secrets.token_hex(16)
+
+    async def run(self) -> None:
+        connections, silent_s, unheard_s = self._connections, 0.0, 0.0
+        while True:
+            pause_s = _LOOK_S
+            connections.look()
+            if connections and (connections.changed or silent_s >= _TELL_S):
+                heard = await self._tell()
+                silent_s = 0.0
+                unheard_s = 0.0 if heard else unheard_s + _AGAIN_S
+                pause_s = _LOOK_S if heard else _AGAIN_S
+                if unheard_s >= _ABSENT_S:
+                    connections.forget_ended()
+                    pause_s = _SELDOM_S
+            await asyncio.sleep(pause_s)
+            silent_s += pause_s
+
+    async def last(self) -> None:
+        """Report what happened since: many a proxy carries one connection, for less than a second."""
+        self._connections.look()
+        if self._connections.changed:
+            await self._tell()
+
+    async def _tell(self) -> bool:
+        news = list(_that_fit(self._connections.news()))
+        for address in sorted(self._connections.addresses):
+            self._addresses.pop(address, None)
+            self._addresses[address] = None
+        report = CarriedReport(
+            program=self._program,
+            gateway=self._gateway,
+            addresses=tuple(self._addresses)[-_MOST_ADDRESSES:],
+            connections=tuple(news),
+        )
+        try:
+            await asyncio.to_thread(self._client.tell_carried, report)
+        except CedosError:  # no daemon, another version, or no right to
+            return False
+        self._connections.told(news)
+        return True
+
+
+def _that_fit(news: Iterable[CarriedConnection]) -> Iterator[CarriedConnection]:
+    """Yield as many as fit: a daemon takes 64 KiB at once, and names are as long as programs like."""
+    room = _MOST_BYTES
+    for one in news:
+        room -= len(msgspec.json.encode(one)) + 1
+        if room < 0:
+            break
+        yield one
