@@ -58,14 +58,12 @@ from cedos.monitor.providers import access_points, adb, android, wifi
 from cedos.monitor.providers.information_elements import says_metered
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import hand_over
+from cedos.proxy.http import RefusedError, RequestParser, authority, forwarded
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.names import messages as names
-from cedos.proxy.request import RequestParser, authority, forwarded
 from cedos.proxy.streams import frames as streams
-from cedos.proxy.streams import packets
 from cedos.proxy.streams.kept import KeptStreams
 from cedos.session import keys
 from cedos.session.protocol.frames.unpacking import unpack
@@ -371,12 +369,12 @@ PARSERS: dict[str, Parser] = {
         (ValueError,),
     ),
     "packets of programs": Parser(
-        packets.parse,
+        streams.parse_packet,
         (
-            packets.ProgramPacket(1, "a.test", 53, b"some").pack(),
-            packets.UndeliveredPacket(1, "192.0.2.1", 53, packets.Obstacle.REFUSED).pack(),
-            packets.NameQuestion(1, DNS).pack(),
-            packets.NameAnswer(1, DNS).pack(),
+            streams.ProgramPacket(1, "a.test", 53, b"some").pack(),
+            streams.UndeliveredPacket(1, "192.0.2.1", 53, streams.Obstacle.REFUSED).pack(),
+            streams.NameQuestion(1, DNS).pack(),
+            streams.NameAnswer(1, DNS).pack(),
         ),
         (ValueError,),
     ),

@@ -28,17 +28,15 @@ from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
 from cedos.kernel.process import memory
 from cedos.profiler.sizes import SizeHistory
-from cedos.proxy.answers import RefusedError
+from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
-from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
-from cedos.proxy.local.redirection.programs import LedTo
-from cedos.proxy.local.redirection.redirection import Chosen, Redirection
-from cedos.proxy.names.known_names import KnownNames
-from cedos.proxy.request import authority
+from cedos.proxy.local.redirection import Chosen, Redirection
+from cedos.proxy.local.redirection_programs import LedTo
 from cedos.session.io.links import EgressReader
 
 PORT: Final = 1080

@@ -32,7 +32,6 @@ from cedos.files.clients_folder import StorePart
 from cedos.files.objects.object_store import ObjectStore
 from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
@@ -43,6 +42,7 @@ from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.processes.process_group import ProcessGroup
 from cedos.proxy.gateway.processes.process_place import ProcessPlace
 from cedos.proxy.gateway.successor import Successor, cannot_begin
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
 from cedos.session.known_hosts import shown

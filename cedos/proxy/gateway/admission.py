@@ -17,7 +17,7 @@ from typing import Final
 
 from cedos.errors import ConfigError
 from cedos.model import Address
-from cedos.proxy.answers import RefusedError
+from cedos.proxy.http import RefusedError
 
 IPNetwork = IPv4Network | IPv6Network
 

@@ -9,12 +9,12 @@ from typing import Final
 import structlog
 
 from cedos.kernel.process.memory_room import MemoryRoom
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import no_memory
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay
+from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.packets import ProgramPacket
+from cedos.proxy.streams.frames import ProgramPacket
 
 MOST: Final = 4_096
 MOST_PER_CLIENT: Final = 512

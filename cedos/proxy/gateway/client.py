@@ -10,11 +10,10 @@ from typing import Final
 import structlog
 
 from cedos.model import Address
-from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import ClientRules
 from cedos.proxy.gateway.listening import original_destination, subflows
 from cedos.proxy.gateway.origin import Origins, keep_alive
-from cedos.proxy.request import ProxyRequest, RequestParser
+from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
 from cedos.proxy.splice import Tunnel, TunnelBytes, reset_on_close
 
 _HEAD_TIMEOUT_S: Final = 20.0

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final, Protocol
 
 from cedos.errors import TransferError
-from cedos.proxy.request import LONGEST_HEAD, forwarded
+from cedos.proxy.http import LONGEST_HEAD, forwarded
 from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 

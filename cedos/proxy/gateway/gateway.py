@@ -14,7 +14,6 @@ import structlog
 from cedos.errors import CedosError, SessionError
 from cedos.kernel.process import open_files
 from cedos.kernel.process.memory_room import MemoryRoom
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
@@ -26,6 +25,7 @@ from cedos.proxy.gateway.nodes.node_figures import NodeFigures
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits

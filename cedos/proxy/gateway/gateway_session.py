@@ -9,7 +9,6 @@ from typing import Final, Protocol
 import structlog
 
 from cedos.errors import SessionAsleepError, SessionError
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import (
     AnsweredStream,
@@ -26,13 +25,13 @@ from cedos.proxy.gateway.hand_over import (
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.http import RefusedError
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import OpenStream
+from cedos.proxy.streams.frames import NameQuestion, OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.packets import NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection

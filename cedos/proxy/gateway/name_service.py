@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from cedos.proxy.names.messages import failed, read
-from cedos.proxy.names.resolver import NobodyAnswersError, Resolver
-from cedos.proxy.streams.packets import LARGEST_PACKET, NameAnswer, NameQuestion
+from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
+from cedos.proxy.streams.frames import LARGEST_PACKET, NameAnswer, NameQuestion
 
 ANSWER_S: Final = 2.0
 """An answer is good for so long: who asked has gone elsewhere then."""

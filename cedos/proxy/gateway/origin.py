@@ -13,8 +13,8 @@ from itertools import chain, zip_longest
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules
+from cedos.proxy.http import RefusedError
 
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64

@@ -15,8 +15,8 @@ from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from cedos.proxy.answers import RefusedError
-from cedos.proxy.streams.packets import Obstacle
+from cedos.proxy.http import RefusedError
+from cedos.proxy.streams.frames import Obstacle
 
 IDLE_S: Final = 300.0
 """Without a packet to outside for so long it ends (RFC 4787, REQ-5: five minutes, never below two)."""

@@ -14,11 +14,11 @@ import structlog
 from cedos.errors import HostError
 from cedos.kernel.process import open_files
 from cedos.model import Address
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import PRIVATE, ClientRules, DestinationRules, IPNetwork, plain
 from cedos.proxy.gateway.client import RelayClient
 from cedos.proxy.gateway.listening import RelayAddress, open_socket
 from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.http import RefusedError
 from cedos.proxy.splice import make_buffer
 
 PORT: Final = 3128

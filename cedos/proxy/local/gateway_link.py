@@ -15,8 +15,8 @@ from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.frames import NameAnswer, NameQuestion
 from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.packets import NameAnswer, NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect

@@ -16,19 +16,25 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel.process import open_files
-from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
 from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.partial_answer import PartialAnswer
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
-from cedos.proxy.local.redirection.redirection import Redirection
+from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.local.rule_book import NoRules, RuleBook
-from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
-from cedos.proxy.local.socks_association import SocksAssociation
+from cedos.proxy.local.socks import (
+    VERSION,
+    SocksAssociation,
+    SocksError,
+    SocksParser,
+    SocksReply,
+    reply,
+    reply_of,
+)
 from cedos.proxy.own_tasks import OwnTasks
-from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.stream import ProxiedStream, SessionLostError

@@ -3,8 +3,8 @@
 import asyncio
 import errno
 import socket
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
@@ -13,23 +13,27 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel.process.open_files import OUT_OF_FILES
+from cedos.model import Address
 from cedos.monitor.dns.message import parse
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import is_near
 from cedos.proxy.local.rule_book import NoRules, RuleBook
-from cedos.proxy.names import resolver
-from cedos.proxy.names.known_names import KnownNames
-from cedos.proxy.names.messages import (
+from cedos.proxy.names import (
     NO_SUCH_NAME,
     SERVER_FAILED,
     AskedName,
+    Endpoint,
+    NobodyAnswersError,
+    Resolver,
     answers,
     error_of,
     failed,
+    host_servers,
     read,
+    read_message,
+    search_domains,
     truncated,
 )
-from cedos.proxy.names.resolver import Endpoint, NobodyAnswersError, Resolver, read_message
 from cedos.proxy.own_tasks import OwnTasks
 
 _AT_ONCE: Final = 64
@@ -47,7 +51,26 @@ _NEAR_REVERSE: Final = (
 )
 """Where the names of private and link-local addresses are (RFC 6303)."""
 
+_MOST_KNOWN: Final = 2_048
+
 _log = structlog.get_logger(__name__)
+
+
+class KnownNames:
+    """Of an address that has several the one that was looked up last; the 2,048 newest addresses."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, str] = OrderedDict()
+
+    def learn(self, name: str, addresses: Iterable[Address]) -> None:
+        for address in addresses:
+            self._names[str(address)] = name
+            self._names.move_to_end(str(address))
+            if len(self._names) > _MOST_KNOWN:
+                self._names.popitem(last=False)
+
+    def name_of(self, address: str) -> str | None:
+        return self._names.get(address)
 
 
 class NameStub:
@@ -69,7 +92,7 @@ class NameStub:
         fails_open: bool,
         near: Sequence[str] = (),
         tunnelled: Callable[[], bool] = lambda: False,
-        servers: Callable[[], Sequence[Endpoint]] = resolver.host_servers,
+        servers: Callable[[], Sequence[Endpoint]] = host_servers,
         rules: RuleBook | None = None,
         known: KnownNames | None = None,
     ) -> None:
@@ -173,7 +196,7 @@ class NameStub:
             or self._link.leads_to(name)
             or _within(name, self._near)
             or _within(name, _NEAR_REVERSE)
-            or _within(name, resolver.search_domains())
+            or _within(name, search_domains())
         )
 
     def _readable(self, udp: socket.socket) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from cedos.proxy.request import LONGEST_HEAD, forwarded
+from cedos.proxy.http import LONGEST_HEAD, forwarded
 from cedos.proxy.streams.stream import Chunk, ProxiedStream
 
 _HEAD_END: Final = b"\r\n\r\n"

@@ -8,11 +8,11 @@ from typing import Final
 
 import structlog
 
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, Permitted
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local.gateway_link import AGAIN_S, GatewayLink, GatewayUnreachableError
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.packets import Obstacle, ProgramPacket, UndeliveredPacket
+from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacket
 
 MOST_PLACES: Final = 1_024
 _MOST_WAITING: Final = 64

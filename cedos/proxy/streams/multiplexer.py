@@ -12,22 +12,23 @@ import structlog
 from cedos.errors import SessionError
 from cedos.model import Direction, Label
 from cedos.profiler.sizes import SizeHistory
-from cedos.proxy.streams import packets
-from cedos.proxy.streams.announced import AnnouncedBodies
-from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.early_packets import EarlyPackets
-from cedos.proxy.streams.expected_bursts import ExpectedBursts
+from cedos.proxy.streams.association import EarlyPackets, ProxiedAssociation
+from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
     Frame,
+    NameAnswer,
+    NameQuestion,
     OpenAssociation,
     OpenStream,
+    Packet,
+    ProgramPacket,
     StreamBytes,
     StreamEnd,
+    UndeliveredPacket,
     parse,
+    parse_packet,
 )
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
-from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket, UndeliveredPacket
-from cedos.proxy.streams.reading import ENOUGH_BYTES
 from cedos.proxy.streams.stream import (
     LARGE,
     SMALL,
@@ -37,7 +38,7 @@ from cedos.proxy.streams.stream import (
     SessionLostError,
     StreamBrokenError,
 )
-from cedos.proxy.streams.unread import Share
+from cedos.proxy.streams.unread import ENOUGH_BYTES, Share
 from cedos.session.io.idle_sessions import STATE_BYTES
 from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
@@ -329,13 +330,13 @@ class Multiplexer:
     def _datagrams(self, datagrams: list[bytes]) -> None:
         try:
             for each in datagrams:
-                self._take_packet(packets.parse(each))
+                self._take_packet(parse_packet(each))
         except ValueError as error:
             _log.warning("a session is ended", why=str(error))
             if not self.connection.ended:
                 self.connection.abort(f"not the stream protocol: {error}")
 
-    def _take_packet(self, packet: packets.Packet) -> None:
+    def _take_packet(self, packet: Packet) -> None:
         match packet:
             case ProgramPacket() | UndeliveredPacket():
                 association = self._associations.get(packet.stream)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from cedos.model import Bulk, Direction, Label, Urgency, is_address
-from cedos.proxy.answers import RefusedError
-from cedos.proxy.streams.announced import AnnouncedBodies
-from cedos.proxy.streams.expected_bursts import ExpectedBursts
+from cedos.proxy.http import RefusedError
+from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
     Frame,
     OpenStream,
@@ -20,8 +19,7 @@ from cedos.proxy.streams.frames import (
     StreamWindow,
 )
 from cedos.proxy.streams.kept import KeptStream
-from cedos.proxy.streams.reading import Reading
-from cedos.proxy.streams.unread import CHUNK_BYTES, Share
+from cedos.proxy.streams.unread import CHUNK_BYTES, Reading, Share
 
 INITIAL_WINDOW_BYTES: Final = 1 << 18
 """What each end may send before the other one has said anything of it (docs/stream-protocol.md): so

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cedos.proxy.local.redirection.programs import PLACES6
+from cedos.proxy.local.redirection_programs import PLACES6
 from emu.workloads import call
 from tests.netns.gateway.conftest import ORIGIN
 from tests.netns.gateway.deaths import renumbered, silent

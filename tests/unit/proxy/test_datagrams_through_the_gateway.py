@@ -13,7 +13,7 @@ from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.rule_book import NoRules
 from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.packets import Obstacle
+from cedos.proxy.streams.frames import Obstacle
 
 pytestmark = pytest.mark.anyio
 
@@ -380,7 +380,7 @@ async def test_names_are_asked_of_the_gateways_resolver(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And who asks what is no question is not answered, but keeps its session."""
-    from cedos.proxy.names.resolver import NobodyAnswersError
+    from cedos.proxy.names import NobodyAnswersError
 
     class Knows:
         async def ask(self, message: bytes, question: Any) -> bytes:

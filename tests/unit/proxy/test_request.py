@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.answers import RefusedError, answer
-from cedos.proxy.request import LONGEST_HEAD, ProxyRequest, RequestParser, authority
+from cedos.proxy.http import (
+    LONGEST_HEAD,
+    ProxyRequest,
+    RefusedError,
+    RequestParser,
+    answer,
+    authority,
+)
 
 
 def parse(data: bytes) -> ProxyRequest | None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cedos.kernel.process.memory_room import MemoryRoom
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway import gateway
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import ConfigError
-from cedos.proxy.answers import RefusedError, answer
 from cedos.proxy.gateway.admission import ClientRules, DestinationRules, plain, read_tokens
+from cedos.proxy.http import RefusedError, answer
 
 TOKEN = b"0123456789abcdef"
 

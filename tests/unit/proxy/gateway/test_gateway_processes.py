@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from kit.redis_server import RedisServer
 
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.invited_clients import InvitedClients
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.stream import ProxiedStream

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.proxy.local.redirection.chosen_cgroups import chosen_cgroups
+from cedos.proxy.local.redirection import chosen_cgroups
 
 SCOPE = "user.slice/user-1000.slice/app.slice/app-gnome-firefox-4711.scope"
 

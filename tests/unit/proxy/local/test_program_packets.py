@@ -9,7 +9,7 @@ import pytest
 from cedos.proxy.local import program_packets
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.program_packets import ProgramPackets
-from cedos.proxy.streams.packets import Obstacle, UndeliveredPacket
+from cedos.proxy.streams.frames import Obstacle, UndeliveredPacket
 
 pytestmark = pytest.mark.anyio
 

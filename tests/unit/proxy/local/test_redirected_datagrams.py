@@ -10,7 +10,7 @@ import pytest
 from cedos.proxy.local import redirected_datagrams
 from cedos.proxy.local.program_packets import Came, Refused
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
-from cedos.proxy.local.redirection.redirection import SentTo
+from cedos.proxy.local.redirection import SentTo
 
 pytestmark = pytest.mark.anyio
 

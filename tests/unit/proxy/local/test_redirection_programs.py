@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.local_proxy import NEAR, is_near
-from cedos.proxy.local.redirection import programs
-from cedos.proxy.local.redirection.programs import Here, LedDatagrams, LedTo, RedirectTables
+from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10, 11)
 

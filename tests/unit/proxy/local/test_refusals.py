@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.local.redirection.refusals import unreachable
+from cedos.proxy.local.redirected_datagrams import unreachable
 
 PORTS = st.integers(1, 65_535)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.answers import RefusedError
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local.socks import (
     SocksError,
     SocksPacket,

@@ -12,27 +12,31 @@ from hypothesis import strategies as st
 
 from cedos.errors import HostError
 from cedos.model import Address
+from cedos.proxy import names
 from cedos.proxy.gateway.name_service import NameService
+from cedos.proxy.local import name_stub
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
-from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.local.rule_book import NoRules
-from cedos.proxy.names import known_names, messages, resolver
-from cedos.proxy.names.known_names import KnownNames
-from cedos.proxy.names.messages import answers, error_of, failed, read, truncated
-from cedos.proxy.names.resolver import (
+from cedos.proxy.names import (
     NobodyAnswersError,
     Resolver,
+    answers,
+    error_of,
+    failed,
     host_servers,
+    read,
     search_domains,
+    truncated,
 )
-from cedos.proxy.streams.packets import NameAnswer, NameQuestion, parse
+from cedos.proxy.streams.frames import NameAnswer, NameQuestion, parse
 from tests.unit.proxy.names.conftest import LoopbackResolver, asks, tells
 
 pytestmark = pytest.mark.anyio
-NO_SUCH_NAME = messages.NO_SUCH_NAME
+NO_SUCH_NAME = names.NO_SUCH_NAME
 
 
-def question(message: bytes) -> messages.AskedName:
+def question(message: bytes) -> names.AskedName:
     found = read(message)
     assert found is not None
     return found
@@ -61,7 +65,7 @@ def test_answers_of_our_own_are_answers(tail: bytes) -> None:
     for own in (failed(message, asked), truncated(tells(message, records=50), asked)):
         assert answers(own, asked, 7)
         assert len(own) == asked.ends
-    assert error_of(failed(message, asked)) == messages.SERVER_FAILED
+    assert error_of(failed(message, asked)) == names.SERVER_FAILED
 
 
 def test_who_is_asked(tmp_path: Path) -> None:
@@ -93,7 +97,7 @@ async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver: LoopbackReso
 async def test_foreign_answers_are_not_taken(
     loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolver, "_EACH_S", 0.1)
+    monkeypatch.setattr(names, "_EACH_S", 0.1)
     message = asks("far.test")
     for foreign in (
         lambda asked: tells(asks("evil.test", int.from_bytes(asked[:2]))),
@@ -108,7 +112,7 @@ async def test_foreign_answers_are_not_taken(
 async def test_the_next_resolver_is_asked(
     loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolver, "_EACH_S", 0.1)
+    monkeypatch.setattr(names, "_EACH_S", 0.1)
     message = asks("far.test")
     several = Resolver(lambda: [("127.0.0.1", 1), ("256.0.0.1", 53), loopback_resolver.server])
     assert await several.ask(message, question(message)) == tells(message)
@@ -217,7 +221,7 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd-resolved on loopback, say, that was told of us."""
-    monkeypatch.setattr(resolver, "_EACH_S", 0.2)
+    monkeypatch.setattr(names, "_EACH_S", 0.2)
     link = Link()
     link.says = lambda _message: None
     one = stub(link, loopback_resolver)
@@ -229,7 +233,7 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
 
     sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
     loopback_resolver.udp = hands_on  # type: ignore[assignment]
-    assert error_of(await found(one, "far.test")) == messages.SERVER_FAILED
+    assert error_of(await found(one, "far.test")) == names.SERVER_FAILED
     assert len(loopback_resolver.asked) <= 2
     sender.close()
     await one.close()
@@ -251,7 +255,7 @@ async def test_what_programs_looked_up_is_known_by_its_address(
 
 
 def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_names, "_MOST", 2)
+    monkeypatch.setattr(name_stub, "_MOST_KNOWN", 2)
     known = KnownNames()
     one, two, three = map(ip_address, ("192.0.2.1", "2001:db8::2", "192.0.2.3"))
     known.learn("a.test", [one, two])
@@ -290,7 +294,7 @@ async def test_it_does_not_ask_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     link.says = lambda _message: None
     one = NameStub(link, fails_open=True, servers=lambda: one.addresses)  # type: ignore[arg-type]
     one.open("127.0.0.1", 0)
-    assert error_of(await found(one, "far.test")) == messages.SERVER_FAILED
+    assert error_of(await found(one, "far.test")) == names.SERVER_FAILED
     await one.close()
 
 
@@ -311,7 +315,7 @@ async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
     asker.sendto(b"rubbish")
     asker.sendto(asks("far.test"))
     short = await asyncio.wait_for(came.get(), 5)
-    assert (messages.is_truncated(short), count(short)) == (True, 0)
+    assert (names.is_truncated(short), count(short)) == (True, 0)
     asker.sendto(asks("far.test", opt_bytes=4096))
     assert count(await asyncio.wait_for(came.get(), 5)) == 60
     reader, writer = await asyncio.open_connection(host, port)

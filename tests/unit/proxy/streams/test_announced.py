@@ -3,7 +3,7 @@
 import ssl
 from contextlib import suppress
 
-from cedos.proxy.streams.announced import AnnouncedBodies
+from cedos.proxy.streams.expected_sizes import AnnouncedBodies
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"

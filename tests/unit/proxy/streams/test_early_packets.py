@@ -1,13 +1,13 @@
 """What came before its association was opened is handed on then, and is bounded."""
 
-from cedos.proxy.streams.early_packets import (
+from cedos.proxy.streams.association import (
     KEPT_S,
     MOST_ASSOCIATIONS,
     MOST_BYTES,
     MOST_OF_ONE,
     EarlyPackets,
 )
-from cedos.proxy.streams.packets import ProgramPacket
+from cedos.proxy.streams.frames import ProgramPacket
 
 
 def packet(stream: int, data: bytes = b"x") -> ProgramPacket:

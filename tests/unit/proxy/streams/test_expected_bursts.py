@@ -4,7 +4,7 @@ import pytest
 
 from cedos.model import Direction
 from cedos.profiler.sizes import SizeHistory
-from cedos.proxy.streams.expected_bursts import ExpectedBursts
+from cedos.proxy.streams.expected_sizes import ExpectedBursts
 
 UP, DOWN = Direction.UP, Direction.DOWN
 MB = 1_000_000

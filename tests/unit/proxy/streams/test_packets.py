@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.streams.packets import (
+from cedos.proxy.streams.frames import (
     NameAnswer,
     NameQuestion,
     Obstacle,

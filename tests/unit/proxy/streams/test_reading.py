@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.streams.reading import Reading
+from cedos.proxy.streams.unread import Reading
 
 
 def test_a_program_that_reads_at_once_waits_for_what_comes() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from cedos.model import Direction, Label
 from cedos.profiler.sizes import SizeHistory
-from cedos.proxy.streams.announced import AnnouncedBodies
-from cedos.proxy.streams.expected_bursts import ExpectedBursts
+from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,

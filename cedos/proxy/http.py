@@ -1,7 +1,8 @@
-"""The request that opens a proxied connection (RFC 9110 and 9112): bytes in, a request out, no I/O.
+"""The request that opens a proxied connection (RFC 9110 and 9112), and the proxy's own answers. Pure.
 
 `CONNECT host:port`, or any method on `http://host/path`, whose head is rewritten for the origin. What two
-programs could read in two ways is refused: one of them would be the relay and the other the server.
+programs could read in two ways is refused: one of them would be the proxy and the other the server.
+Refusals say why (Proxy-Status, RFC 9209).
 """
 
 import re
@@ -10,7 +11,37 @@ from http import HTTPStatus
 from ipaddress import IPv6Address
 from typing import Final
 
-from cedos.proxy.answers import RefusedError
+ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_AGENT = "cedos"
+
+
+class RefusedError(Exception):
+    """`kind` is an error type of RFC 9209, section 2.3, `details` one line of ASCII."""
+
+    def __init__(self, status: HTTPStatus, kind: str, details: str) -> None:
+        super().__init__(details)
+        self.status = status
+        self.kind = kind
+        self.details = "".join(c if " " <= c <= "~" else "?" for c in details)
+
+
+def answer(refused: RefusedError) -> bytes:
+    status = refused.status
+    body = f"cedos relay: {refused.details}\n".encode()
+    quoted = refused.details.replace("\\", "\\\\").replace('"', '\\"')
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: text/plain; charset=us-ascii",
+        f"Content-Length: {len(body)}",
+        f'Proxy-Status: {_AGENT}; error={refused.kind}; details="{quoted}"',
+        "Connection: close",
+    ]
+    if status is HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        lines.append(f'Proxy-Authenticate: Basic realm="{_AGENT}"')
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        lines.append("Retry-After: 5")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
 
 LONGEST_HEAD: Final = 65536
 

@@ -5,8 +5,11 @@ import socket
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Network, IPv6Network, ip_address
+from os import scandir
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final
 
 import structlog
@@ -33,9 +36,8 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
-from cedos.proxy.local.redirection import programs
-from cedos.proxy.local.redirection.chosen_cgroups import chosen_cgroups
-from cedos.proxy.local.redirection.programs import Here, LedDatagrams, LedTo, RedirectTables
+from cedos.proxy.local import redirection_programs as programs
+from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 _MOST_USERS: Final = 1024
 _MOST_CGROUPS: Final = 1024
@@ -339,3 +341,51 @@ class Redirection:
             self._kept.callback(os.close, link(cgroup, program, where))
         finally:
             os.close(program)
+
+
+_EMPTY: Final = 2
+"""Links to a folder without folders: its name, and its own `.`."""
+
+
+def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, Path]:
+    """The cgroups that there are now, by number.
+
+    A word with a slash is a path, below `root` (the mounted hierarchy) or absolute; one without is the
+    name of any cgroup, of a systemd unit or scope say, and may have `*`.
+    """
+    names = [word for word in words if "/" not in word]
+    paths = (_below(root, word) for word in words if "/" in word)
+    found = dict(filter(None, map(_numbered, filter(None, paths))))
+    if names:
+        for folder in _all(root):
+            if any(fnmatchcase(folder.name, name) for name in names) and (one := _numbered(folder)):
+                found[one[0]] = one[1]
+    return found
+
+
+def _below(root: Path, word: str) -> Path | None:
+    path = Path(word)
+    if not path.is_relative_to(root):
+        path = root / word.lstrip("/")
+    return None if ".." in path.parts or path == root else path
+
+
+def _numbered(folder: Path) -> tuple[int, Path] | None:
+    """The kernel's number of a cgroup is its folder's."""
+    try:
+        status = folder.stat()
+    except OSError:  # it is not there, or just went
+        return None
+    return (status.st_ino, folder) if S_ISDIR(status.st_mode) else None
+
+
+def _all(folder: Path) -> Iterator[Path]:
+    # Of each folder the kernel counts those in it: most have none, and some sixty files.
+    with suppress(OSError):
+        if folder.stat().st_nlink == _EMPTY:
+            return
+        with scandir(folder) as entries:
+            inside = [Path(each) for each in entries if each.is_dir(follow_symlinks=False)]
+        for each in inside:
+            yield each
+            yield from _all(each)
