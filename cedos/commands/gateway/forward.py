@@ -31,8 +31,9 @@ from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
+from cedos.proxy.local.direct import NEAR
 from cedos.proxy.local.gateway_link import GatewayLink
-from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
+from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection import Chosen, Redirection

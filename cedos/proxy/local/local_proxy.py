@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Final
 
 import structlog
@@ -18,54 +18,33 @@ from cedos.errors import HostError
 from cedos.kernel.process import open_files
 from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
+from cedos.proxy.http import RefusedError
+from cedos.proxy.local.direct import NoRules, RuleBook, is_near
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
-from cedos.proxy.local.partial_answer import PartialAnswer
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
+from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
-from cedos.proxy.local.rule_book import NoRules, RuleBook
+from cedos.proxy.local.resumed_get import carry_get
 from cedos.proxy.local.socks import (
-    VERSION,
     SocksAssociation,
-    SocksError,
-    SocksParser,
-    SocksReply,
-    reply,
-    reply_of,
 )
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.stream import ProxiedStream, SessionLostError
+from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.links import EgressReader
 
 _HEAD_S: Final = 20.0
 _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 86_400.0
-_LINGER_S: Final = 1.0
-_BLOCK: Final = 16_384
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
 _SPARE_FILES: Final = 256
 """Of the files it may have open: for the paths of its session, above all."""
 _FULL_PAUSE_S: Final = 0.2
-_REST_PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0)
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *LINK_LOCAL)
-NEAR: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
-    map(
-        ip_network,
-        (
-            *("10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
-            *("::1/128", "fc00::/7", "fe80::/10"),
-            # This host once more, and what is no single host.
-            *("0.0.0.0/8", "::/128", "224.0.0.0/3", "ff00::/8"),
-        ),
-    )
-)
-_LOCAL_NAMES: Final = (".local", ".localhost", ".lan", ".home.arpa", ".internal")
-
 _log = structlog.get_logger(__name__)
 
 
@@ -93,20 +72,6 @@ class Listening:
     def __str__(self) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a program asked for, how it is answered, and what goes first."""
-
-    host: str
-    port: int
-    accepted: bytes
-    socks: bool
-    first: bytes = b""
-    limit: int | None = None
-    associates: bool = False
-    fetch: bool = False
 
 
 class LocalProxy:
@@ -363,179 +328,64 @@ class LocalProxy:
     async def _serve_asked(self, program: socket.socket, where: Listening) -> None:
         try:
             async with asyncio.timeout(_HEAD_S):
-                asked = (
-                    _Asked(*where.to, accepted=b"", socks=False)
+                request = (
+                    ProgramRequest(*where.to)
                     if where.to is not None
-                    else await self._asked(program)
+                    else await read_request(program)
                 )
         except (TimeoutError, OSError):
             return
         finally:
-            self._has_spoken()
-        if asked is None:
+            self._on_spoken()
+        if request is None:
             return
-        if asked.associates:
-            await self._associate(program, asked.port)
+        if request.associates:
+            with suppress(OSError):
+                await SocksAssociation(program, request.port, self.packets).serve()
             return
         far = where.to is not None and where.redirection is None
         words = FirstWords(
-            program, asked.first, reads=not asked.accepted, once=self._fail is Fail.CLOSED
+            program, request.first, reads=not request.accepted, once=self._fail is Fail.CLOSED
         )
         try:
             upstream = await self.connect(
-                asked.host, asked.port, far=far, words=words, fetch=asked.fetch
+                request.host, request.port, far=far, words=words, fetch=request.fetch
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
-            await self._refused(program, where, asked, error)
+            if where.to is None:
+                await refuse(program, request, error)
+            else:
+                reset_on_close(program)  # as its own host would have refused it
             return
         with suppress(OSError):
-            await asyncio.get_running_loop().sock_sendall(program, asked.accepted)
-        # Whatever ends this process: what it carried breaks, and does not look complete.
+            await asyncio.get_running_loop().sock_sendall(program, request.accepted)
+        # If this process ends, the connection must break, and not look complete.
         reset_on_close(program)
         if words.broken:
             self._give_up(upstream)
             return
-        if isinstance(upstream, ProxiedStream) and asked.fetch:
-            ended = await self._carry_get(program, upstream, words.left, asked)
+        if isinstance(upstream, ProxiedStream) and request.fetch:
+            ended = await carry_get(
+                program,
+                upstream,
+                request=request.first,
+                first=words.left,
+                open_again=lambda: self._opened_again(request),
+            )
         else:
-            ended = await self.carry(program, upstream, words.left, asked.limit)
+            ended = await self.carry(program, upstream, words.left, request.limit)
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
-    async def _carry_get(
-        self, program: socket.socket, upstream: ProxiedStream, first: bytes, asked: _Asked
-    ) -> TunnelBytes:
-        """Carry one GET. If the session is lost, ask for the rest of the answer over the next one."""
-        partial = PartialAnswer(asked.first)
-        pauses_s = iter(_REST_PAUSES_S)
-        while True:
-            had = partial.body_bytes
-            ended = await Carry(
-                program, upstream, first=first, limit=asked.limit, observer=partial
-            ).run()
-            if partial.body_bytes > had:
-                pauses_s = iter(_REST_PAUSES_S)
-            lost = isinstance(upstream.broken, SessionLostError)
-            if lost and partial.complete:
-                return replace(ended, ended="complete")
-            while True:
-                request = partial.rest_request() if lost else None
-                pause_s = next(pauses_s, None)
-                if request is None or pause_s is None:
-                    return ended
-                await asyncio.sleep(pause_s)
-                rest = await self._rest(asked, partial, request)
-                if rest is not None:
-                    break
-            upstream, first = rest, b""
-            _log.debug("goes on over another session", at=partial.body_bytes)
-
-    async def _rest(
-        self, asked: _Asked, partial: PartialAnswer, request: bytes
-    ) -> ProxiedStream | None:
+    async def _opened_again(self, request: ProgramRequest) -> ProxiedStream | None:
         try:
-            stream = await self._opened(asked.host, asked.port, None, fetch=asked.fetch)
+            return await self._opened(request.host, request.port, None, fetch=True)
         except (RefusedError, GatewayUnreachableError):
             return None
-        if stream.write(request) == len(request) and await partial.is_rest(stream):
-            return stream
-        stream.drop()
-        return None
 
-    def _has_spoken(self) -> None:
+    def _on_spoken(self) -> None:
         task = asyncio.current_task()
         if task is not None:
             self._silent.pop(task, None)
-
-    async def _associate(self, program: socket.socket, port: int) -> None:
-        association = SocksAssociation(program, port, self.packets)
-        with suppress(OSError):
-            await association.serve()
-
-    async def _asked(self, program: socket.socket) -> _Asked | None:
-        """What a program asks for, in SOCKS 5 or HTTP; None: it was refused, or went away."""
-        loop = asyncio.get_running_loop()
-        data = await loop.sock_recv(program, _BLOCK)
-        if not data:
-            return None
-        return await (
-            self._socks(program, data) if data[0] == VERSION else self._http(program, data)
-        )
-
-    async def _socks(self, program: socket.socket, data: bytes) -> _Asked | None:
-        loop, parser = asyncio.get_running_loop(), SocksParser()
-        while data:
-            try:
-                request = parser.feed(data)
-            except SocksError as error:
-                await _say(program, parser.answers + error.answer)
-                return None
-            if parser.answers:
-                await loop.sock_sendall(program, parser.answers)
-            if request is not None:
-                return _Asked(
-                    request.host,
-                    request.port,
-                    reply(SocksReply.SUCCEEDED),
-                    socks=True,
-                    first=request.rest,
-                    associates=request.associates,
-                )
-            data = await loop.sock_recv(program, _BLOCK)
-        return None
-
-    async def _http(self, program: socket.socket, data: bytes) -> _Asked | None:
-        loop, parser = asyncio.get_running_loop(), RequestParser()
-        request: ProxyRequest | None = None
-        try:
-            while request is None:
-                request = parser.feed(data)
-                if request is None and not (data := await loop.sock_recv(program, _BLOCK)):
-                    return None
-        except RefusedError as error:
-            await _say(program, answer(error))
-            return None
-        limit = request.body_bytes
-        rest = request.rest if limit is None else request.rest[:limit]
-        return _Asked(
-            request.host,
-            request.port,
-            ESTABLISHED if request.tunnel else b"",
-            socks=False,
-            first=request.head + rest,
-            limit=None if limit is None else limit - len(rest),
-            fetch=request.fetches,
-        )
-
-    async def _refused(
-        self, program: socket.socket, where: Listening, asked: _Asked, error: RefusedError
-    ) -> None:
-        if where.to is not None:
-            reset_on_close(program)  # as its own host would have refused it
-        elif asked.socks:
-            await _say(program, reply(reply_of(error)))
-        else:
-            await _say(program, answer(error))
-
-
-async def _say(program: socket.socket, data: bytes) -> None:
-    """Answers and lets the program read it: closing at once could reset what is on its way."""
-    loop = asyncio.get_running_loop()
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
-            await loop.sock_sendall(program, data)
-            program.shutdown(socket.SHUT_WR)
-            while await loop.sock_recv(program, _BLOCK):
-                pass
-
-
-def is_near(host: str) -> bool:
-    """Whether a host is one of this place: the gateway would not find it, or another one."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        name = host.rstrip(".").lower()
-        return "." not in name or name.endswith(_LOCAL_NAMES)
-    return any(address.version == each.version and address in each for each in NEAR)

@@ -15,9 +15,8 @@ from cedos.errors import HostError
 from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.model import Address
 from cedos.monitor.dns.message import parse
+from cedos.proxy.local.direct import NoRules, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
-from cedos.proxy.local.local_proxy import is_near
-from cedos.proxy.local.rule_book import NoRules, RuleBook
 from cedos.proxy.names import (
     NO_SUCH_NAME,
     SERVER_FAILED,

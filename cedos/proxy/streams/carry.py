@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from cedos.kernel import tcp_info
 from cedos.proxy.splice import TunnelBytes, reset_on_close
@@ -24,16 +25,6 @@ _UNSENT_BYTES: Final = 1 << 18
 until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
 
 
-class CarryObserver(Protocol):
-    """An observer of the bytes of a `Carry`."""
-
-    def said(self) -> None:
-        """The program sent more than what it began with."""
-
-    def answered(self, data: Chunk) -> None:
-        """The program took these bytes."""
-
-
 class Carry:
     """`run` carries, and says how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
 
@@ -44,7 +35,7 @@ class Carry:
         first: goes to the stream before anything that the program sends.
         limit: of what the program sends then, so many bytes are carried, and the rest is left.
         idle_s: the longest time without a byte.
-        observer: hears all but `first`.
+        on_taken: called with the bytes that the program took.
 
     Attributes:
         suspended: another process goes on with both ends.
@@ -58,7 +49,7 @@ class Carry:
         first: bytes = b"",
         limit: int | None = None,
         idle_s: float | None = None,
-        observer: CarryObserver | None = None,
+        on_taken: Callable[[Chunk], None] | None = None,
     ) -> None:
         self.program, self.stream = program, stream
         # By its number: to say that it knows a socket not yet, a selector has its addresses written out.
@@ -69,7 +60,7 @@ class Carry:
         self._up: Chunk = first
         self._limit = limit
         self._idle_s = idle_s
-        self._observer = observer
+        self._on_taken = on_taken
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._reads = self._writes = False
         self._up_done, self._down_done = stream.finished, False
@@ -175,8 +166,6 @@ class Carry:
                 if self._down_done:
                     self._end("complete")
                 return
-            if self._observer is not None:
-                self._observer.said()
             if self._limit is not None:
                 self._limit -= len(data)
             taken = stream.write(data)
@@ -204,8 +193,8 @@ class Carry:
                 self._end(f"program: {error.strerror or error}")
                 return
             whole = sent == sum(map(len, parts))
-            if self._observer is not None:
-                self._tell(parts, sent)
+            if self._on_taken is not None:
+                self._tell(parts, sent, self._on_taken)
             stream.taken(sent)
             if not whole:
                 self._write(on=True)
@@ -218,12 +207,12 @@ class Carry:
             if self._limit == 0 and not self._up:
                 stream.finish()
 
-    def _tell(self, parts: list[Chunk], count: int) -> None:
-        assert self._observer is not None
+    @staticmethod
+    def _tell(parts: list[Chunk], count: int, on_taken: Callable[[Chunk], None]) -> None:
         for part in parts:
             if count <= 0:
                 break
-            self._observer.answered(part if len(part) <= count else memoryview(part)[:count])
+            on_taken(part if len(part) <= count else memoryview(part)[:count])
             count -= len(part)
 
     def _writable(self) -> None:

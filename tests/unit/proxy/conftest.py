@@ -13,10 +13,10 @@ from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.carried import CarriedConnections
+from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
-from cedos.proxy.local.rule_book import RuleBook
 from cedos.session.protocol.crypto import KeyPair
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

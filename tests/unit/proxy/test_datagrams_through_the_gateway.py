@@ -9,8 +9,8 @@ import pytest
 
 from cedos.proxy.gateway import associations, packet_relay
 from cedos.proxy.local import gateway_link
+from cedos.proxy.local.direct import NoRules
 from cedos.proxy.local.local_proxy import Fail
-from cedos.proxy.local.rule_book import NoRules
 from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle

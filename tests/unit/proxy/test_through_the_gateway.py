@@ -16,9 +16,9 @@ from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.gateway import gateway
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
+from cedos.proxy.local.direct import LookUp, NoRules, is_near
 from cedos.proxy.local.gateway_link import GatewayLink
-from cedos.proxy.local.local_proxy import Fail, is_near
-from cedos.proxy.local.rule_book import LookUp, NoRules
+from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
 from cedos.session.protocol.channel.channel import Channel

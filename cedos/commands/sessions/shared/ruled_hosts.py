@@ -13,7 +13,7 @@ from cedos.api.rules import RuleMessage
 from cedos.commands.rule import applies
 from cedos.errors import CedosError
 from cedos.model import Address
-from cedos.proxy.local.rule_book import LookUp
+from cedos.proxy.local.direct import LookUp
 
 _ASK_S: Final = 2.0
 _TIMEOUT_S: Final = 1.0

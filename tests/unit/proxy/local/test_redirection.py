@@ -1,8 +1,9 @@
-"""What the programs and the proxy tell each other by tables."""
+"""Programs that are redirected: the BPF programs, and the cgroups that were chosen."""
 
 import struct
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.proxy.local import redirection_programs as programs
-from cedos.proxy.local.local_proxy import NEAR, is_near
+from cedos.proxy.local.direct import NEAR, is_near
+from cedos.proxy.local.redirection import chosen_cgroups
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10, 11)
@@ -106,3 +108,47 @@ def test_places_are_of_this_host() -> None:
     for within in (programs.PLACES4, programs.PLACES6):
         assert any(within.version == each.version and within.subnet_of(each) for each in NEAR)  # type: ignore[arg-type]
     assert programs.PLACE.size == 32
+
+
+SCOPE = "user.slice/user-1000.slice/app.slice/app-gnome-firefox-4711.scope"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A hierarchy with a browser's scope and two services of one name."""
+    for folder in (SCOPE, "system.slice/apt.service", "machine.slice/box/system.slice/apt.service"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "cgroup.procs").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("word", "count"),
+    [
+        ("apt.service", 2),
+        ("app-*firefox*.scope", 1),
+        ("system.slice/apt.service", 1),
+        ("/system.slice/apt.service", 1),
+        (SCOPE, 1),
+        ("cgroup.procs", 0),
+        (f"{SCOPE}/cgroup.procs", 0),
+        ("APT.service", 0),
+        ("nothing.service", 0),
+        ("nothing/here", 0),
+        ("system.slice/../..", 0),
+        ("/", 0),
+        ("*.slice", 6),
+    ],
+)
+def test_words(root: Path, word: str, count: int) -> None:
+    found = chosen_cgroups(root, [word])
+    assert len(found) == count
+    assert all(number == path.stat().st_ino for number, path in found.items())
+
+
+def test_an_absolute_path(root: Path) -> None:
+    assert list(chosen_cgroups(root, [str(root / SCOPE)]).values()) == [root / SCOPE]
+
+
+def test_one_that_is_meant_twice_counts_once(root: Path) -> None:
+    assert len(chosen_cgroups(root, [SCOPE, "app-*"])) == 1

@@ -1,24 +1,33 @@
-"""The answer to a program's GET as far as it has come, and how the rest of it is asked for elsewhere.
+"""A program's GET that goes on over the next session when its own is lost.
 
 A session that is lost takes its streams along. What was asked over one of them is known here: with
 `Range` and `If-Range` (RFC 9110, 13.1.5) the origin sends the rest of the very same bytes, or says that
-they are others now.
+they have changed.
 """
 
 import asyncio
 import re
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from cedos.proxy.http import LONGEST_HEAD, forwarded
-from cedos.proxy.streams.stream import Chunk, ProxiedStream
+import structlog
 
+from cedos.proxy.http import LONGEST_HEAD, forwarded
+from cedos.proxy.splice import TunnelBytes
+from cedos.proxy.streams.carry import Carry
+from cedos.proxy.streams.stream import Chunk, ProxiedStream, SessionLostError
+
+_PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0)
+_ANSWER_S: Final = 30.0
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15})")
 _STRONG_TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
-_OF_A_PART: Final = frozenset(
+_CONDITIONS: Final = frozenset(
     (
         b"range",
         b"if-range",
@@ -29,13 +38,65 @@ _OF_A_PART: Final = frozenset(
     )
 )
 _APART: Final = timedelta(seconds=60)
-_ANSWER_S: Final = 30.0
+
+_log = structlog.get_logger(__name__)
 
 _Fields = dict[str, str]
 
 
+async def carry_get(
+    program: socket.socket,
+    stream: ProxiedStream,
+    *,
+    request: bytes,
+    first: bytes,
+    open_again: Callable[[], Awaitable[ProxiedStream | None]],
+) -> TunnelBytes:
+    """Carry one GET. If its session is lost, ask for the rest of the answer over the next one.
+
+    Args:
+        request: the whole head of the request, of which `first` has to be sent yet.
+        open_again: opens another stream to the same origin; None: that failed.
+    """
+    partial = PartialAnswer(request)
+    pauses_s = iter(_PAUSES_S)
+    while True:
+        had = partial.body_bytes
+        ended = await Carry(program, stream, first=first, limit=0, on_taken=partial.on_taken).run()
+        if partial.body_bytes > had:
+            pauses_s = iter(_PAUSES_S)
+        lost = isinstance(stream.broken, SessionLostError)
+        if lost and partial.complete:
+            return replace(ended, ended="complete")
+        # Try until a stream brings the rest, with longer and longer pauses.
+        rest: ProxiedStream | None = None
+        while rest is None:
+            again = partial.rest_request() if lost else None
+            pause_s = next(pauses_s, None)
+            if again is None or pause_s is None:
+                return ended
+            await asyncio.sleep(pause_s)
+            rest = await _rest(partial, again, open_again)
+        stream, first = rest, b""
+        _log.debug("goes on over another session", at=partial.body_bytes)
+
+
+async def _rest(
+    partial: "PartialAnswer",
+    request: bytes,
+    open_again: Callable[[], Awaitable[ProxiedStream | None]],
+) -> ProxiedStream | None:
+    stream = await open_again()
+    if stream is None:
+        return None
+    if stream.write(request) == len(request) and await partial.is_rest(stream):
+        return stream
+    stream.drop()
+    return None
+
+
 class PartialAnswer:
-    """An observer of a `Carry` of one GET.
+    """The answer to one GET as far as the program has it.
 
     Args:
         request: the whole head that was sent for the program.
@@ -49,12 +110,8 @@ class PartialAnswer:
         self._validator = ""
         self.body_bytes = 0
 
-    # What a carry tells
-
-    def said(self) -> None:
-        self._head, self._validator = None, ""  # it is no single GET
-
-    def answered(self, data: Chunk) -> None:
+    def on_taken(self, data: Chunk) -> None:
+        """The program took these bytes."""
         if self._head is None:
             self.body_bytes += len(data)
             return
@@ -67,22 +124,20 @@ class PartialAnswer:
         elif len(self._head) > LONGEST_HEAD:
             self._head = None
 
-    # What comes of it
-
     @property
     def complete(self) -> bool:
-        """The program has all of it."""
+        """Tell whether the program has all of it."""
         return self.body_bytes == self._size
 
     def rest_request(self) -> bytes | None:
-        """What asks for the rest; None: nobody could tell that it is of the same."""
+        """Return the request for the rest; None: the origin could not tell that it is of the same."""
         if not self._validator or self.body_bytes > self._size:
             return None
         asked = f"Range: bytes={self.body_bytes}-\r\nIf-Range: {self._validator}"
         return self._request.removesuffix(_HEAD_END) + b"\r\n" + asked.encode("latin-1") + _HEAD_END
 
     async def is_rest(self, stream: ProxiedStream) -> bool:
-        """Whether a stream, which was asked for it, brings the rest; takes its head away."""
+        """Tell whether a stream brings the rest that it was asked for; remove the answer's head."""
         head = await _head(stream)
         if head is None:
             return False
@@ -106,12 +161,12 @@ class PartialAnswer:
         whole = status == 200 and "transfer-encoding" not in self._fields and length.isdecimal()
         if request is None or not whole or len(length) > 15:
             return
-        if request[0] == b"GET" and not any(name.lower() in _OF_A_PART for name, _ in request[2]):
+        if request[0] == b"GET" and not any(name.lower() in _CONDITIONS for name, _ in request[2]):
             self._size, self._validator = int(length), _validator(self._fields)
 
 
 def _validator(fields: _Fields) -> str:
-    """What tells every byte (RFC 9110, 8.8): a strong tag, or a date that was past when it was told."""
+    """Return a strong validator (RFC 9110, 8.8): a strong tag, or a past date."""
     tag = fields.get("etag", "")
     if tag:
         return tag if _STRONG_TAG.fullmatch(tag) else ""
@@ -124,7 +179,7 @@ def _validator(fields: _Fields) -> str:
 
 
 def _parsed(head: bytes) -> tuple[int, _Fields]:
-    """Status and fields; (0, {}) where it is not clear, as where a field is there twice."""
+    """Return status and fields; (0, {}) where it is not clear, as where a field is there twice."""
     first, *lines = head.split(b"\r\n")
     match = _STATUS.fullmatch(first)
     fields: _Fields = {}
@@ -138,7 +193,7 @@ def _parsed(head: bytes) -> tuple[int, _Fields]:
 
 
 async def _head(stream: ProxiedStream) -> bytes | None:
-    """The head of the answer, which stays in the stream; None: there is none in time."""
+    """Return the answer's head, which stays in the stream; None: it did not come in time."""
     changed = asyncio.Event()
     stream.watch(changed.set)
     try:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.local.partial_answer import PartialAnswer
+from cedos.proxy.local.resumed_get import PartialAnswer
 
 GET = b"GET /file HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
 OLD, NOW = "Sun, 09 Sep 2001 01:46:40 GMT", "Sun, 09 Sep 2001 02:46:40 GMT"
@@ -21,8 +21,8 @@ def answer(*fields: str, status: str = "200 OK", size: int = 10) -> bytes:
 
 
 def asked(head: bytes, body: bytes = b"01234", request: bytes = GET) -> bytes | None:
-    partial = PartialAnswer(request, None)
-    partial.answered(head + body)
+    partial = PartialAnswer(request)
+    partial.on_taken(head + body)
     return partial.rest_request()
 
 
@@ -61,12 +61,12 @@ def test_else_it_is_not_asked_for(head: bytes, request_: bytes) -> None:
 
 @given(st.binary(max_size=400), st.integers(0, 400))
 def test_any_bytes_may_come(data: bytes, cut: int) -> None:
-    partial = PartialAnswer(GET, None)
+    partial = PartialAnswer(GET)
     for part in (data[:cut], data[cut:]):
-        partial.answered(part)
+        partial.on_taken(part)
     partial.rest_request()
-    partial = PartialAnswer(GET, None)
-    partial.answered(answer('ETag: "abc"', size=1000) + data)
+    partial = PartialAnswer(GET)
+    partial.on_taken(answer('ETag: "abc"', size=1000) + data)
     assert partial.body_bytes == len(data)
 
 
@@ -101,8 +101,8 @@ PART = ('ETag: "abc"', "Content-Range: bytes 5-9/10")
     ],
 )
 def test_what_comes_has_to_be_just_that(data: bytes, right: bool) -> None:
-    partial, stream = PartialAnswer(GET, None), Stream(data + b"56789")
-    partial.answered(answer('ETag: "abc"') + b"01234")
+    partial, stream = PartialAnswer(GET), Stream(data + b"56789")
+    partial.on_taken(answer('ETag: "abc"') + b"01234")
     given_: Any = stream
     assert asyncio.run(partial.is_rest(given_)) is right
     assert (b"".join(stream.waiting) == b"56789") is right

@@ -1,0 +1,107 @@
+"""What a program asks the proxy for, in SOCKS 5 or HTTP, and how it is refused."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
+from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
+
+_LINGER_S: Final = 1.0
+_BLOCK: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRequest:
+    """A connection that a program asks for.
+
+    Attributes:
+        accepted: what the program is sent once the connection stands.
+        first: what goes to the origin first.
+        limit: of what the program sends after `first`, so many bytes are the origin's; None: all.
+        associates: the program wants to send datagrams (SOCKS 5), from `port`.
+        fetch: `first` is the head of a GET without a body.
+        socks: the program speaks SOCKS 5.
+    """
+
+    host: str
+    port: int
+    accepted: bytes = b""
+    first: bytes = b""
+    limit: int | None = None
+    associates: bool = False
+    fetch: bool = False
+    socks: bool = False
+
+
+async def read_request(program: socket.socket) -> ProgramRequest | None:
+    """Return what a program asks for; None: it was refused, or has gone. OSError."""
+    loop = asyncio.get_running_loop()
+    data = await loop.sock_recv(program, _BLOCK)
+    if not data:
+        return None
+    return await (_socks(program, data) if data[0] == VERSION else _http(program, data))
+
+
+async def _socks(program: socket.socket, data: bytes) -> ProgramRequest | None:
+    loop, parser = asyncio.get_running_loop(), SocksParser()
+    while data:
+        try:
+            request = parser.feed(data)
+        except SocksError as error:
+            await _say(program, parser.answers + error.answer)
+            return None
+        if parser.answers:
+            await loop.sock_sendall(program, parser.answers)
+        if request is not None:
+            return ProgramRequest(
+                request.host,
+                request.port,
+                reply(SocksReply.SUCCEEDED),
+                request.rest,
+                associates=request.associates,
+                socks=True,
+            )
+        data = await loop.sock_recv(program, _BLOCK)
+    return None
+
+
+async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
+    loop, parser = asyncio.get_running_loop(), RequestParser()
+    request: ProxyRequest | None = None
+    try:
+        while request is None:
+            request = parser.feed(data)
+            if request is None and not (data := await loop.sock_recv(program, _BLOCK)):
+                return None
+    except RefusedError as error:
+        await _say(program, answer(error))
+        return None
+    limit = request.body_bytes
+    rest = request.rest if limit is None else request.rest[:limit]
+    return ProgramRequest(
+        request.host,
+        request.port,
+        ESTABLISHED if request.tunnel else b"",
+        request.head + rest,
+        None if limit is None else limit - len(rest),
+        fetch=request.fetches,
+    )
+
+
+async def refuse(program: socket.socket, request: ProgramRequest, error: RefusedError) -> None:
+    """Say why the connection was refused, in the program's protocol."""
+    await _say(program, reply(reply_of(error)) if request.socks else answer(error))
+
+
+async def _say(program: socket.socket, data: bytes) -> None:
+    """Send an answer and let the program read it: closing at once could reset what is on its way."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            await loop.sock_sendall(program, data)
+            program.shutdown(socket.SHUT_WR)
+            while await loop.sock_recv(program, _BLOCK):
+                pass
