@@ -16,7 +16,7 @@ _AGENT = "cedos"
 
 
 class RefusedError(Exception):
-    """`kind` is an error type of RFC 9209, section 2.3, `details` one line of ASCII."""
+    """A refusal: `kind` is an error type of RFC 9209, section 2.3, `details` one line of ASCII."""
 
     def __init__(self, status: HTTPStatus, kind: str, details: str) -> None:
         super().__init__(details)
@@ -56,17 +56,21 @@ _HOP_BY_HOP = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"proxy-authenticate",
      b"te", b"upgrade")
 )  # fmt: skip
-# What `Connection` may not take away: the body's length would be read in two ways.
+# Fields that `Connection` may not take away: the body's length would be read in two ways.
 _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """What a client wants of which origin (IPv6 without brackets); `tunnel`: CONNECT.
+    """A client's request to an origin (IPv6 without brackets).
 
-    `head` is what the origin is to get first, empty for a tunnel; `rest` what came after the client's
-    own head. `body_bytes`: how much of what follows is this request's, None: all of it (a tunnel, or
-    a chunked body, whose end the origin knows). `credentials`: the value of `Proxy-Authorization`.
+    Attributes:
+        tunnel: the method is CONNECT.
+        head: the head that the origin gets, empty for a tunnel.
+        rest: the bytes behind the client's own head.
+        body_bytes: how many bytes behind the head are this request's; None: all (a tunnel, or a
+            chunked body, whose end the origin knows).
+        credentials: the value of `Proxy-Authorization`.
     """
 
     tunnel: bool
@@ -92,7 +96,7 @@ class RequestParser:
         return not self._data
 
     def feed(self, data: bytes) -> ProxyRequest | None:
-        """The request once it is whole. RefusedError: it is not one that is taken."""
+        """Return the request once it is whole. RefusedError: it cannot be served."""
         searched = max(0, len(self._data) - 3)
         self._data += data
         # A line end before the request is forgiven (RFC 9112, 2.2).
@@ -210,7 +214,7 @@ def _origin_form(method: bytes, path: bytes) -> bytes:
 
 
 def authority(text: str) -> tuple[str, int | None]:
-    """`host`, `host:port` or `[IPv6]:port` apart; RefusedError where it is none of them."""
+    """Split `host`, `host:port` or `[IPv6]:port`. RefusedError: it is none of them."""
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@]+)(?::([0-9]{0,5}))?", text)
     if match is None:
         raise _bad("the target is not host:port")
@@ -229,7 +233,7 @@ def authority(text: str) -> tuple[str, int | None]:
 
 
 def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | None:
-    """Method, target and fields of a `ProxyRequest.head` without its end; None: it is none."""
+    """Parse a `ProxyRequest.head` without its end: method, target, fields; None: it is none."""
     first, *lines = head.split(b"\r\n")
     line, fields = _LINE.fullmatch(first), [_FIELD.fullmatch(each) for each in lines]
     if line is None or not line[2].startswith(b"/") or None in fields:

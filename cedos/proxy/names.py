@@ -29,7 +29,7 @@ _TRANSFERS: Final = frozenset({251, 252})  # whole zones: nothing that a program
 
 @dataclass(frozen=True, slots=True)
 class AskedName:
-    """`number` is the asker's own; `ends` where the question does; `takes_bytes`: by UDP."""
+    """A question; `number` is the asker's, `ends` its offset, `takes_bytes` the largest answer by UDP."""
 
     number: int
     name: str
@@ -39,7 +39,7 @@ class AskedName:
 
 
 def read(message: bytes) -> AskedName | None:
-    """The one question in a message; None: it is none, or one that no stub is asked."""
+    """Return the question in a message; None: there is none, or none that a stub answers."""
     found = asked(message)
     if found is None or len(message) > LARGEST_BYTES or found[1] in _TRANSFERS:
         return None
@@ -51,12 +51,12 @@ def read(message: bytes) -> AskedName | None:
 
 
 def numbered(message: bytes, number: int) -> bytes:
-    """The same message under another number."""
+    """Return the message under another number."""
     return struct.pack("!H", number) + message[2:]
 
 
 def answers(message: bytes, question: AskedName, number: int) -> bool:
-    """Whether a message is an answer to a question that was sent under `number`."""
+    """Tell whether a message is an answer to a question that was sent under `number`."""
     reply = parse(message)
     return reply is not None and (reply.number, reply.name, reply.kind) == (
         number,
@@ -70,24 +70,24 @@ def is_truncated(message: bytes) -> bool:
 
 
 def error_of(message: bytes) -> int:
-    """A response's error code, 0: none."""
+    """Return a response's error code; 0: none."""
     return int(_HEADER.unpack_from(message)[1]) & 15
 
 
 def truncated(message: bytes, question: AskedName) -> bytes:
-    """An answer that does not fit, without its records: the asker comes again by TCP."""
+    """Return an answer without its records: the asker asks again by TCP."""
     number, flags = _HEADER.unpack_from(message)[:2]
     return _HEADER.pack(number, flags | _TRUNCATED, 1, 0, 0, 0) + message[12 : question.ends]
 
 
 def failed(message: bytes, question: AskedName) -> bytes:
-    """That nobody answered: the asker need not wait."""
+    """Return a SERVFAIL, so that the asker does not wait."""
     flags = _RESPONSE | _RECURSES | (_HEADER.unpack_from(message)[1] & _RECURSE) | SERVER_FAILED
     return _HEADER.pack(question.number, flags, 1, 0, 0, 0) + message[12 : question.ends]
 
 
 def _end_of_name(message: bytes, at: int) -> int:
-    """Where the question's name ends; `asked` has seen that it does."""
+    """Return the offset behind the question's name; `asked` has checked that it ends."""
     while message[at]:
         if message[at] >= 0xC0:
             return at + 2
@@ -96,8 +96,8 @@ def _end_of_name(message: bytes, at: int) -> int:
 
 
 def _takes(message: bytes, at: int, records: int) -> int:
-    """What the asker takes by UDP, as its OPT record says (RFC 6891, 6.2.3)."""
-    # (OPT's name is the root: one byte.)
+    """Return the largest answer by UDP, as the asker's OPT record says (RFC 6891, 6.2.3)."""
+    # OPT's name is the root: one byte.
     if records and len(message) >= at + 11 and message[at] == 0:
         kind, size = struct.unpack_from("!HH", message, at + 1)
         if kind == _OPT:
@@ -114,11 +114,11 @@ Endpoint = tuple[str, int]
 
 
 class NobodyAnswersError(OSError):
-    """No resolver has answered."""
+    """An error: no resolver has answered."""
 
 
 def host_servers(file: Path = _FILE) -> list[Endpoint]:
-    """The resolvers of this host, also those on loopback."""
+    """Return this host's resolvers, also those on loopback."""
     found = []
     for words in _lines(file):
         if words[0] == "nameserver" and len(words) > 1:
@@ -129,7 +129,7 @@ def host_servers(file: Path = _FILE) -> list[Endpoint]:
 
 
 def search_domains(file: Path = _FILE) -> frozenset[str]:
-    """Where the resolvers of this place, or a VPN, have names of their own."""
+    """Return the domains in which nearby resolvers, or a VPN's, have names of their own."""
     return frozenset(
         domain.strip(".").lower()
         for words in _lines(file)
@@ -148,13 +148,13 @@ def _lines(file: Path) -> list[list[str]]:
 
 
 class Resolver:
-    """`servers` is asked each time: who they are changes with the networks."""
+    """A client of `servers`, which is called for each question: they change with the networks."""
 
     def __init__(self, servers: Callable[[], Sequence[Endpoint]] = host_servers) -> None:
         self._servers = servers
 
     async def ask(self, message: bytes, question: AskedName) -> bytes:
-        """The answer, under the question's own number. NobodyAnswersError."""
+        """Return the answer, under the question's own number. NobodyAnswersError."""
         for _ in range(_ROUNDS):
             for server in self._servers():
                 with suppress(OSError, TimeoutError, ValueError):
@@ -169,7 +169,7 @@ class Resolver:
 async def _by_udp(server: Endpoint, message: bytes, question: AskedName) -> bytes:
     loop, number = asyncio.get_running_loop(), secrets.randbelow(1 << 16)
     with _socket(server, socket.SOCK_DGRAM) as one:
-        # (Connected: others' packets do not reach it, and a closed port is told at once.)
+        # A connected socket gets no packets of others, and an error at once from a closed port.
         await loop.sock_connect(one, _address(server, one))
         await loop.sock_sendall(one, numbered(message, number))
         while True:
@@ -190,7 +190,7 @@ async def _by_tcp(server: Endpoint, message: bytes, question: AskedName) -> byte
 
 
 async def read_message(one: socket.socket, most_bytes: int = LARGEST_BYTES) -> bytes | None:
-    """The next message of a TCP connection; None at its end, or where it is longer. OSError."""
+    """Return the next message of a TCP connection; None: it has ended, or is longer. OSError."""
     head = await _exactly(one, 2)
     if head is None or int.from_bytes(head) > most_bytes:
         return None

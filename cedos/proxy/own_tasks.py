@@ -1,4 +1,4 @@
-"""Work that goes on side by side, and ends with whom it is for."""
+"""Tasks of one owner, cancelled with it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ import structlog
 
 
 class OwnTasks:
-    """The tasks of one owner. One that fails is logged as `failed`, and harms no other."""
+    """Tasks of one owner. A task that fails is logged as `failed`, and harms no other."""
 
     def __init__(self, log: structlog.stdlib.BoundLogger, failed: str) -> None:
         self._log, self._failed = log, failed
@@ -24,7 +24,7 @@ class OwnTasks:
         return task
 
     async def end(self) -> None:
-        """Cancels all, and waits for that."""
+        """Cancel all and wait for their ends."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""Carries bytes between two connected sockets, both ways, until both have ended.
+"""Bytes carried between two connected sockets, both ways, until both have ended.
 
-One buffer serves all tunnels of the process; what the other side does not take is copied and waited with,
-and until it is gone nothing more is read from where it came (docs/decisions/relay-splice.md).
+One buffer serves all tunnels of the process. Bytes that the other side does not take are copied, and
+nothing more is read from their source until they are gone (docs/decisions/relay-splice.md).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _RESET_ON_CLOSE, _END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0
 
 @dataclass(frozen=True, slots=True)
 class TunnelBytes:
-    """What a tunnel carried, in bytes.
+    """The bytes that a tunnel carried.
 
     `ended`: `complete` (both sides ended), `idle`, `stopped`, or `client: ...`, `origin: ...` with
     the error of the side that broke.
@@ -32,29 +32,29 @@ class TunnelBytes:
 
 
 def make_buffer() -> memoryview:
-    """A buffer for all tunnels of one event loop."""
+    """Return a buffer for all tunnels of one event loop."""
     return memoryview(bytearray(_LARGEST))
 
 
 def reset_on_close(one: socket.socket) -> None:
-    """Lets the peer see that the connection broke, instead of an end."""
+    """Send the peer a reset instead of an end when the socket is closed."""
     with suppress(OSError):  # it has gone already
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
 
 
 def end_on_close(one: socket.socket) -> None:
-    """Takes `reset_on_close` back."""
+    """Undo `reset_on_close`."""
     with suppress(OSError):
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _END_ON_CLOSE)
 
 
 class Tunnel:
-    """Two non-blocking sockets; `run` carries between them. Closing them is the caller's.
+    """Two non-blocking sockets; `run` carries between them, the caller closes them.
 
-    An end of one side's data is handed on to the other side, whose own data goes on (half-close). A
-    side that breaks breaks the other: its peer is sent a reset, not an end. `first_up` goes to the
-    origin first; of what follows it gets at most `up_limit` bytes, the rest is read and dropped. With
-    `half_s` the other side has so long once one has ended.
+    The end of one side's data is passed on to the other side, whose own data goes on (half-close). If
+    one side breaks, the other is reset. `first_up` goes to the origin first; of the bytes behind it the
+    origin gets at most `up_limit`, the rest is read and dropped. With `half_s` the other side has so
+    long once one has ended.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Tunnel:
         self._timer = self._loop.call_later(idle_s, self._check_idle)
 
     async def run(self) -> TunnelBytes:
-        """Returns when both ways have ended, or one side broke; never raises for what peers do."""
+        """Carry until both ways have ended, or one side broke; errors of peers do not raise."""
         try:
             self._up.begin()
             self._down.begin()

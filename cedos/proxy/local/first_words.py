@@ -1,7 +1,7 @@
-"""What a program says first: it goes to the gateway behind OPEN, before the origin has answered.
+"""The first bytes of a program, which are sent to the gateway right behind OPEN.
 
-Should the gateway then be out of reach, the connection goes direct and says it again, while the first
-ones may still arrive: so where that may happen only what does no harm twice is said so early (RFC 9110,
+If the gateway is then out of reach, the connection goes direct and sends them again, while the first copy
+may still arrive. So only bytes that do no harm twice are sent early where that may happen (RFC 9110,
 9.2.1; RFC 8446, 8; RFC 4253, 4.2).
 """
 
@@ -19,25 +19,25 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 
 def may_be_repeated(words: bytes) -> bool:
-    """Whether an origin that gets them twice does nothing twice: a greeting, a safe request."""
+    """Tell whether an origin that gets them twice does nothing twice: a greeting, a safe request."""
     if words.startswith(_HANDSHAKE):
         return True
     if words.startswith(_GREETING):
         return words.find(b"\n") == len(words) - 1
-    # (One whole request: what follows it might be another one.)
+    # Exactly one request: bytes behind it might be another one.
     return words.startswith(SAFE_METHODS) and words.find(_HEAD_END) == len(words) - len(_HEAD_END)
 
 
 class FirstWords:
-    """`begin` once the stream has been asked for, `end` as soon as it is known what becomes of it.
+    """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered.
 
     Args:
-        said: what the program has said by now.
-        reads: it may say more without being answered; only its first words are read.
-        once: nothing is ever said a second time, so that anything may be said early.
+        said: the bytes that the program has sent by now.
+        reads: the program may send more without being answered; one read is tried.
+        once: nothing is ever sent a second time, so that any bytes may be sent early.
 
     Attributes:
-        broken: the program has gone meanwhile.
+        broken: the program's connection broke meanwhile.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class FirstWords:
 
     @property
     def left(self) -> bytes:
-        """Of what was said, what no stream has taken."""
+        """The bytes that no stream has taken."""
         return self._said[self._taken :]
 
     @property
     def repeatable(self) -> bool:
-        """Whether what was taken of it may be said once more."""
+        """Tell whether the bytes that were taken may be sent once more."""
         return not self._taken or may_be_repeated(self._said)
 
     def begin(self, stream: ProxiedStream) -> None:
@@ -74,7 +74,7 @@ class FirstWords:
             self._loop.add_reader(self._program, self._readable)
 
     def end(self, *, again: bool = False) -> None:
-        """Reads no more; `again`: they have to be said once more, elsewhere."""
+        """Stop reading; `again`: the bytes have to be sent once more, elsewhere."""
         if self._stream is not None:
             self._stream = None
             self._loop.remove_reader(self._program)
@@ -87,7 +87,7 @@ class FirstWords:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self.broken = True  # it would look like an orderly end from now on
+            self.broken = True  # from now on it would look like an orderly end
         self._loop.remove_reader(self._program)
         self._say()
 

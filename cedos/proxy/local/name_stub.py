@@ -41,14 +41,14 @@ _MOST_CONNECTIONS: Final = 64
 _IDLE_S: Final = 10.0
 _FULL_PAUSE_S: Final = 0.2
 _LARGEST: Final = 65_535
-_LONGEST_QUESTION: Final = 4_096  # by TCP: no question is, but what is no DNS says so
+_LONGEST_QUESTION: Final = 4_096  # by TCP; what is longer is no DNS
 _PORTS: Final = 8  # tried, where any would do: UDP and TCP have to be free
 _NEAR_REVERSE: Final = (
     *("10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "254.169.in-addr.arpa"),
     *(f"{number}.172.in-addr.arpa" for number in range(16, 32)),
     *("c.f.ip6.arpa", "d.f.ip6.arpa", *(f"{each}.e.f.ip6.arpa" for each in "89ab")),
 )
-"""Where the names of private and link-local addresses are (RFC 6303)."""
+"""Domains of the names of private and link-local addresses (RFC 6303)."""
 
 _MOST_KNOWN: Final = 2_048
 
@@ -56,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 
 class KnownNames:
-    """Of an address that has several the one that was looked up last; the 2,048 newest addresses."""
+    """Names that programs looked up, by address, for `cedos status`: the newest 2,048 addresses."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, str] = OrderedDict()
@@ -73,15 +73,15 @@ class KnownNames:
 
 
 class NameStub:
-    """`open` (HostError: it cannot listen), then it serves until `close`.
+    """A resolver: `open`, then it serves until `close`.
 
     Args:
-        fails_open: while the gateway is out of reach this host's own resolvers are asked.
-        near: domains whose names are of this place, as a VPN's are.
-        tunnelled: whether this host has a VPN: then what the gateway does not know is asked here, too.
-        servers: this host's resolvers.
-        rules: a user's; what is under one goes direct, so its name is looked up here.
-        known: hears of what is answered.
+        fails_open: ask this host's own resolvers while the gateway is out of reach.
+        near: domains that are looked up here, as a VPN's are.
+        tunnelled: tells whether this host has a VPN: its resolvers are asked for unknown names.
+        servers: returns this host's resolvers.
+        rules: the user's; names under a rule are looked up here, as their connections go direct.
+        known: learns the answers.
     """
 
     def __init__(
@@ -111,7 +111,10 @@ class NameStub:
         return [udp.getsockname()[:2] for udp, _ in self._sockets]
 
     def open(self, address: str, port: int, *, optional: bool = False) -> None:
-        """Listens there, by UDP and TCP; port 0: any. `optional`: a host without it does without."""
+        """Listen by UDP and TCP; port 0: any. HostError: it cannot.
+
+        `optional`: do nothing if the host lacks the address.
+        """
         if not ip_address(address).is_loopback:
             raise HostError(
                 f"names are looked up for this host alone: {address} is no address of its loopback;"
@@ -141,7 +144,7 @@ class NameStub:
         await self._tasks.end()
 
     async def answer(self, message: bytes, question: AskedName) -> bytes:
-        """Whoever knows, answers; where nobody does, that is said."""
+        """Return the answer of a resolver that knows the name, else a SERVFAIL."""
         found = await self._answer(message, question)
         if self._known is not None and (reply := parse(found)) is not None:
             self._known.learn(question.name, reply.addresses)
@@ -171,7 +174,7 @@ class NameStub:
         return found
 
     async def _here(self, message: bytes, question: AskedName) -> bytes:
-        """This host's own resolvers; those on loopback may be asking us in turn."""
+        """Ask this host's own resolvers, but no resolver on loopback that is asking this one."""
         what = question.name, question.kind
         if self._asked_here[what] and all(map(_is_loopback, self._others())):
             return failed(message, question)
@@ -222,7 +225,7 @@ class NameStub:
             connection, _ = tcp.accept()
         except OSError as error:
             if error.errno in OUT_OF_FILES:
-                # It would be told the same again at once.
+                # Pause: the loop would call again at once.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(tcp)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, tcp)
@@ -265,7 +268,7 @@ def _is_loopback(server: Endpoint) -> bool:
 
 
 def _bound(address: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """One of UDP and one of TCP, with the same port."""
+    """Return a UDP and a TCP socket with the same port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for left in reversed(range(1 if port else _PORTS)):
         udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

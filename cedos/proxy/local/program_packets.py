@@ -17,7 +17,7 @@ from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacke
 MOST_PLACES: Final = 1_024
 _MOST_WAITING: Final = 64
 _TRIED_S: Final = 5.0
-"""A way that has brought no answer is chosen anew after so long."""
+"""A way without answers is chosen anew after so long."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,23 +33,23 @@ class _Way:
 
 
 class ProgramPackets:
-    """Made within the event loop; `end` ends it.
+    """The datagrams of one socket, until `end`. Made within the event loop.
 
-    Which way a place's packets go is decided with the first one. One that has answered a direct packet
-    stays with that while it is spoken to: from another address it would not know the program again. For
-    the same reason a place that is reached through the gateway goes direct only while the gateway is
-    out of reach.
+    The way of a destination's packets is chosen with the first one. A host that has answered a direct
+    packet is sent direct ones for as long as it is spoken to: it would not recognize the program at
+    another address. For the same reason a destination behind the gateway gets direct packets only while
+    the gateway is out of reach.
 
     Args:
-        goes_direct: whether a host's port is reached without the gateway: it is of this place, say.
+        goes_direct: tells whether a host's port is reached without the gateway.
         permitted: where direct packets may go.
-        came: called with each answer: from which address and port, and what.
-        refused: called with the place that does not take what was sent to it.
-        fails_open: whether packets go direct while the gateway is out of reach.
-        everywhere: over all networks at once.
+        came: called with each answer: from which address and port, and its data.
+        refused: called with a destination that refuses packets.
+        fails_open: send packets direct while the gateway is out of reach.
+        everywhere: send them over all networks at once.
 
     Attributes:
-        used_s: when the program sent last, in the loop's time.
+        used_s: when the program last sent, in the loop's time.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ProgramPackets:
         self.used_s = self._loop.time()
 
     def send(self, host: str, port: int, data: bytes) -> None:
-        """Sends it, or not: a datagram may be lost."""
+        """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
         way = self._ways.get((host, port))
         if way is None or way.until_s < now:
@@ -113,7 +113,7 @@ class ProgramPackets:
             self._association.reset()
 
     async def _open(self) -> None:
-        """What is sent meanwhile goes behind the question at once; where there is none, another way."""
+        """Open an association; packets meanwhile follow its frame at once, or go another way."""
         try:
             association = await self._link.associate(everywhere=self._everywhere, begun=self._asked)
         except (GatewayUnreachableError, RefusedError) as error:
@@ -138,7 +138,7 @@ class ProgramPackets:
             association.send(host, port, data)
 
     def _over(self) -> None:
-        """The next packet asks for another one."""
+        """Have the next packet open another association."""
         self._association = None
 
     def _received(self, packet: ProgramPacket) -> None:

@@ -17,7 +17,7 @@ from cedos.proxy.local.redirection import Redirection, SentTo
 from cedos.proxy.local.redirection_programs import LedDatagrams
 
 MOST_SOCKETS: Final = 384
-"""Programs' sockets whose packets are carried: a gateway gives one client 512 associations."""
+"""Programs' sockets at once: a gateway gives one client 512 associations."""
 
 _MOST_KNOWN: Final = 16_384
 _AT_ONCE: Final = 64
@@ -32,7 +32,7 @@ _PKTINFO4, _PKTINFO6 = struct.Struct("=i4s4s"), struct.Struct("=16si")
 
 @dataclass(slots=True)
 class _Here:
-    """How a program knows a place: the address that it sends to, from where, and our socket there."""
+    """A destination as its program sees it: the address here, the program's own, and our socket."""
 
     address: str
     sender: Any
@@ -40,7 +40,7 @@ class _Here:
 
 
 class _Sender:
-    """A program's socket."""
+    """A program's socket that sends datagrams."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class _Sender:
 
 
 class RedirectedDatagrams:
-    """`open` (HostError: it cannot listen), then it serves until `close`; made within the event loop.
+    """The datagrams of all redirected programs: `open`, then `close`. Made within the event loop.
 
-    All that one socket sends leaves the gateway from one port, as from a NAT whose mapping is independent
-    of the endpoint (RFC 4787, REQ-1): calls find each other by that.
+    All datagrams of one socket leave the gateway from one port, as from a NAT whose mapping is
+    independent of the endpoint (RFC 4787, REQ-1): calls find each other by that.
 
     Args:
-        packets: makes what carries one socket's packets, and calls with the answers.
+        packets: returns the carrier of one socket's packets, which calls back with the answers.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RedirectedDatagrams:
         return len(self._senders)
 
     def open(self) -> LedDatagrams:
-        """Listens, and says where it is to be led to."""
+        """Listen, and return where datagrams have to be sent. HostError: it cannot listen."""
         try:
             self._sockets, self._port = _bound()
         except OSError as error:
@@ -145,7 +145,7 @@ class RedirectedDatagrams:
         known = self._known.get(address)
         if known is None or known[1].sender != sender:
             to = self._redirection.place(address)
-            # Nobody is served here who was not led here, and no socket in another one's name.
+            # Only redirected sockets are served, each in its own name.
             if to is None or (known is not None and known[0] == to):
                 self._refused(_Here(address, sender, one))
                 return
@@ -164,7 +164,7 @@ class RedirectedDatagrams:
         program.send(to, here, data)
 
     def _make_room(self, user: int) -> None:
-        """One of whoever has most goes, the one that was silent longest."""
+        """Drop one socket of the user who has most: the one that was silent longest."""
         if len(self._senders) < self._most:
             return
         held = Counter(each.user for each in self._senders.values())
@@ -202,7 +202,7 @@ class RedirectedDatagrams:
 
 
 def _bound() -> tuple[list[socket.socket], int]:
-    """One socket of each family that this host has, IPv4 first, and their port."""
+    """Return a socket of each family that this host has, IPv4 first, and their common port."""
     for left in reversed(range(_PORTS)):
         four = _socket(socket.AF_INET)
         try:
@@ -227,7 +227,7 @@ def _bound() -> tuple[list[socket.socket], int]:
 
 
 def _socket(family: socket.AddressFamily) -> socket.socket:
-    """One that is told whereto each datagram was sent, and may answer from there."""
+    """Return a socket that knows the destination of each datagram, and may answer from there."""
     one = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     if family is socket.AF_INET:
@@ -240,7 +240,7 @@ def _socket(family: socket.AddressFamily) -> socket.socket:
 
 
 def _sent_to(ancillary: Sequence[tuple[int, int, bytes]]) -> str | None:
-    """The address that a datagram was sent to; None: it came from outside this host."""
+    """Return the destination of a datagram; None: it came from outside this host."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO):
             index, _, address = _PKTINFO4.unpack(data)
@@ -254,7 +254,7 @@ def _sent_to(ancillary: Sequence[tuple[int, int, bytes]]) -> str | None:
 
 
 def _from(address: str) -> tuple[int, int, bytes]:
-    """What has a datagram sent from an address."""
+    """Return the control message that sends a datagram from an address."""
     packed = ip_address(address).packed
     if len(packed) == 4:
         return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, packed, bytes(4))
@@ -271,7 +271,10 @@ _UDP: Final = struct.Struct("!HHHH")
 
 
 class Refusals:
-    """Of this host alone. Without CAP_NET_RAW it says nothing, as if the datagram had been lost."""
+    """ICMP messages to programs of this host: a port does not take their datagrams.
+
+    Without CAP_NET_RAW nothing is sent, as if the datagram had been lost.
+    """
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
@@ -288,7 +291,7 @@ class Refusals:
                     one.setsockopt(socket.IPPROTO_ICMPV6, _ICMPV6_FILTER, _NOTHING6)
 
     def tell(self, program: tuple[str, int], place: tuple[str, int]) -> None:
-        """What the program sent from its address and port to the place's has not been taken."""
+        """Tell a program that its datagram, from its own address and port, was refused at `place`."""
         one = self._sockets.get(ip_address(place[0]).version)
         if one is not None:
             with suppress(OSError):
@@ -300,7 +303,7 @@ class Refusals:
 
 
 def unreachable(sender: tuple[str, int], receiver: tuple[str, int]) -> bytes:
-    """An ICMP message about a datagram's headers; the checksum of IPv6's is left to the kernel."""
+    """Return an ICMP message about a datagram's headers; the kernel adds the checksum for IPv6."""
     source, destination = ip_address(sender[0]).packed, ip_address(receiver[0]).packed
     udp = _UDP.pack(sender[1], receiver[1], _UDP.size, 0)
     if len(source) == 4:

@@ -44,7 +44,7 @@ _MOST_CGROUPS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
 _HOLD_S: Final = 60
-"""What a killed proxy leaves, a route within the host, ends by itself after so long."""
+"""Lifetime of the route within the host: that of a killed proxy expires."""
 
 _PRESENT: Final = b"\1\0\0\0"
 _MOUNTS: Final = Path("/proc/self/mounts")
@@ -61,13 +61,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is led to the proxy.
+    """The connections that are led to the proxy.
 
     Attributes:
-        users: whose connections, by number.
-        cgroups: whose, too: programs', by path or name (`chosen_cgroups`).
-        direct, direct_ports: what goes where it was going, without the proxy.
-        only, only_ports: if there are any, nothing but what goes to one of them is led.
+        users: their users, by number.
+        cgroups: or their programs' cgroups, by path or name (`chosen_cgroups`).
+        direct, direct_ports: destinations that are left alone.
+        only, only_ports: if there are any, all other destinations are left alone, too.
     """
 
     users: Collection[int]
@@ -80,7 +80,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class RedirectedTo:
-    """Where a redirected connection was going."""
+    """The destination of a redirected connection."""
 
     address: str
     port: int
@@ -89,7 +89,7 @@ class RedirectedTo:
 
 @dataclass(frozen=True, slots=True)
 class SentTo:
-    """Where a redirected datagram was going; `cookie`: of the socket that sends, `user`: whose it is."""
+    """The destination of a redirected datagram, with the sending socket's user and cookie."""
 
     address: str
     port: int
@@ -114,7 +114,7 @@ def _refusals() -> Iterator[None]:
 
 
 class Redirection:
-    """Nothing is redirected before `attach`; whatever ends the process ends it.
+    """BPF programs and tables that redirect from `attach` on, for as long as this process lives.
 
     Raises:
         PrivilegeError: CAP_BPF or CAP_NET_ADMIN is missing.
@@ -183,7 +183,7 @@ class Redirection:
         return self._cgroups is not None
 
     def follow_cgroups(self) -> None:
-        """Reads which of the chosen cgroups there are now: a service that begins anew has another one.
+        """Read which of the chosen cgroups exist now: a service that restarts has another one.
 
         HostError: in a container, the proxy's own is among them.
         """
@@ -218,9 +218,9 @@ class Redirection:
     def attach(
         self, proxy: LedTo, names: LedTo | None = None, datagrams: LedDatagrams | None = None
     ) -> None:
-        """From now on it leads connections, questions for names and other datagrams to these ports.
+        """Lead connections, questions for names and other datagrams to these ports from now on.
 
-        Errors as above.
+        Raises: as the constructor.
         """
         tables = RedirectTables(
             self._users.file,
@@ -260,7 +260,7 @@ class Redirection:
                 os.close(cgroup)
 
     def destination(self, program: socket.socket) -> RedirectedTo | None:
-        """Where an accepted connection was going; None: it was not led here, but came by itself."""
+        """Return the destination of an accepted connection; None: it was not redirected."""
         try:
             own, peer = program.getsockname()[1], program.getpeername()[1]
             key = programs.ARRIVED_KEY.pack(peer, programs.kernel_port(own))
@@ -272,7 +272,7 @@ class Redirection:
         return RedirectedTo(str(programs.address_of(address)), programs.port_of(port), cookie)
 
     def place(self, here: str) -> SentTo | None:
-        """What an address that a datagram was sent to stands for; None: it is nobody's."""
+        """Return the destination for which an address here stands; None: it stands for none."""
         try:
             found = self._places[programs.address_bytes(ip_address(here))]
         except OSError:
@@ -281,7 +281,7 @@ class Redirection:
         return SentTo(str(programs.address_of(address)), programs.port_of(port), user, cookie)
 
     def hold_addresses(self) -> bool:
-        """Makes those that stand for places of IPv6 this host's own for a minute; False: it cannot."""
+        """Make the addresses that stand for IPv6 destinations this host's own for a minute, if it can."""
         if self._routes is None:
             self._routes = Requester(NETLINK_ROUTE)
         try:
@@ -296,12 +296,12 @@ class Redirection:
         return True
 
     def forget(self, to: RedirectedTo) -> None:
-        """The connection has ended."""
+        """Forget a connection that was closed."""
         with suppress(OSError):
             del self._asked[programs.COOKIE.pack(to.cookie)]
 
     def close(self) -> None:
-        """Connections go where they are going again."""
+        """Redirect nothing any more."""
         self._kept.close()
         if self._routes is not None:
             with suppress(OSError):
@@ -344,11 +344,11 @@ class Redirection:
 
 
 _EMPTY: Final = 2
-"""Links to a folder without folders: its name, and its own `.`."""
+"""Links of a folder without folders: its name, and its own `.`."""
 
 
 def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, Path]:
-    """The cgroups that there are now, by number.
+    """Return the cgroups that exist now, by number.
 
     A word with a slash is a path, below `root` (the mounted hierarchy) or absolute; one without is the
     name of any cgroup, of a systemd unit or scope say, and may have `*`.
@@ -371,7 +371,7 @@ def _below(root: Path, word: str) -> Path | None:
 
 
 def _numbered(folder: Path) -> tuple[int, Path] | None:
-    """The kernel's number of a cgroup is its folder's."""
+    """Return a cgroup with the kernel's number of it, which is its folder's."""
     try:
         status = folder.stat()
     except OSError:  # it is not there, or just went

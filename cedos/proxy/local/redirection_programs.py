@@ -1,15 +1,15 @@
 """The BPF programs that lead users' connections to the local proxy, as instructions. Pure.
 
-A socket is led elsewhere when it connects, before anything is sent and before it has an address of its
-own: so what connects to the proxy is a connection within the host, which no network that goes takes
-with it (packets that are redirected later keep the network's address, and end with it). What the
-socket says of its peer is what the program asked for.
+A socket is led to the proxy when it connects, before anything is sent and before it has an address of
+its own. So its connection stays within the host, and survives the loss of any network. (Packets that
+are redirected later keep the network's address, and are lost with it.) If the program asks for its
+peer, it is told the destination that it asked for.
 
-A datagram's destination would be lost in this, and one socket has many: so each of them (a *place*)
-gets an address of its own within this host, drawn by lot, and a table says which place that stands for.
+A datagram's destination would be lost in this, and one socket has many. So each destination (a *place*)
+gets an address of its own within this host, drawn by lot; a table has the place of each address.
 
-Addresses are those of IPv6; IPv4's as ::ffff:a.b.c.d. Ports are as the kernel hands them over: in
-network order, in four bytes.
+Addresses are those of IPv6, and IPv4's are ::ffff:a.b.c.d. Ports are in network order, in four bytes, as
+the kernel has them.
 """
 
 import struct
@@ -25,18 +25,18 @@ from cedos.model import Address
 ADDRESS_BYTES: Final = 16
 DIRECT_KEY_BYTES: Final = 4 + ADDRESS_BYTES
 ASKED: Final = struct.Struct("=16sII")
-"""By a socket's cookie: where it was going (address, port), and the proxy's port that it got."""
+"""Value by a socket's cookie: its destination (address, port), and the proxy's port that it got."""
 
 ARRIVED: Final = struct.Struct("=16sIIQ")
-"""By the socket's own port and the proxy's: the same, and the cookie."""
+"""Value by the socket's own port and the proxy's: the same, and the cookie."""
 
 ARRIVED_KEY: Final = struct.Struct("=II")
 PLACE: Final = struct.Struct("=16sIIQ")
-"""By its address here: a place (address, port), the user who sends there, and the socket's cookie."""
+"""Value by an address here: a place (address, port), the sending user, and the socket's cookie."""
 
 PLACES4: Final = IPv4Network("127.128.0.0/10")
 PLACES6: Final = IPv6Network("fd63:6564:6f73:7564::/64")
-"""Where places have their addresses: loopback's, and such that are ours by a route."""
+"""Networks of the places' addresses: loopback's, and one that is this host's by a route."""
 
 NUMBER: Final = struct.Struct("=I")
 COOKIE: Final = struct.Struct("=Q")
@@ -66,16 +66,26 @@ _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
 CGROUP_LEVELS: Final = 16
-"""Cgroups that lie deeper are not found."""
+"""Deeper cgroups are not found."""
 _DRAWS: Final = 3  # one of four million addresses; a few thousand are taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectTables:
-    """Open maps: whose connections, by number; what goes direct; what was led to the proxy.
+    """Open BPF maps, by file number; None: not asked for.
 
-    Of `cgroups`, `only` and `only_ports` None: nobody asked for that.
+    Attributes:
+        users: redirected users, by number.
+        direct, direct_ports: destinations that are left alone.
+        asked: destinations of connections, by the socket's cookie (`ASKED`).
+        arrived: the same by ports (`ARRIVED`).
+        named: as `asked`, for sockets that ask a resolver.
+        places: the place of an address here (`PLACE`).
+        sent_to: the address here of a place, with the socket's cookie and no user.
+        heard: the place that spoke to a socket's port first, and is answered directly.
+        cgroups: redirected cgroups, by number, with all that run below.
+        only, only_ports: the only destinations that are redirected.
     """
 
     users: int
@@ -84,28 +94,17 @@ class RedirectTables:
     asked: int
     arrived: int
     named: int
-    """By the cookie of a socket that asks for names: whom it wanted to ask, as `asked`."""
-
     places: int
-    """By an address of this host: the place that it stands for."""
-
     sent_to: int
-    """By a place, with a socket's cookie and no user: its address here."""
-
     heard: int
-    """By a place, with a socket's own port and no cookie: who has spoken first, is answered directly."""
-
     cgroups: int | None = None
-    """Whose connections, too: the numbers of cgroups, for all that runs in them and below."""
-
     only: int | None = None
     only_ports: int | None = None
-    """Nothing goes to the proxy but what goes to one of these networks or ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Whose sockets are looked at: of this network namespace, save those of one process."""
+    """The sockets that the programs look at: of one network namespace, without the proxy's own."""
 
     netns_cookie: int
     own_process: int
@@ -113,7 +112,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class LedDatagrams:
-    """One port for both families; `six` False: those by IPv6 are left alone."""
+    """The proxy's port for datagrams of both families; `six` False: those by IPv6 are left alone."""
 
     port: int
     six: bool
@@ -121,7 +120,7 @@ class LedDatagrams:
 
 @dataclass(frozen=True, slots=True)
 class LedTo:
-    """A port on each loopback address; None: what is for IPv6 is left alone."""
+    """A port on each loopback address; None: IPv6 is left alone."""
 
     port4: int
     port6: int | None
@@ -135,10 +134,10 @@ def connect_program(
     names: LedTo | None,
     datagrams: LedDatagrams | None,
 ) -> bytes:
-    """For sockets that connect, or send without having connected.
+    """Return the program for sockets that connect, or send without having connected.
 
-    TCP is led to the proxy, and what asks for names, whomever it asks, to `names`. QUIC is refused, so
-    that whoever would like it takes TCP. Other datagrams are led to addresses of places.
+    It leads TCP to the proxy, questions to any resolver to `names`, and other datagrams to their places'
+    addresses. It refuses QUIC, so that browsers take TCP.
     """
     code = Assembly()
     _unless_chosen(code, here, tables)
@@ -149,7 +148,7 @@ def connect_program(
     code.label("not_direct")
     _put_destination(code, version)
     if names is not None:
-        # A resolver is nearly always of this place: its answers are not.
+        # A resolver is nearly always nearby; the names that it is asked for are not.
         code.unless(_USER_PORT, kernel_port(_NAMES_PORT), "no_question")
         _unless_bound(code, version)
         _lead(code, version, tables.named, names, "name_")
@@ -164,7 +163,7 @@ def connect_program(
     code.label("datagram")
     code.unless(_TYPE, _DATAGRAM)
     code.unless(_PROTOCOL, _UDP)
-    # (A call's socket is bound to an address, of each network one: what is bound to it is led, too.)
+    # Sockets of calls are bound to an address of each network; these are redirected, too.
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     code.put(Opcode.LOAD, 2, 3, _BOUND_INTERFACE)
     code.jump(Opcode.IF_NOT, EXIT, 2)
@@ -174,7 +173,7 @@ def connect_program(
     code.put(Opcode.RETURN)
     code.label("no_quic")
     if datagrams is not None:
-        # (Port 0: nothing can be sent there; the C library asks so which addresses it would have.)
+        # Leave port 0 alone: the C library connects there to learn its own address.
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
         code.jump(Opcode.IF_EQUAL, EXIT, 2)
         _lead_datagram(code, version, tables, datagrams)
@@ -184,7 +183,7 @@ def connect_program(
 def peer_name_program(
     version: int, tables: RedirectTables, datagrams: LedDatagrams | None
 ) -> bytes:
-    """For sockets that are asked whom they talk to."""
+    """Return the program for sockets that are asked for their peer."""
     code = Assembly()
     _put_cookie(code)
     code.look_up(tables.asked, _COOKIE_AT, "no_connection")
@@ -207,9 +206,9 @@ def sender_program(
     names: LedTo | None,
     datagrams: LedDatagrams | None,
 ) -> bytes:
-    """For sockets that are told who sent a datagram: an answer comes from who was asked.
+    """Return the program for sockets that receive a datagram: its sender is the place that was asked.
 
-    Who has spoken to a user's socket without having been spoken to by it is answered directly.
+    A host that sent to a user's socket first is answered directly.
     """
     code = Assembly()
     _put_cookie(code)
@@ -236,7 +235,7 @@ def sender_program(
 
 
 def arrival_program(tables: RedirectTables) -> bytes:
-    """For sockets that have got their own port: it is by this that the proxy knows them."""
+    """Return the program for sockets that have got their own port, by which the proxy knows them."""
     code = Assembly()
     code.unless(_OPERATION, _CONNECTING)
     _put_cookie(code)
@@ -271,13 +270,13 @@ def address_of(packed: bytes) -> Address:
 
 
 def direct_key(network: IPv4Network | IPv6Network) -> bytes:
-    """A prefix, as the table of what goes direct has it."""
+    """Return a network as the key of the table of direct destinations."""
     more = 8 * len(_MAPPED) if network.version == 4 else 0
     return struct.pack("=I", network.prefixlen + more) + address_bytes(network.network_address)
 
 
 def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
-    """Ends it for sockets of elsewhere, of the proxy itself, and of who is not redirected."""
+    """Leave alone sockets of other namespaces, of the proxy itself, and those not chosen."""
     code.unless_here(here.netns_cookie)
     code.call(Helper.CURRENT_PROCESS)
     code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
@@ -304,7 +303,7 @@ def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
 
 
 def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
-    """Ends it for what goes to a direct network, or not to one of those that alone are led."""
+    """Leave alone direct destinations, and all others if only some are redirected."""
     code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
     code.look_up(tables.direct, _DIRECT_AT, "far")
     code.jump(Opcode.JUMP, EXIT)
@@ -323,7 +322,7 @@ def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
 def _show_place(
     code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams, otherwise: str
 ) -> None:
-    """Puts the place into the context that an address of this host stands there for."""
+    """Replace an address of this host in the context by its place."""
     code.unless(_USER_PORT, kernel_port(datagrams.port), otherwise)
     _put_destination(code, version)
     code.look_up(tables.places, _ASKED_AT, otherwise)
@@ -334,7 +333,7 @@ def _show_place(
 
 
 def _put_own_port(code: Assembly) -> None:
-    """Onto the stack, as what a place is heard by."""
+    """Put the key of `heard` onto the stack."""
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     code.put(Opcode.LOAD, 2, 3, _SOURCE_PORT)
     code.put(Opcode.STORE, STACK, 2, _WHOSE_AT)
@@ -345,7 +344,7 @@ def _put_own_port(code: Assembly) -> None:
 def _lead_datagram(
     code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams
 ) -> None:
-    """Sends it to the address that its place has here, or gets now."""
+    """Send the datagram to the address that its place has here, or gets now."""
     _put_cookie(code)
     code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
     code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
@@ -388,7 +387,7 @@ def _lead_datagram(
 def _put_in_places(
     code: Assembly, tables: RedirectTables, within: IPv4Network | IPv6Network, draws: int
 ) -> None:
-    """What is on the stack gets an address of its own: goes on at `drawn`, or leaves it alone."""
+    """Give the place on the stack an address, and go on at `drawn`; else leave the datagram alone."""
     for _ in range(draws):
         _draw(code, within)
         _put_in(code, tables.places, _HERE_AT, _PLACE_AT, _ONLY_NEW)
@@ -397,7 +396,7 @@ def _put_in_places(
 
 
 def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
-    """Puts an address of a network onto the stack, by lot."""
+    """Put a random address of a network onto the stack."""
     first, mask = address_bytes(within.network_address), within.hostmask.packed.rjust(16, b"\0")
     for word in range(0, ADDRESS_BYTES, 4):
         fixed, drawn = (
@@ -413,7 +412,7 @@ def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
 
 
 def _show(code: Assembly, version: int) -> None:
-    """Puts address and port of the value at register 0 into the context."""
+    """Put address and port of the value at register 0 into the context."""
     if version == 4:
         code.put(Opcode.LOAD, 2, 0, 12)
         code.put(Opcode.STORE, CONTEXT, 2, _USER_IP4)
@@ -431,7 +430,7 @@ def _put_cookie(code: Assembly) -> None:
 
 
 def _put_destination(code: Assembly, version: int) -> None:
-    """Puts address and port onto the stack, the address as a key, too."""
+    """Put address and port onto the stack, and the address as a key, too."""
     for word in range(0, ADDRESS_BYTES, 4):
         if version == 6 or word == ADDRESS_BYTES - 4:
             code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP4 if version == 4 else _USER_IP6 + word)
@@ -444,7 +443,7 @@ def _put_destination(code: Assembly, version: int) -> None:
 
 
 def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
-    """Jumps for a socket that its program has bound to an interface or to an address."""
+    """Jump if the program has bound the socket to an interface or to an address."""
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     words = range(_SOURCE6, _SOURCE6 + ADDRESS_BYTES, 4) if version == 6 else (_SOURCE4,)
     for field in (_BOUND_INTERFACE, *words):
@@ -453,14 +452,14 @@ def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
 
 
 def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str) -> None:
-    """Remembers in a table where the socket was going, and sends it elsewhere."""
+    """Put the socket's destination into a table, and replace it."""
     ipv6 = f"{labels}ipv6"
     if version == 4:
         _lead_to(code, table, to.port4, {_USER_IP4: _LOOPBACK4})
         return
     for word, number in enumerate((0, 0, _MAPPED_WORD)):
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6 + 4 * word)
-        # (Comparisons are of 64 bits: a negative number would not be equal.)
+        # Comparisons are of 64 bits: a negative number would not be equal.
         code.set_wide(3, number & 0xFFFFFFFF)
         code.jump(Opcode.IF_NOT_REGISTER, ipv6, 2, 3)
     _lead_to(code, table, to.port4, {_USER_IP6 + 12: _LOOPBACK4})
@@ -493,5 +492,5 @@ def _put_in(code: Assembly, file: int, key_at: int, value_at: int, how: int = 0)
 
 
 def _signed(number: int) -> int:
-    """A number of 32 bits as instructions have it."""
+    """Return a number of 32 bits as instructions have it."""
     return number - (1 << 32) if number >= 1 << 31 else number

@@ -21,7 +21,7 @@ _IPV4, _NAME, _IPV6 = 1, 3, 4
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
 _PACKET_HEAD: Final = 4  # reserved (2), fragment, kind of address
 _KNOWN: Final = 1_024
-"""Addresses as they are written, and read, with each datagram."""
+"""Cached addresses: each datagram has one."""
 
 
 class SocksReply(IntEnum):
@@ -40,9 +40,11 @@ class SocksReply(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SocksRequest:
-    """What a program wants to be connected with; `rest`: what came behind its request.
+    """A program's request.
 
-    `associates`: it wants to send datagrams, from that address and port (0: it does not say).
+    Attributes:
+        rest: the bytes behind the request.
+        associates: the program wants to send datagrams, from that address and port (0: it does not say).
     """
 
     host: str
@@ -52,7 +54,7 @@ class SocksRequest:
 
 
 class SocksError(Exception):
-    """It is not SOCKS 5, or asks for what is not there; `answer` goes back before the end."""
+    """A request that cannot be served; `answer` is sent before the connection is closed."""
 
     def __init__(self, words: str, answer: bytes) -> None:
         super().__init__(words)
@@ -60,7 +62,7 @@ class SocksError(Exception):
 
 
 class SocksParser:
-    """`feed` until there is a request; what it puts into `answers` goes back at once."""
+    """A parser: `feed` it until there is a request, and send `answers` at once."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -121,28 +123,28 @@ def host_of(kind: int, raw: bytes) -> str:
     if kind == _IPV6:
         return str(IPv6Address(raw))
     text = raw.decode("ascii")
-    # (Some programs hand addresses on as names.)
+    # Some programs pass addresses on as names.
     return authority(f"[{text}]" if ":" in text else text)[0]
 
 
 def reply(code: SocksReply, bound: tuple[str, int] = ("0.0.0.0", 0)) -> bytes:  # noqa: S104
-    """The answer to a request; which address it is connected from is nobody's business.
+    """Return the answer to a request; `bound`: where an association takes datagrams.
 
-    `bound`: where an association takes datagrams.
+    The address from which a connection was made is not told.
     """
     return bytes([VERSION, code, 0]) + pack_address(*bound)
 
 
 @lru_cache(maxsize=_KNOWN)
 def pack_address(host: str, port: int) -> bytes:
-    """Kind, address and port, as requests, replies and datagrams have them (RFC 1928, section 5)."""
+    """Pack kind, address and port as requests, replies and datagrams have them (RFC 1928, section 5)."""
     address = ip_address(host)
     kind = _IPV4 if address.version == 4 else _IPV6
     return bytes([kind]) + address.packed + port.to_bytes(2)
 
 
 def reply_of(refused: RefusedError) -> SocksReply:
-    """What a refusal is called in SOCKS."""
+    """Return the SOCKS code of a refusal."""
     by_kind = {
         "connection_refused": SocksReply.REFUSED,
         "connection_timeout": SocksReply.TTL_EXPIRED,
@@ -168,7 +170,7 @@ class SocksPacket:
 
 
 def parse_packet(datagram: bytes) -> SocksPacket | None:
-    """What a program sends; None: it is to be dropped, as fragments are."""
+    """Return a program's datagram; None: drop it, as fragments are dropped."""
     if len(datagram) < _PACKET_HEAD + 1 or datagram[2]:
         return None
     kind = datagram[3]
@@ -190,12 +192,12 @@ _LARGEST: Final = 65_535
 
 
 class SocksAssociation:
-    """Lives as long as the program's connection does (`serve`).
+    """A program's datagrams, for as long as the connection that asked for them (`serve`).
 
     Args:
-        program: the connection by which it was asked for.
-        port: that the program says it will send from, 0: it does not say.
-        packets: makes what carries its packets, and calls with the answers.
+        program: that connection.
+        port: from which the program says that it will send; 0: it does not say.
+        packets: returns the carrier of its packets, which calls back with the answers.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class SocksAssociation:
         self._packets = packets(self._came)
 
     async def serve(self) -> None:
-        """Until the program hangs up. OSError: there is no more room for a socket."""
+        """Serve until the program closes the connection. OSError: a socket cannot be made."""
         loop, program = self._loop, self._program
         own, peer = program.getsockname()[0], program.getpeername()[0]
         with socket.socket(program.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as near:
@@ -234,7 +236,7 @@ class SocksAssociation:
             except OSError:
                 return
             if sender[0] != host or not self._is_program(sender[:2]):
-                continue  # only who asked for it sends here
+                continue  # another program's
             packet = parse_packet(data)
             if packet is not None:
                 self._packets.send(packet.host, packet.port, packet.data)
@@ -246,7 +248,7 @@ class SocksAssociation:
 
     def _came(self, host: str, port: int, data: bytes) -> None:
         if self._peer is not None:
-            with suppress(OSError, ValueError):  # it does not read, or is gone; no address
+            with suppress(OSError, ValueError):  # it does not read, or is gone; or no address
                 self._near.sendto(SocksPacket(host, port, data).pack(), self._peer)
 
 
