@@ -1,4 +1,4 @@
-"""Somewhere to send datagrams from, at the gateway: one of many in a session."""
+"""An association: a socket at the gateway that sends a program's datagrams, one of many in a session."""
 
 import asyncio
 from collections import OrderedDict
@@ -19,27 +19,27 @@ from cedos.proxy.streams.frames import (
 from cedos.proxy.streams.stream import SMALL, StreamBrokenError, StreamSession
 
 LIFETIME_S: Final = 1.0
-"""A packet that is later than others by this is not handed on; who waits less long drops it himself."""
+"""A packet that comes later than others by this is dropped; programs drop late ones themselves."""
 
 
 class AssociationSession(StreamSession, Protocol):
-    """What an association asks of its session."""
+    """The session of an association."""
 
     def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
-        """Sends a datagram that is good for so many seconds; `everywhere`: over all paths at once."""
+        """Send a datagram that is good for so many seconds; `everywhere`: over all paths at once."""
 
 
 class ProxiedAssociation:
-    """Made by a `Multiplexer`, which tells it what came.
+    """A socket at the gateway for a program's datagrams. Made by a `Multiplexer`, which calls `took`.
 
     Attributes:
         received: to be set: called with each packet that comes.
-        undelivered: to be set: called with each word that one has not been delivered.
-        ended: to be set: called once it is over, by whatever.
+        undelivered: to be set: called with each report that a packet was not delivered.
+        ended: to be set: called once the association is closed, whatever closed it.
         everywhere: whether packets are sent over all networks at once.
-        lossy: what is sent may be lost.
-        server, port: where the first packet went; "" and 0 before.
-        sent_bytes, received_bytes: what the packets held.
+        lossy: True: data that is sent may be lost.
+        server, port: the first packet's destination; "" and 0 before.
+        sent_bytes, received_bytes: of packets' data.
         after: the number of the message behind which the next one goes.
     """
 
@@ -60,7 +60,7 @@ class ProxiedAssociation:
 
     @property
     def gone(self) -> bool:
-        """Whether it carries nothing any more, whatever ended it."""
+        """Tell whether it is closed, whatever closed it."""
         return self._gone
 
     # What a program's end calls
@@ -70,7 +70,7 @@ class ProxiedAssociation:
         self._say(OpenAssociation(self.number, everywhere))
 
     async def accepted(self) -> None:
-        """Waits until it stands. RefusedError: it does not; StreamBrokenError."""
+        """Wait for the gateway's answer. RefusedError; StreamBrokenError."""
         await asyncio.shield(self._accepted)
 
     def accept(self) -> None:
@@ -81,7 +81,7 @@ class ProxiedAssociation:
         self.broke(error)
 
     def send(self, host: str, port: int, data: bytes) -> None:
-        """Sends a packet, or not: where the session has ended, nothing happens."""
+        """Send a packet, unless the session has ended."""
         if not self._gone:
             if not self.server:
                 self.server, self.port = host, port
@@ -95,7 +95,7 @@ class ProxiedAssociation:
             self._session.send_packet(packed, LIFETIME_S)
 
     def reset(self) -> None:
-        """Ends it for both ends; nothing happens where it is over."""
+        """Close it for both ends, if it is open."""
         if not self._gone:
             self.broke(StreamBrokenError("it was ended here"))
             self._say(StreamReset(self.number))
@@ -103,7 +103,7 @@ class ProxiedAssociation:
     # What the multiplexer calls
 
     def took(self, frame: Frame) -> None:
-        """Takes what came. ValueError: what an honest end does not send."""
+        """Take a frame. ValueError: an honest end does not send it."""
         match frame:
             case StreamAccepted():
                 if not self._accepted.done():
@@ -125,7 +125,7 @@ class ProxiedAssociation:
             self.undelivered(packet)
 
     def broke(self, error: Exception) -> None:
-        """It is over: nothing is sent or comes any more."""
+        """Close it here: nothing is sent or received any more."""
         if self._gone:
             return
         self._gone = True
@@ -139,7 +139,7 @@ class ProxiedAssociation:
 
 
 KEPT_S: Final = 1.0
-"""As long as the packets themselves are good for."""
+"""Lifetime of the packets themselves."""
 
 MOST_ASSOCIATIONS: Final = 64
 MOST_OF_ONE: Final = 16
@@ -147,7 +147,10 @@ MOST_BYTES: Final = 1 << 20
 
 
 class EarlyPackets:
-    """Datagrams do not wait for what goes in order: over another path they may be the quicker ones."""
+    """Packets that came before the frame that opens their association.
+
+    Datagrams do not wait for frames, and may be quicker over another path.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, list[tuple[float, ProgramPacket]]] = OrderedDict()
@@ -157,7 +160,7 @@ class EarlyPackets:
         return len(self._kept)
 
     def keep(self, packet: ProgramPacket, now: float) -> None:
-        """Or not: there is room for a few."""
+        """Keep a packet, if there is room."""
         while self._kept and next(iter(self._kept.values()))[0][0] <= now - KEPT_S:
             self._drop(next(iter(self._kept)))
         many = packet.stream not in self._kept and len(self._kept) >= MOST_ASSOCIATIONS
@@ -169,7 +172,7 @@ class EarlyPackets:
             self._bytes += len(packet.data)
 
     def take(self, number: int, now: float) -> list[ProgramPacket]:
-        """Those of an association that is opened now."""
+        """Return the packets of an association that is opened now."""
         return [packet for at_s, packet in self._drop(number) if at_s > now - KEPT_S]
 
     def _drop(self, number: int) -> list[tuple[float, ProgramPacket]]:

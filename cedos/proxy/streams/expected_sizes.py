@@ -20,18 +20,18 @@ _BODILESS: Final = frozenset((204, 304))
 
 
 class AnnouncedBodies:
-    """Of one stream, both ways.
+    """The lengths that messages of one stream announce, both ways.
 
-    A message counts where it begins with what is sent at once, as every first one does. What does not
-    begin as HTTP/1 is not looked at any more.
+    A message counts if it begins a piece of data, as each first one does. A stream that does not begin
+    as HTTP/1 is not looked at any more.
 
     Attributes:
-        server_name: whom the first message is for, as TLS or HTTP says it; None: it does not.
-        says_lengths: whether that is a request of HTTP/1.
+        server_name: the server of the first message, as TLS or HTTP names it; None: it does not.
+        says_lengths: whether the first message is a request of HTTP/1.
     """
 
     def __init__(self) -> None:
-        # Nothing begins before: the body that was announced goes on.
+        # Before these offsets the body that was announced goes on.
         self._request_from: float = 0
         self._response_from: float = 0
         self._method = ""
@@ -39,7 +39,7 @@ class AnnouncedBodies:
         self.says_lengths = False
 
     def sends(self, offset: int, data: bytes | memoryview) -> int:
-        """The body of a request that begins here, in bytes; 0: none begins, or nobody knows."""
+        """Return the bytes of a request's body that begins here; 0: none begins, or it is unknown."""
         if offset < self._request_from:
             return 0
         head = bytes(data[:_HEAD_BYTES])
@@ -57,7 +57,7 @@ class AnnouncedBodies:
         return size
 
     def comes(self, offset: int, data: bytes | memoryview) -> int:
-        """The same of a response."""
+        """Return the bytes of a response's body that begins here; 0 likewise."""
         if offset < self._response_from:
             return 0
         response = parse_response(bytes(data[:_HEAD_BYTES]))
@@ -76,17 +76,17 @@ def _head_bytes(message: HttpRequest | HttpResponse, data: bytes | memoryview) -
 
 
 _PAUSE_S: Final = 1.0
-"""What a program sends after a pause asks for something new. (An answer may take its time.)"""
+"""Data that a program sends after a pause is a new request. (An answer may take its time.)"""
 
 _LEAST_KNOWN: Final = 3
-"""So many that were larger have to be known of a server, or of its domain."""
+"""So many larger bursts of a server, or of its domain, have to be known."""
 
 
 class ExpectedBursts:
-    """A *burst* is all that goes both ways until the program asks again after a pause.
+    """The sizes of a stream's bursts: a *burst* is all data both ways until the next request.
 
-    `moves` with all that goes, after `begin` where that `begins` one; `ended` when nothing more comes:
-    then it is learnt from.
+    Call `moves` for all data, before that `begin` if the data `begins` a burst, and `ended` when the
+    stream has ended: then the history learns the sizes.
     """
 
     def __init__(self, history: SizeHistory) -> None:
@@ -98,11 +98,11 @@ class ExpectedBursts:
         self._expected = dict.fromkeys(Direction, inf)
 
     def begins(self, now_s: float) -> bool:
-        """Whether what the program sends now asks for something new."""
+        """Tell whether the program's data now is a new request."""
         return now_s - self._moved_s > _PAUSE_S
 
     def begin(self, server: str, port: int) -> None:
-        """The program asks this server for something."""
+        """Begin a burst of this server."""
         self.ended()
         self._names, self._port = _names(server), port
         self._expected = dict.fromkeys(Direction, -1.0)
@@ -110,7 +110,7 @@ class ExpectedBursts:
     def moves(
         self, direction: Direction, size_bytes: int, now_s: float
     ) -> list[tuple[Direction, int]]:
-        """How much is expected to follow, either way, where that is news."""
+        """Return the bytes that are expected to follow, either way, where that is news."""
         self._moved_s = now_s
         self._bytes[direction] += size_bytes
         return [
@@ -120,7 +120,7 @@ class ExpectedBursts:
         ]
 
     def ended(self) -> None:
-        """It is whole."""
+        """Note that the burst is whole, and learn from it."""
         if any(self._bytes.values()):
             for way, size in self._bytes.items():
                 for name in self._names:
@@ -128,12 +128,12 @@ class ExpectedBursts:
         self.broke()
 
     def broke(self) -> None:
-        """Nobody knows how large it would have been."""
+        """Note that the burst was cut off: its size is not known."""
         self._bytes = dict.fromkeys(Direction, 0)
         self._expected = dict.fromkeys(Direction, inf)
 
     def _expect(self, way: Direction, so_far: int) -> float:
-        """The middle of all that became larger than this is; without bound where nobody can tell."""
+        """Return the median of all bursts that became larger; inf: too few are known."""
         self._expected[way] = inf
         for name in self._names:
             larger = self._history.larger(name, self._port, way, so_far)

@@ -25,9 +25,9 @@ OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 1
 
 
 class OpenStream(Struct, frozen=True, gc=False):
-    """Asks for a connection to `host` (a name, or an address without brackets).
+    """A request for a connection to `host` (a name, or an address without brackets).
 
-    `fetch`: one GET follows, which the other end may answer itself.
+    `fetch`: one GET follows, which the gateway may answer itself.
     """
 
     stream: int
@@ -41,7 +41,7 @@ class OpenStream(Struct, frozen=True, gc=False):
 
 
 class StreamAccepted(Struct, frozen=True, gc=False):
-    """The connection stands."""
+    """The answer that the connection stands."""
 
     stream: int
 
@@ -50,7 +50,7 @@ class StreamAccepted(Struct, frozen=True, gc=False):
 
 
 class StreamRefused(Struct, frozen=True, gc=False):
-    """There is none, and why: a status of HTTP, an error type of RFC 9209, and words."""
+    """A refusal, and why: a status of HTTP, an error type of RFC 9209, and words."""
 
     stream: int
     status: HTTPStatus
@@ -75,12 +75,12 @@ class StreamBytes(Struct, frozen=True, gc=False):
 
     @staticmethod
     def head(stream: int, offset: int) -> bytes:
-        """What goes in front of the data."""
+        """Return the bytes in front of the data."""
         return _OFFSET.pack(DATA, stream, offset)
 
 
 class StreamEnd(Struct, frozen=True, gc=False):
-    """Nothing follows in this direction; `offset`: how many bytes there were."""
+    """The end of one direction; `offset`: how many bytes there were."""
 
     stream: int
     offset: int
@@ -90,7 +90,7 @@ class StreamEnd(Struct, frozen=True, gc=False):
 
 
 class StreamReset(Struct, frozen=True, gc=False):
-    """The stream broke, in both directions."""
+    """A break of the stream, in both directions."""
 
     stream: int
 
@@ -99,7 +99,7 @@ class StreamReset(Struct, frozen=True, gc=False):
 
 
 class StreamWindow(Struct, frozen=True, gc=False):
-    """The other end may send up to `limit` bytes in all."""
+    """A window: the receiver may send up to `limit` bytes in all."""
 
     stream: int
     limit: int
@@ -109,9 +109,9 @@ class StreamWindow(Struct, frozen=True, gc=False):
 
 
 class OpenAssociation(Struct, frozen=True, gc=False):
-    """Asks for somewhere to send datagrams from (docs/stream-protocol.md, "Datagrams").
+    """A request for an association (docs/stream-protocol.md, "Datagrams").
 
-    `everywhere`: what comes back is to be sent over all networks at once.
+    `everywhere`: answers are to be sent over all networks at once.
     """
 
     stream: int
@@ -134,10 +134,10 @@ Frame = (
 
 
 def parse(message: bytes | memoryview) -> Frame:
-    """The frame in a message. ValueError: it is none."""
+    """Parse a message. ValueError: it is no frame."""
     try:
         kind, stream = _HEAD.unpack_from(message)
-        if kind == DATA:  # its bytes are not copied
+        if kind == DATA:  # fast path: its bytes are not copied
             offset = _OFFSET.unpack_from(message)[2]
             frame: Frame = StreamBytes(stream, offset, memoryview(message)[_OFFSET.size :])
         else:
@@ -191,18 +191,18 @@ PACKET, QUESTION, ANSWER, UNDELIVERED = range(1, 5)
 
 
 class Obstacle(IntEnum):
-    """Why a packet has not been delivered."""
+    """A reason why a packet was not delivered."""
 
     NO_WAY = 1
-    """The gateway has no route there: it lacks IPv6, say."""
+    """The gateway has no route there, such as one for IPv6."""
 
     REFUSED = 2
-    """The host has said that nobody listens at that port."""
+    """The host answered that the port is closed (ICMP)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramPacket:
-    """Data that goes to, or came from, a host's port, by the association `stream`."""
+    """Data to or from a host's port, by the association `stream`."""
 
     stream: int
     host: str
@@ -216,7 +216,7 @@ class ProgramPacket:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredPacket:
-    """What the association `stream` has sent to a host's port was not delivered."""
+    """The report that a packet of the association `stream` was not delivered."""
 
     stream: int
     host: str
@@ -242,7 +242,7 @@ class NameQuestion:
 
 @dataclass(frozen=True, slots=True)
 class NameAnswer:
-    """What it answered to the question of that number; empty: nothing."""
+    """The answer to the question of that number; empty: there was none."""
 
     number: int
     message: bytes
@@ -255,7 +255,7 @@ Packet = ProgramPacket | UndeliveredPacket | NameQuestion | NameAnswer
 
 
 def parse_packet(datagram: bytes) -> Packet:
-    """What is in a datagram. ValueError: nothing that is known."""
+    """Parse a datagram. ValueError: its kind is unknown."""
     try:
         kind, number = _HEAD.unpack_from(datagram)
         if kind in (PACKET, UNDELIVERED):

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 CHUNK_BYTES: Final = 384
-"""What each piece costs beside its bytes: thousands of one byte each count for what they take."""
+"""Memory of each piece beside its bytes: thousands of one byte each count, too."""
 
 MOST_BYTES: Final = 1 << 30
 MOST_OF_ONE_BYTES: Final = 1 << 28
@@ -22,14 +22,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Fillable(Protocol):
-    """Something for which bytes wait."""
+    """A stream for which bytes wait."""
 
     def drop(self) -> None:
-        """Breaks, and gives up what waits (`Share.waits`)."""
+        """Break, and give up the bytes that wait (`Share.waits`)."""
 
 
 class Unread:
-    """`most_bytes` of all, `most_of_one_bytes` of each client."""
+    """The limits: `most_bytes` of all clients, `most_of_one_bytes` of each."""
 
     def __init__(
         self, most_bytes: int = MOST_BYTES, most_of_one_bytes: int = MOST_OF_ONE_BYTES
@@ -41,11 +41,11 @@ class Unread:
 
     @classmethod
     def within(cls, bytes_: int) -> Self:
-        """Of a process that has no more than this for it."""
+        """Return limits for a process that has no more memory than this for unread bytes."""
         return cls(min(bytes_, MOST_BYTES), min(bytes_ // 2, MOST_OF_ONE_BYTES))
 
     def share(self, whose: Hashable) -> "Share":
-        """A client's: all its sessions have the same one."""
+        """Return a client's share; all its sessions have the same one."""
         found = self._shares.get(whose)
         if found is None:
             found = self._shares[whose] = Share(self)
@@ -60,7 +60,7 @@ class Unread:
 
 
 class Share:
-    """One client's streams."""
+    """The bytes that wait of one client's streams."""
 
     def __init__(self, all_: Unread) -> None:
         self.total_bytes = 0
@@ -68,7 +68,7 @@ class Share:
         self._bytes: dict[Fillable, int] = {}
 
     def waits(self, stream: Fillable, bytes_: int) -> None:
-        """So much waits of a stream from now on."""
+        """Note how many bytes of a stream wait now."""
         more = bytes_ - self._bytes.get(stream, 0)
         if not more:
             return
@@ -82,34 +82,34 @@ class Share:
     def drop_fullest(self) -> None:
         stream = max(self._bytes, key=self._bytes.__getitem__)
         _log.warning(
-            "a client holds too much of what nobody reads: its fullest connection breaks",
+            "a client has too many unread bytes: its fullest connection breaks",
             unread_bytes=self.total_bytes,
         )
         stream.drop()
 
 
 ENOUGH_BYTES: Final = 256_000
-"""Less waits on the way to a program that reads at once, too."""
+"""Fewer bytes wait for a program that reads at once, too."""
 
 _COMES_BYTES, _COMES_S = 32_000, 2.0
-"""What brings less in this time (a conversation) is not waited for with the large data."""
+"""A stream with fewer bytes in this time (a conversation) does not keep large data waiting."""
 
 _EVERY_S: Final = 0.5
 _OVER_S: Final = 10.0
 _LEAST_S: Final = 1.0
 _MOST_S: Final = 60.0
 _FORGOTTEN_S: Final = 5.0
-"""Nobody looks while nothing goes: what was before says nothing of the pace."""
+"""After a gap between looks the pace is measured anew: nothing was carried meanwhile."""
 
 
 class Reading:
-    """Looks at one stream now and then, and so at its program's pace over the last ten seconds."""
+    """The pace of one stream's program over the last ten seconds, from a look now and then."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int, int]] = deque()
 
     def lasts_s(self, now_s: float, received: int, read: int) -> float | None:
-        """For how long what waits lasts; None: next to nothing comes, and little waits.
+        """Return how long the unread bytes last, s; None: hardly anything comes or waits.
 
         Args:
             received, read: bytes so far, of which the program took those read.
