@@ -24,7 +24,7 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger(__name__)
 
 
 class Associations:
-    """Of all clients, until `close`."""
+    """The associations of all clients, until `close`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Associations:
         return len(self._relays)
 
     def open(self, client: bytes, association: ProxiedAssociation, *, invited: bool) -> None:
-        """A client wants one; `invited`: it is still."""
+        """Accept or refuse a client's association; `invited`: the client is still."""
         if not invited:
             self._refuse(
                 association,

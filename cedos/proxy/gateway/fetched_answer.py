@@ -1,4 +1,4 @@
-"""Answers that the gateway has itself: to requests of programs that it fetches for them (D2Prox)."""
+"""Programs' requests that the gateway answers itself, as it fetches objects for them (D2Prox)."""
 
 import asyncio
 from typing import Final, Protocol
@@ -15,29 +15,29 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class FetchedAnswer(Protocol):
-    """`head`, then the body; `version`: of equal ones the body is equal, empty: only this one has it."""
+    """An answer: `head`, then the body; bodies of an equal `version` that is not empty are equal."""
 
     head: bytes
     version: str
 
     async def body(self, offset: int) -> bytes:
-        """What there is from there on, once there is anything; empty: its end. TransferError."""
+        """Return bytes from `offset` on, once there are any; empty: the end. TransferError."""
 
     def close(self, *, whole: bool) -> None:
-        """It is needed no more; `whole`: the program has all of it."""
+        """Release it; `whole`: the program has all of it."""
 
 
 class RequestFetcher(Protocol):
-    """Fetches for programs."""
+    """A fetcher of objects for programs."""
 
     async def fetch(
         self, client: bytes, host: str, port: int, target: bytes, fields: Fields
     ) -> FetchedAnswer | None:
-        """None: this request goes to its origin as it is."""
+        """Return the answer; None: the request goes to its origin as it is."""
 
 
 class AnsweredStream:
-    """A stream whose program is answered here.
+    """A stream whose request is answered here.
 
     Args:
         request: its request without its end, which has been taken from the stream.
@@ -56,7 +56,7 @@ class AnsweredStream:
         self.answer = answer
 
     async def run(self) -> None:
-        """Until the program has all of it, or it broke; cancelled: another process may go on."""
+        """Send the answer until the program has all of it, or the stream broke."""
         stream, whole = self.stream, False
         try:
             while (at := stream.sent_bytes) < len(self.head):
@@ -73,7 +73,7 @@ class AnsweredStream:
 
 
 async def say(stream: ProxiedStream, data: bytes) -> None:
-    """All of it, as its window has room. StreamBrokenError: the program has gone."""
+    """Send all data, as the stream's window has room. StreamBrokenError: the program has gone."""
     view, changed = memoryview(data), asyncio.Event()
     stream.watch(changed.set)
     while True:
@@ -108,7 +108,7 @@ async def request_head(stream: ProxiedStream) -> bytes | None:
 async def fetched(
     fetcher: RequestFetcher, client: bytes, asked: OpenStream, request: bytes
 ) -> FetchedAnswer | None:
-    """What answers a request; None: its origin alone can."""
+    """Return the answer to a request; None: only its origin can answer."""
     if (parsed := forwarded(request)) is None or parsed[0] != b"GET":
         return None
     return await fetcher.fetch(client, asked.host, asked.port, *parsed[1:])

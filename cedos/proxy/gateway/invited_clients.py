@@ -1,4 +1,4 @@
-"""Those whom the gateway lets in: names and public keys in a file, read again when it changes."""
+"""The clients that a gateway lets in: names and public keys in a file, read again when it changes."""
 
 import re
 import secrets
@@ -19,7 +19,7 @@ def default_path() -> Path:
 
 
 class InvitedClients:
-    """Errors: ConfigError, the file cannot be used."""
+    """The invited clients in a file. ConfigError: the file cannot be used."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class InvitedClients:
         return sorted(self._names.values())
 
     def name_of(self, key: bytes) -> str | None:
-        """The client with this public key, None: it is not invited, or not any more."""
+        """Return the name of the client with this public key; None: it is not invited (any more)."""
         try:
             self._read()
         except ConfigError as error:
@@ -41,9 +41,9 @@ class InvitedClients:
         return self._names.get(key)
 
     def invite(self, name: str) -> bytes:
-        """The secret of a new client; it is kept nowhere but with that client.
+        """Add a client, and return its secret, which is kept by that client alone.
 
-        Errors: ConfigError, there is one of that name, or it is none; the file cannot be written.
+        Raises: ConfigError, the name is taken or no name, or the file cannot be written.
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(
@@ -59,11 +59,11 @@ class InvitedClients:
         return secret
 
     def revoke(self, name: str) -> None:
-        """Errors: NotFoundError, nobody of that name is invited; ConfigError."""
+        """Remove a client. NotFoundError: there is none of that name; ConfigError."""
         known = keys.read_names(self._file)
         if known.pop(name, None) is None:
             raise NotFoundError(
-                f"nobody called {name} is invited; there are {', '.join(sorted(known)) or 'none'}"
+                f"no client called {name} is invited; there are {', '.join(sorted(known)) or 'none'}"
             )
         keys.write_names(self._file, known)
 

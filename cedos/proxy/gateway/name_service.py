@@ -9,7 +9,7 @@ from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.streams.frames import LARGEST_PACKET, NameAnswer, NameQuestion
 
 ANSWER_S: Final = 2.0
-"""An answer is good for so long: who asked has gone elsewhere then."""
+"""Lifetime of an answer: after that the client has asked elsewhere."""
 
 MOST: Final = 512
 MOST_PER_CLIENT: Final = 64
@@ -19,7 +19,7 @@ Answer = Callable[[bytes, float], None]
 
 
 class NameService:
-    """At most so many questions at once; those beyond are not answered, and are asked elsewhere."""
+    """A resolver for clients. Questions beyond its limits are not answered, and are asked elsewhere."""
 
     def __init__(
         self,

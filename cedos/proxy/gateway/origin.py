@@ -1,4 +1,4 @@
-"""The side that faces the origins: names become addresses, addresses a socket (RFC 8305)."""
+"""Connections to origins: names become addresses, addresses a socket (RFC 8305)."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ Endpoint = tuple[str, int]
 
 
 class Origins:
-    """Connects to origins; `timeout_s` is for name and connection together.
+    """A connector to origins; `timeout_s` is for look-up and connection together.
 
     `outgoing` has the local ends of its sockets, so that a connection that comes back to the relay is
     known.
@@ -39,10 +39,10 @@ class Origins:
         self.outgoing: set[Endpoint] = set()
 
     async def connect(self, host: str, port: int, asker: Hashable = None) -> socket.socket:
-        """A connected non-blocking socket; give it back to `close`. RefusedError: 403, 502 to 504.
+        """Return a connected non-blocking socket, to be closed by `close`. RefusedError: 403, 502 to 504.
 
-        `asker`: each has a share of the look-ups at once: names that nobody answers for keep others'
-        waiting no longer than their own.
+        `asker`: each has a share of the look-ups at once. Names that no resolver answers delay only the
+        look-ups of the same asker.
         """
         what = f"{host} was not found in time"
         try:
@@ -55,7 +55,7 @@ class Origins:
             raise RefusedError(HTTPStatus.GATEWAY_TIMEOUT, kind, what) from None
 
     async def addresses(self, host: str, port: int, asker: Hashable = None) -> list[str]:
-        """Where a host's port may be reached, the resolver's first one first. RefusedError."""
+        """Return the permitted addresses of a host's port, in the resolver's order. RefusedError."""
         return self._permitted(await self._resolve(host, asker), port)
 
     def close(self, origin: socket.socket) -> None:
@@ -94,7 +94,7 @@ class Origins:
         return share
 
     def _permitted(self, addresses: list[str], port: int) -> list[str]:
-        """Those it may connect to, families in turn, the resolver's first one first."""
+        """Return the permitted addresses, families in turn, in the resolver's order."""
         permitted, refused = [], None
         for address in addresses:
             try:
@@ -159,7 +159,7 @@ class Origins:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Lets the kernel find out that a silent peer is gone; where it cannot, nothing happens."""
+    """Let the kernel find out that a silent peer is gone, if it can."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
@@ -197,7 +197,7 @@ def _failed(host: str, port: int, error: OSError) -> RefusedError:
 
 
 async def _getaddrinfo(host: str) -> list[Any]:
-    """The resolver's answer, from a thread that does not keep the process from ending."""
+    """Return the resolver's answer, from a thread that does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[list[Any]] = loop.create_future()
 

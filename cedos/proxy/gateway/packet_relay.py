@@ -1,8 +1,8 @@
-"""One association's packets, to any host's port and back: sockets of its own, and who may answer.
+"""The sockets of one association: its packets go to any host's port, and their answers come back.
 
-Only who was sent to is heard, at the very port (RFC 4787, section 5: address and port-dependent
-filtering), and by nobody but this association: so that nobody else's packets reach the client, and the
-client cannot have anybody flooded with answers but itself.
+Only packets from an address and port that was sent to are received (RFC 4787, section 5: address and
+port-dependent filtering), by this association alone. So no stranger's packets reach the client, and the
+client can have only itself flooded with answers.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import Obstacle
 
 IDLE_S: Final = 300.0
-"""Without a packet to outside for so long it ends (RFC 4787, REQ-5: five minutes, never below two)."""
+"""Lifetime without a packet to outside (RFC 4787, REQ-5: five minutes, never below two)."""
 
 MOST_PEERS: Final = 1_024
 MOST_NAMES: Final = 64
@@ -33,7 +33,7 @@ _TELL_ERRORS: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25),
 }
-"""IP_RECVERR, IPV6_RECVERR: by an option, and by a message of the same kind."""
+"""IP_RECVERR, IPV6_RECVERR: level and number of the option, and of its control messages."""
 
 _FROM_ERRORS: Final = 0x2000  # MSG_ERRQUEUE
 _ERROR: Final = struct.Struct("=IB")  # struct sock_extended_err begins with what, and who says so
@@ -42,21 +42,21 @@ _SAID_BY_ICMP: Final = (2, 3)
 _Peer = tuple[str, int]
 
 Permitted = Callable[[str, int], Awaitable[list[str]]]
-"""The addresses at which a host's port may be reached. RefusedError: none."""
+"""Returns the permitted addresses of a host's port. RefusedError: there are none."""
 
 
 class PacketRelay:
-    """Made within the event loop; `close` ends it.
+    """The packets of one association, until `close`. Made within the event loop.
 
     Args:
-        permitted: who may be sent to.
-        received: called with each answer: from which address and port, and what.
-        undelivered: called with a host and port to which a packet did not get, and why.
+        permitted: returns the addresses that may be sent to.
+        received: called with each answer: from which address and port, and its data.
+        undelivered: called with the host and port of an undelivered packet, and the reason.
 
     Attributes:
-        refused: packets that were not sent on, as they may not be, or their name was not found.
-        strangers: packets from those that were not sent to.
-        used_s: when something was sent last, in the loop's time.
+        refused: number of packets that may not be sent, or whose name was not found.
+        strangers: number of packets from addresses that were not sent to.
+        used_s: when a packet was last sent, in the loop's time.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PacketRelay:
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[int, socket.socket] = {}
         self._peers: OrderedDict[_Peer, float] = OrderedDict()
-        # Where a host's port is (None: it may not be reached), and until when that holds.
+        # The address of a host's port (None: not permitted), and until when that holds.
         self._places: OrderedDict[_Peer, tuple[str | None, float]] = OrderedDict()
         self._waiting: dict[_Peer, list[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +78,7 @@ class PacketRelay:
         self.used_s = self._loop.time()
 
     def send(self, host: str, port: int, data: bytes) -> None:
-        """Sends it on, or not: a datagram may be lost."""
+        """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
         place = self._places.get((host, port))
         if place is not None and place[1] > now:
@@ -133,7 +133,7 @@ class PacketRelay:
         try:
             one.sendto(data, (address, port))
         except OSError:
-            # It may have been what another one's router said; else it is full, or there is no way.
+            # Once more: the error may be an ICMP message about an earlier packet.
             with suppress(OSError):
                 one.sendto(data, (address, port))
 
@@ -162,7 +162,7 @@ class PacketRelay:
                 self._take_errors(one)
                 return
             except OSError:
-                continue  # what is told in detail below
+                continue  # `_take_errors` reads the details
             peer = str(sender[0]).partition("%")[0], int(sender[1])
             sent_s = self._peers.get(peer)
             if sent_s is None or self._loop.time() - sent_s > IDLE_S:
@@ -171,7 +171,7 @@ class PacketRelay:
             self._received(*peer, data)
 
     def _take_errors(self, one: socket.socket) -> None:
-        """What hosts and routers said of packets of ours: who may have said it is known."""
+        """Read ICMP messages about this socket's packets; the kernel has checked them."""
         told = _TELL_ERRORS[one.family]
         for _ in range(_AT_ONCE):
             try:
@@ -187,7 +187,7 @@ class PacketRelay:
 
 
 def _reachable(addresses: Sequence[str], port: int) -> str | None:
-    """The first one that this host has a way to, as it will answer: IPv4 within IPv6 is IPv4."""
+    """Return the first address to which this host has a route, as it will answer (IPv4 as IPv4)."""
     for text in addresses:
         address = ip_address(text)
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
