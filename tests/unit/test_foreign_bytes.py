@@ -58,11 +58,11 @@ from cedos.monitor.providers import access_points, adb, android, wifi
 from cedos.monitor.providers.information_elements import says_metered
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
+from cedos.proxy import names
 from cedos.proxy.gateway import hand_over
 from cedos.proxy.http import RefusedError, RequestParser, authority, forwarded
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
-from cedos.proxy.names import messages as names
 from cedos.proxy.streams import frames as streams
 from cedos.proxy.streams.kept import KeptStreams
 from cedos.session import keys
@@ -163,7 +163,7 @@ def proxied(data: bytes) -> None:
 STREAMS = KeptStreams(0, [], [], [])
 STATE = hand_over.HandOver(
     2, 7, [3, 4],
-    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [], [], [])],
+    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [], [])],
 )  # fmt: skip
 
 
