@@ -111,7 +111,7 @@ async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -
     assert len(ends.gateway._associations) == 1
     ends.carried.look()
     (news,) = ends.carried.news()
-    assert (news.server, news.port, news.ended) == ("127.0.0.1", origin.port, False)
+    assert (news.server, news.port, news.ended_unix_s) == ("127.0.0.1", origin.port, None)
     assert (news.bytes_up, news.bytes_down) == (60_006, 60_021)
     assert news.decision is None
     program.writer.close()
@@ -121,7 +121,7 @@ async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -
         await asyncio.sleep(0.02)
     assert len(ends.gateway._associations) == 0
     ends.carried.look()
-    assert ends.carried.news()[0].ended
+    assert ends.carried.news()[0].ended_unix_s is not None
     program.send("127.0.0.1", origin.port, b"after its end")
     while await origin.next() != bytes(60_000):
         pass
