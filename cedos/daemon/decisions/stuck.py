@@ -43,7 +43,8 @@ _log = structlog.get_logger(__name__)
 GONE_S: Final = 1.0
 """A network that is gone may be back so soon, with the same address."""
 
-_PING_S: Final = 1.0
+# A connection that waits for so long has its network pinged, and that has so long for a reply.
+_DOUBTED_S, _PING_S = 0.3, 0.7
 _LIVES_S: Final = 10.0
 _FRESH_S: Final = 2.0
 _RECEIVING_S: Final = 0.5
@@ -141,9 +142,12 @@ class StuckConnections:
                 least_s = self._config.closes_after_s
             else:
                 continue
-            if min(lasted_s, _heard_s(path, now_s)) < least_s or not _waits(flow, path, lasted_s):
+            quiet_s = min(lasted_s, _heard_s(path, now_s))
+            if quiet_s < _DOUBTED_S or not _waits(flow, path, lasted_s):
                 continue
             if network not in gone and not self._owes_a_reply(network, now_s):
+                continue
+            if quiet_s < least_s:
                 continue
             living = self._living(context, network)
             if living is None or lasted_s < _again_s(flow, living, context):
