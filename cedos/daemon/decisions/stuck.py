@@ -33,7 +33,7 @@ from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
 from cedos.kernel.sock_diag import ESTABLISHED
-from cedos.model import Context, FlowKey, Network
+from cedos.model import Context, Direction, FlowKey, Network
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.decision.silences import silent_s
@@ -118,7 +118,8 @@ class StuckConnections:
                 continue
             closing.flow.cut()
             self._closed.append((context.at_s, closing.network, closing.silent_s))
-            _log.info("closed", flow=flow_text(key), why=closing.reason)
+            received = closing.flow.carried(Direction.DOWN)
+            _log.info("closed", flow=flow_text(key), why=closing.reason, received=received)
             self._director.rescued(closing.flow, closing.living, closing.reason, context)
 
     def stuck(self, context: Context, asked_at_s: Mapping[str, float]) -> Iterator[Closing]:
