@@ -26,7 +26,11 @@ from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.workloads.unmodified.tools import CloneServer, PackageArchive, ShellServer
 
-WAYS: Final = ("never", "after 3s")
+WAYS: Final = ("never", "after 3s", "after 1s")
+ACCESSES: Final = (
+    Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(24e6), 0.020),
+    Access(NetworkKind.CELLULAR, Trace.constant(5e6), Trace.constant(12e6), 0.050),
+)
 _SILENT_S: Final = (5.0, 20.0, None)  # None: until all programs have ended
 _TRIALS: Final = 2
 _LIMIT_S: Final = 45.0
@@ -104,12 +108,8 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 @contextmanager
 def emulated(way: str) -> "Iterator[Bench]":
-    accesses = (
-        Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(24e6), 0.020),
-        Access(NetworkKind.CELLULAR, Trace.constant(5e6), Trace.constant(12e6), 0.050),
-    )
     with ExitStack() as stack:
-        laptop = stack.enter_context(Laptop(*accesses, source_rules=False))
+        laptop = stack.enter_context(Laptop(*ACCESSES, source_rules=False))
         servers = stack.enter_context(Servers(laptop))
         clones = stack.enter_context(CloneServer(laptop, _USER, _SIZE))
         shells = stack.enter_context(ShellServer(laptop, _USER))
