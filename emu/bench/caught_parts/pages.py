@@ -18,9 +18,8 @@ from emu.lab.runs import browsing
 from emu.lab.runs.browsing import Person
 from emu.lab.runs.scenario import PageLoad, Scenario
 from emu.testbed.access import WLAN
-from emu.testbed.phones import Laptop
+from emu.testbed.phones import Laptop, Silence
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
-from emu.testbed.silence import Silence
 
 _DIES_AFTER_S, _DEAD_S, _LIMIT_S = 0.4, 12.0, 30.0
 _ALONE: Final = "lte-alone"
