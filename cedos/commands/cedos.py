@@ -21,14 +21,13 @@ COMMANDS: Final = {
     "join": "Join the gateway that carries programs' connections.",
     "forward": "Carry programs' connections through the gateway that was joined.",
     "gateway": "Be the gateway: take laptops' sessions, connect to the servers they want.",
-    "relay": "MPTCP for clients whose servers do not speak it.",
     "probe-server": "Answer the active probes of clients that hold the key.",
     "doctor": "Say what this host can and cannot do.",
     "restore": "Undo what a dead daemon left behind.",
     "example": "Print the configuration or the systemd unit to start from.",
 }
 
-ROOMS: Final = dict.fromkeys(["join", "forward", "gateway", "relay"], "gateway")
+ROOMS: Final = dict.fromkeys(["join", "forward", "gateway"], "gateway")
 """Commands that lie in a folder of their own matter; the others lie in `cedos/commands` itself."""
 
 

@@ -13,14 +13,17 @@ from cedos.config import SHIPPED_FILE
 _HERE = Path(__file__).with_name("examples")
 UNITS = {
     "unit": _HERE / "cedos.service",
-    "relay-unit": _HERE / "cedos-relay.service",
     "gateway-unit": _HERE / "cedos-gateway.service",
     "forward-unit": _HERE / "cedos-forward.service",
     "redirect-unit": _HERE / "cedos-redirect.service",
 }
 # What ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")
-PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
+PLAIN = {
+    "config": SHIPPED_FILE,
+    "relay-unit": _HERE / "cedos-relay.service",
+    "relay-config": _HERE / "cedos-relay.conf",
+}
 
 
 @click.command(
@@ -33,8 +36,8 @@ PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
             "Installs the service; then `systemctl enable --now cedos`.",
         ),
         (
-            "cedos example relay-rules > relay-rules; sudo sh relay-rules up eth1 80 443",
-            "Diverts what comes by eth1 for these ports to a transparent relay.",
+            "cedos example relay-config | sudo tee /etc/cedos/relay.conf",
+            "Configures a relay: MPTCP for clients whose servers do not speak it. It needs squid.",
         ),
     ],
     exits=(0, 2),
@@ -42,12 +45,14 @@ PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
 )
 @click.argument("what", type=click.Choice([*PLAIN, *UNITS]))
 def command(what: str) -> None:
-    """Prints the configuration (`config`) or the systemd unit (`unit`) to start from.
+    """Print the configuration (`config`) or the systemd unit (`unit`) to start from.
 
-    The units of `cedos gateway` (`gateway-unit`) and of `cedos forward`: for one user, who tells
-    programs of it (`forward-unit`), and for all that chosen users connect to (`redirect-unit`).
-    The same for `cedos relay`: its unit (`relay-unit`), and the rules that divert connections to a
-    transparent one (`relay-rules`, a script). Units name this very installation's `cedos`.
+    There are units for `cedos gateway` (`gateway-unit`) and for `cedos forward`: for one user, who
+    tells programs of it (`forward-unit`), and for all connections of chosen users
+    (`redirect-unit`). The units name the `cedos` of this installation.
+
+    A relay speaks MPTCP to clients whose servers do not speak it: `relay-unit` runs Debian's squid
+    under `mptcpize`, and `relay-config` is its configuration.
     """
     if what in PLAIN:
         click.echo(PLAIN[what].read_text(), nl=False)

@@ -1,1 +1,1 @@
-"""The relay: MPTCP towards the client, plain TCP towards the origin (Delphi, section 8)."""
+"""Programs' connections over sessions: the local proxy and the gateway."""

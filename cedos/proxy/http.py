@@ -27,7 +27,7 @@ class RefusedError(Exception):
 
 def answer(refused: RefusedError) -> bytes:
     status = refused.status
-    body = f"cedos relay: {refused.details}\n".encode()
+    body = f"cedos: {refused.details}\n".encode()
     quoted = refused.details.replace("\\", "\\\\").replace('"', '\\"')
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
@@ -104,7 +104,7 @@ class RequestParser:
             del self._data[:2]
             searched = 0
         if self._data and not _TOKEN.match(self._data[:1]) and self._data[:1] != b"\r":
-            raise _bad("this is not an HTTP request; the relay itself does not speak TLS")
+            raise _bad("this is not an HTTP request; the proxy itself does not speak TLS")
         end = self._data.find(b"\r\n\r\n", searched)
         if end < 0 and len(self._data) <= LONGEST_HEAD:
             return None
@@ -128,7 +128,7 @@ def _parse(head: bytes, rest: bytes) -> ProxyRequest:
         raise _bad("the request line is not METHOD TARGET HTTP/1.1")
     method, target, major, minor = line.groups()
     if major != b"1":
-        raise _bad("the relay speaks HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        raise _bad("the proxy speaks HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     fields = [_field(each) for each in lines]
     credentials = _single(fields, b"proxy-authorization")
     shown = None if credentials is None else credentials.decode("latin-1")

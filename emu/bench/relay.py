@@ -1,8 +1,8 @@
-"""What the relay costs: throughput through it against raw TCP in the same run, and time to connect.
+"""The cost of the shipped relay: throughput and time to connect, against raw TCP in the same run.
 
-On the loopback of a namespace of its own: a server that sends, a client that receives, each in a
-process of its own, as the relay; direct and through the relay in turn, to an MPTCP client and to a
-plain one. Shaped: 95 Mbit/s on both sides of the relay, where it should cost nothing.
+Loopback: the server, the relay and the client run in one namespace, each as a process of its own.
+The client downloads in turn directly, through the relay over MPTCP, and through it over TCP.
+Shaped: both sides of the relay have 95 Mbit/s, where the relay should cost nothing.
 """
 
 import os
@@ -19,41 +19,45 @@ from typing import Final
 from cedos.errors import EmulationError
 from emu.testbed import hosts, stale
 from emu.testbed.netns import Namespace
+from emu.testbed.programs import relay
+from emu.testbed.programs.relay import PORT
 from emu.testbed.services import Service, accepts
 
 NAME = "relay"
 
 _MPTCP: Final = 262
-_PORT, _RELAY_PORT = 7000, 3128
+_PORT = 7000
 _BYTES = 1_000_000_000
 _SHAPED_BYTES = 40_000_000
 _ROUNDS = 7
 _CONNECTS = 300
 _RATE = "95mbit"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# The relay refuses private destinations, so servers have public addresses.
 _ADDRESSES = {
     "client": "10.99.1.1",
     "relay": "10.99.1.2",
-    "near": "10.99.2.1",
-    "server": "10.99.2.2",
+    "near": "198.51.100.1",
+    "server": "198.51.100.2",
 }
+_LOOPBACK_SERVER = "192.0.2.1"
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measure; about a minute.
+    """Measure for about a minute.
 
     Returns:
-        `loopback_ratio`, `loopback_tcp_ratio`: median of throughput through the relay over direct
-        TCP, of pairs measured one after the other, MPTCP and TCP to the client. `shaped_ratio`.
-        `cpu_s_per_gb`: the relay's own processor time, MPTCP to the client. `added_ms`: median of
-        the time to connect and to be connected, less that of a direct connection.
+        `loopback_ratio`, `loopback_tcp_ratio`, `shaped_ratio`: medians of the throughput through
+        the relay over direct TCP, with MPTCP or TCP to the client. `cpu_s_per_gb`: processor time
+        of the relay, with MPTCP. `added_ms`: what the relay adds to the median time to connect.
     """
     figures: dict[str, float] = {}
     with stale.registered() as instance, ExitStack() as stack:
         host = instance.namespace("host")
-        stack.enter_context(_server(host, "127.0.0.1", instance.directory))
-        relay = stack.enter_context(_relay(host, instance.directory, "--allow-local"))
-        figures |= _loopback(host, relay, progress)
+        host.ip("address", "add", f"{_LOOPBACK_SERVER}/32", "dev", "lo")
+        stack.enter_context(_server(host, _LOOPBACK_SERVER, instance.directory))
+        service = stack.enter_context(_relay(host, instance.directory))
+        figures |= _loopback(host, service, progress)
         figures["added_ms"] = _added_ms(host)
         progress(f"added to a connection: {figures['added_ms']:.3f} ms")
     with stale.registered() as instance:
@@ -69,17 +73,20 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     return figures
 
 
-def _loopback(host: Namespace, relay: Service, progress: Callable[[str], None]) -> dict[str, float]:
+def _loopback(
+    host: Namespace, service: Service, progress: Callable[[str], None]
+) -> dict[str, float]:
     direct: list[float] = []
     ratios: dict[int, list[float]] = {_MPTCP: [], 0: []}
     cpu_s: list[float] = []
     for number in range(_ROUNDS):
-        direct.append(_pull(host, ("127.0.0.1", _PORT), None, 0, _BYTES))
+        direct.append(_pull(host, (_LOOPBACK_SERVER, _PORT), None, 0, _BYTES))
         for protocol, found in ratios.items():
-            before_s = _cpu_s(relay.pid)
-            rate = _pull(host, ("127.0.0.1", _RELAY_PORT), f"127.0.0.1:{_PORT}", protocol, _BYTES)
+            before_s = _cpu_s(service.pid)
+            to = ("127.0.0.1", PORT)
+            rate = _pull(host, to, f"{_LOOPBACK_SERVER}:{_PORT}", protocol, _BYTES)
             if protocol:
-                cpu_s.append((_cpu_s(relay.pid) - before_s) / (_BYTES / 1e9))
+                cpu_s.append((_cpu_s(service.pid) - before_s) / (_BYTES / 1e9))
             found.append(rate / direct[-1])
         progress(
             f"loopback {number + 1}/{_ROUNDS}: direct {8 * direct[-1] / 1e9:.1f} Gbit/s, through the "
@@ -98,8 +105,8 @@ def _shaped(client: Namespace, progress: Callable[[str], None]) -> float:
     for _ in range(3):
         server = (_ADDRESSES["server"], _PORT)
         direct = _pull(client, server, None, 0, _SHAPED_BYTES)
-        relay = (_ADDRESSES["relay"], _RELAY_PORT)
-        through = _pull(client, relay, f"{server[0]}:{server[1]}", _MPTCP, _SHAPED_BYTES)
+        to = (_ADDRESSES["relay"], PORT)
+        through = _pull(client, to, f"{server[0]}:{server[1]}", _MPTCP, _SHAPED_BYTES)
         ratios.append(through / direct)
         progress(
             f"shaped: direct {8 * direct / 1e6:.1f} Mbit/s, through the relay {ratios[-1]:.3f}"
@@ -108,9 +115,9 @@ def _shaped(client: Namespace, progress: Callable[[str], None]) -> float:
 
 
 def _added_ms(host: Namespace) -> float:
-    """MPTCP to the relay and the server's first byte, less MPTCP to the server and its first byte.
+    """Return the time to the server's first byte over MPTCP to the relay, less that over direct TCP.
 
-    In turn, so that whatever else the machine does falls on both alike.
+    Both are measured in turn, so that other load falls on both alike.
     """
     took: dict[bool, list[float]] = {True: [], False: []}
     with host.entered():
@@ -118,8 +125,8 @@ def _added_ms(host: Namespace) -> float:
             for through, found in took.items():
                 began_s = time.perf_counter()
                 with _connect(
-                    ("127.0.0.1", _RELAY_PORT if through else _PORT),
-                    f"127.0.0.1:{_PORT}" if through else None,
+                    ("127.0.0.1", PORT) if through else (_LOOPBACK_SERVER, _PORT),
+                    f"{_LOOPBACK_SERVER}:{_PORT}" if through else None,
                     _MPTCP if through else 0,
                 ) as connection:
                     connection.sendall(b"%020d" % 1)
@@ -186,13 +193,9 @@ def _server(where: Namespace, address: str, folder: Path) -> Iterator[Service]:
 
 
 @contextmanager
-def _relay(where: Namespace, folder: Path, *options: str) -> Iterator[Service]:
-    inside = ("--allow-inside", "10.99.0.0/16")
-    command = (
-        *(sys.executable, "-m", "cedos", "relay", "--log-level", "warning"),
-        *(*inside, *options),
-    )
-    with _running(where, command, ("127.0.0.1", _RELAY_PORT), folder / "relay.out") as service:
+def _relay(where: Namespace, folder: Path) -> Iterator[Service]:
+    command = tuple(relay.command(folder, "shutdown_lifetime 1 second"))
+    with _running(where, command, ("127.0.0.1", PORT), folder / "relay.out") as service:
         yield service
 
 
@@ -209,7 +212,7 @@ def _running(
 
 
 def _serve(address: str) -> None:
-    """Send as many bytes as 20 digits say."""
+    """Serve connections: send as many bytes as the 20 digits of the request say."""
     data = bytes(1 << 18)
 
     def one(connection: socket.socket) -> None:

@@ -1,1 +1,1 @@
-"""The well-connected host: the gateway of invited sessions, and the MPTCP relay."""
+"""The gateway: a well-connected host that takes the sessions of invited laptops."""

@@ -216,7 +216,7 @@ def _run_policy(
     # cedos brings its own rules, and they must do without the testbed's.
     with ExitStack() as stack:
         laptop = stack.enter_context(
-            Laptop(core=bool(scenario.relay), source_rules=not name.startswith("cedos"), nice=-5)
+            Laptop(core=scenario.relay, source_rules=not name.startswith("cedos"), nice=-5)
         )
         servers = stack.enter_context(
             browsing.serve(wanted, laptop, http2=scenario.browser.http2)
@@ -225,7 +225,7 @@ def _run_policy(
         )
         variables: dict[str, str] = {}
         if scenario.relay:
-            variables = stack.enter_context(Relaying(laptop, scenario.relay)).environment
+            variables = stack.enter_context(Relaying(laptop)).environment
         person = _person(stack, laptop, servers, wanted, scenario, directory)
         offset_s = scenario.start_s - scenario.warm_up_s
         replay_at_s = replay(laptop, place, offset_s)

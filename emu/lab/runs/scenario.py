@@ -1,7 +1,7 @@
 """Scenarios: an experiment as a TOML file that people write, and the resolved form a run keeps."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -95,9 +95,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `duration_s` 0 means to the end of the place's common time. `place` "" means the first one of
     the collection; `places` runs it at each of them, from starts drawn by the seed
     (`emu.lab.runs.series`). `repeats` runs all policies again with the next seed. With a `relay`,
-    the server speaks no MPTCP and `cedos relay` stands between it and the providers: programs are
-    told of it (`proxy`) or diverted to it (`transparent`). With `again`, a transfer whose connection
-    breaks is begun again at once, as a browser does.
+    the server speaks no MPTCP, and programs reach it through the relay between it and the providers.
+    With `again`, a transfer whose connection breaks is begun again at once, as a browser does.
     """
 
     load: tuple[Load, ...] = ()
@@ -112,7 +111,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warm_up_s: _Seconds = 4.0
     limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
     again: bool = False
-    relay: Literal["", "proxy", "transparent"] = ""
+    relay: bool = False
     repeats: Annotated[int, Meta(ge=1, le=1000)] = 1
     seed: int = 1
     policies: Annotated[

@@ -1,17 +1,15 @@
-"""The relay at the providers' side of both phones: MPTCP as far as there, whatever the server speaks."""
+"""The relay on the providers' side of both phones: clients speak MPTCP to it, servers only TCP."""
 
-import shutil
-import sys
-from typing import Final, Literal
+import re
+import shlex
+from pathlib import Path
+from typing import Final
 
 from cedos.commands.example import PLAIN
 from cedos.errors import EmulationError
 from emu.testbed.phones import Laptop
-from emu.testbed.programs.servers import HTTP_PORT, HTTPS_PORT
 from emu.testbed.services import Service, Started, accepts
 from emu.testbed.wiring import RELAY
-
-Mode = Literal["proxy", "transparent"]
 
 PORT: Final = 3128
 _START_TIMEOUT_S: Final = 15.0
@@ -19,50 +17,39 @@ _START_TIMEOUT_S: Final = 15.0
 _CLIENTS: Final = "198.51.100.0/22"
 
 
-class Relaying(Started):
-    """`cedos relay` in the laptop's core, as a `with` block inside the laptop's.
+def command(folder: Path, *lines: str) -> list[str]:
+    """Write the shipped configuration to `folder`, with `lines` added; return the unit's command."""
+    config = folder / "relay.conf"
+    config.write_text("\n".join([PLAIN["relay-config"].read_text(), *lines, ""]))
+    unit = PLAIN["relay-unit"].read_text()
+    started = re.search(r"^ExecStart=(.+)$", unit, re.M)
+    assert started is not None
+    return shlex.split(started[1].replace("/etc/cedos/relay.conf", str(config)))
 
-    Args:
-        laptop: one with a core.
-        mode: `proxy`: programs are told of it (`environment`); `transparent`: the core diverts HTTP
-            and HTTPS to it, by the rules that `cedos example relay-rules` prints.
+
+class Relaying(Started):
+    """The shipped relay in the laptop's core, as a `with` block inside the laptop's.
+
+    The laptop needs a core. `environment` has the variables that tell programs of the relay.
     """
 
-    def __init__(self, laptop: Laptop, mode: Mode) -> None:
+    environment: Final = {
+        "http_proxy": f"http://{RELAY}:{PORT}",
+        "https_proxy": f"http://{RELAY}:{PORT}",
+        "no_proxy": "",
+    }
+
+    def __init__(self, laptop: Laptop) -> None:
         if laptop.core is None:
             raise EmulationError("a relay needs a laptop with a core")
         self._core = laptop.core
-        self._laptop = laptop
-        self._mode = mode
-        self._log = laptop.directory / "relay.log"
+        self._folder = laptop.directory
         self._service: Service | None = None
 
-    @property
-    def environment(self) -> dict[str, str]:
-        if self._mode == "transparent":
-            return {}
-        address = f"http://{RELAY}:{PORT}"
-        return {"http_proxy": address, "https_proxy": address, "no_proxy": ""}
-
-    @property
-    def log_text(self) -> str:
-        return self._log.read_text(errors="replace")
-
     def _start(self) -> None:
-        ports = [str(port) for port in (HTTP_PORT, HTTPS_PORT)]
-        options = ["--listen", str(PORT)]
-        if self._mode == "transparent":
-            options = [word for port in ports for word in ("--transparent", f"0.0.0.0:{port}")]
-            rules = self._laptop.directory / "relay-rules"
-            shutil.copyfile(PLAIN["relay-rules"], rules)
-            for interface in ("isp-wifi", "isp-cellular"):
-                self._core.run("sh", str(rules), "up", interface, *ports)
-        command = (sys.executable, "-m", "cedos", "relay", "--allow", _CLIENTS, *options)
-        self._service = Service(
-            self._core, *command, "--log-format", "json", "--drain", "500ms", output=self._log
-        )
-        port = PORT if self._mode == "proxy" else HTTP_PORT
-        self._service.wait_for(lambda: accepts(self._core, RELAY, port), _START_TIMEOUT_S)
+        words = command(self._folder, f"acl clients src {_CLIENTS}", "shutdown_lifetime 1 second")
+        self._service = Service(self._core, *words, output=self._folder / "relay.log")
+        self._service.wait_for(lambda: accepts(self._core, RELAY, PORT), _START_TIMEOUT_S)
 
     def close(self) -> None:
         if self._service is not None:

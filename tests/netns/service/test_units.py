@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emu.testbed.services import accepts
 
 from cedos.kernel.privileges import PART_NAME
 
@@ -131,12 +132,21 @@ def test_they_are_exposed_to_little(what: str, tenths: int, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
-def test_the_gateways_unit_runs_without_privileges(
-    tethered: Any, machine: Callable[..., Any]
+@pytest.mark.parametrize("what", ["gateway-unit", "relay-unit"])
+def test_other_units_run_without_privileges(
+    tethered: Any, machine: Callable[..., Any], what: str
 ) -> None:
-    made = machine(tethered.laptop, unit("gateway-unit"))
+    made = machine(tethered.laptop, unit(what))
+    if what == "relay-unit":
+        made.run("sh", "-c", 'mkdir -p /etc/cedos; echo "$1" > /etc/cedos/relay.conf', "sh",
+                 unit("relay-config")["cedos.service"])  # fmt: skip
     done = made.run("systemctl", "start", "cedos", check=False)
     assert done.returncode == 0, (done.stderr, made.run("cat", "/run/seen/log").stdout)
+    port = {"gateway-unit": 7009, "relay-unit": 3128}[what]
+    deadline_s = time.monotonic() + 20
+    while not accepts(tethered.laptop, "127.0.0.1", port):
+        assert time.monotonic() < deadline_s, made.run("cat", "/run/seen/log").stdout
+        time.sleep(0.1)
     pid = made.shown("cedos", "MainPID")
     lines = made.run("cat", f"/proc/{pid}/status").stdout.splitlines()
     facts = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

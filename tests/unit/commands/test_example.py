@@ -44,9 +44,10 @@ def test_the_unit_names_this_installation(cedos: Any) -> None:
     assert Path(program) == Path(sys.executable).with_name("cedos")
 
 
+@pytest.mark.parametrize("name", ["unit", "relay-unit"])
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_accepts_the_unit(cedos: Any, tmp_path: Path) -> None:
-    (tmp_path / "cedos.service").write_text(cedos("example", "unit").stdout)
+def test_systemd_accepts_the_units(cedos: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "cedos.service").write_text(cedos("example", name).stdout)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / "cedos.service")],
         check=False,

@@ -110,7 +110,7 @@ def test_what_could_be_read_in_two_ways_is_refused(data: bytes, status: int):
     assert refusal(data).status == status
 
 
-def test_tls_to_the_relay_is_refused_at_its_first_byte():
+def test_tls_to_the_proxy_is_refused_at_its_first_byte():
     assert "TLS" in refusal(b"\x16").details
 
 
@@ -183,4 +183,4 @@ def test_a_refusal_says_what_is_wrong_to_people_and_to_programs():
     assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
     assert b'\r\nProxy-Status: cedos; error=connection_refused; details="a \\"b\\"' in head
     assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head
-    assert body == b'cedos relay: a "b" \\ ??????\n'
+    assert body == b'cedos: a "b" \\ ??????\n'
