@@ -1,4 +1,4 @@
-"""docs/api.md from the code: every public call, its signature and what its docstring says.
+"""docs/api.md from the code: every public call, its signature and the summary of its docstring.
 
 `python -m emu.api_page > docs/api.md` after a change; a test holds the page against the code.
 """
@@ -7,7 +7,6 @@ import ast
 import enum
 import importlib
 import inspect
-import re
 import sys
 import textwrap
 import types
@@ -22,10 +21,10 @@ MODULES: Final = (
     ("cedos.prefetch", "fetching ahead of time"),
 )
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
-_WIDTH: Final = 96
 _HEAD: Final = """# Python API
 
-Made from the code by `python -m emu.api_page`; a test holds it against the code.
+Generated from the code by `python -m emu.api_page`, which a test repeats. Each line has a call, and
+the summary of its docstring; `help()` in Python shows the whole docstring. `await` marks a coroutine.
 """
 
 
@@ -59,71 +58,62 @@ def _module(module: types.ModuleType) -> Iterator[str]:
 
 
 def _class(name: str, kind: type) -> Iterator[str]:
-    yield f"### class {name}\n\n{_text(ast.get_docstring(_source(kind)))}"
+    """Yield the class with its summary, then one line for each public call, property and field."""
+    node = _source(kind)
+    lines = [f"### {name}\n\n{_summary(node)}\n".replace("\n\n\n", "\n")]
     if issubclass(kind, enum.Enum):
-        yield f"Members: {', '.join(f'`{each.name}`' for each in kind)}\n"
+        lines.append(f"Members: {', '.join(f'`{each.name}`' for each in kind)}\n")
+        yield "\n".join(lines)
         return
-    fields = []
-    for node in _source(kind).body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            fields.append(ast.unparse(node))
-        if not isinstance(node, _FUNCTIONS):
-            continue
-        if node.name == "__init__":
-            yield _signature(name, node)
-        elif not node.name.startswith("_"):
-            text = _text(ast.get_docstring(node))
-            marks = {ast.unparse(each) for each in node.decorator_list}
-            if "property" in marks:
-                yield f"#### {name}.{node.name}\n" + (f"\n{text}" if text else "")
-            elif not any(mark.endswith(".setter") for mark in marks):
-                yield f"#### {name}.{node.name}\n\n{_signature(f'{name}.{node.name}', node)}\n{text}"
+    members, fields = [], []
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            if not each.target.id.startswith("_"):
+                fields.append(f"`{ast.unparse(each)}`")
+        elif isinstance(each, _FUNCTIONS) and not each.name.startswith("_"):
+            marks = {ast.unparse(mark) for mark in each.decorator_list}
+            if any(mark.endswith(".setter") for mark in marks):
+                continue
+            text = f"`{each.name}`" if "property" in marks else f"`{_signature(each)}`"
+            members.append(_item(text, _summary(each)))
     if fields:
-        public = [each for each in fields if not each.startswith("_")]
-        yield "Fields: " + ", ".join(f"`{each}`" for each in public) + "\n"
+        lines.append(f"Fields: {', '.join(fields)}\n")
+    if members:
+        lines.append("\n".join(members) + "\n")
+    yield "\n".join(lines)
 
 
 def _call(name: str, call: Any) -> Iterator[str]:
     node = _source(call)
-    yield f"### {name}\n\n{_signature(name, node)}\n{_text(ast.get_docstring(node))}"
+    yield _item(f"`{_signature(node, name)}`", _summary(node)) + "\n"
+
+
+def _item(text: str, summary: str) -> str:
+    return f"- {text}: {summary}" if summary else f"- {text}"
 
 
 def _source(thing: Any) -> Any:
-    """Return the class or function as a syntax tree: annotations and defaults as they were written."""
+    """Return the class or function as a syntax tree: annotations and defaults as written."""
     return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
 
 
-def _signature(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str = "") -> str:
     arguments = node.args
     if arguments.args and arguments.args[0].arg in ("self", "cls"):
         arguments.args.pop(0)
-    text = f"{name}({ast.unparse(arguments)})"
-    if len(text) > _WIDTH:
-        inside = textwrap.indent(textwrap.fill(ast.unparse(arguments), _WIDTH), "    ")
-        text = f"{name}(\n{inside}\n)"
-    if node.returns is not None and node.name != "__init__":
-        text += f" -> {ast.unparse(node.returns).strip(chr(39))}"
-    verb = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
-    return f"```python\n{verb}{text}\n```\n"
+    text = f"{name or node.name}({ast.unparse(arguments)})"
+    if (
+        node.returns is not None
+        and (returned := ast.unparse(node.returns).strip(chr(39))) != "None"
+    ):
+        text += f" -> {returned}"
+    return f"await {text}" if isinstance(node, ast.AsyncFunctionDef) else text
 
 
-def _text(docstring: str | None) -> str:
-    """Return the docstring as Markdown: what follows `Args:` and `Raises:` as lists."""
-    lines: list[str] = []
-    inside = False
-    for line in (docstring or "").splitlines():
-        if re.fullmatch(r"(Args|Returns|Raises|Attributes|Errors)( \(.*\))?:", line):
-            lines += [f"*{line[:-1]}*", ""]
-            inside = True
-        elif inside and re.match(r" {4}\S", line):
-            lines.append("- " + line.strip())
-        elif inside and line.startswith(" "):
-            lines.append("  " + line.strip())
-        else:
-            inside = inside and not line
-            lines.append(line)
-    text = "\n".join(lines).strip()
-    return f"{text}\n" if text else ""
+def _summary(node: Any) -> str:
+    """Return the first paragraph of a docstring as one line."""
+    text = ast.get_docstring(node) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The control socket: what a daemon answers, and how commands ask."""
+"""The control socket: its messages, the daemon's server and the client of programs."""

@@ -1,4 +1,4 @@
-"""Budgets over the control socket: a person sets a `Budget`, is told how all stand, and what was used."""
+"""Messages about budgets: a budget that a person sets, the state of all, and the usage."""
 
 from dataclasses import fields
 from typing import Any
@@ -9,7 +9,7 @@ from cedos.model import Budget
 
 
 class UnitsMessage(ControlMessage, frozen=True, kw_only=True):
-    """Data that is bought unit by unit: how many are, of how many, and what each has and costs."""
+    """The units of a budget that is bought unit by unit: bought, at most, amount and price of each."""
 
     bought: int
     most: int
@@ -18,7 +18,7 @@ class UnitsMessage(ControlMessage, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, budget: Budget) -> "UnitsMessage | None":
-        """The units of a budget whose supply is that of those bought so far; None: it has none."""
+        """Return the units of a budget; None if it is not bought by units."""
         one = budget.increment
         if one is None:
             return None
@@ -27,13 +27,17 @@ class UnitsMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
-    """How a budget stands; amounts are bytes, joules or money.
+    """The state of a budget; amounts are bytes, joules or money.
 
-    `s_per_unit` is today's price, None where nothing may be spent any more (`spent_up`), or where it
-    is not known (no daemon runs). `forecast` is the use at the end if it goes on as lately, within its
-    90 % range; None: too early to say. `suspended` says why it has no price now; "": it has one. `barred`
-    are the networks that programs are kept off now, as it is `hard` and spent; `unkept` says why they
-    are not though they should be. With `units` the `supply` is that of those that are bought.
+    Attributes:
+        s_per_unit: today's price; None: nothing may be spent any more (`spent_up`), or no daemon
+            runs.
+        forecast: the use at the end if it goes on like lately, with a 90 % interval; None: too
+            early.
+        suspended: why the budget has no price now; "": it has one.
+        barred: networks that programs may not use, because the budget is `hard` and spent.
+        unkept: why these networks are still used.
+        units: if given, `supply` is that of the units bought so far.
     """
 
     name: str
@@ -70,7 +74,7 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
         ends_unix_s: float,
         **standing: Any,
     ) -> "BudgetMessage":
-        """The message of a budget; `standing`: the fields that say how it stands."""
+        """Return the message of a budget; `standing` has the fields of its state."""
         return cls(
             name=budget.name,
             resource=budget.resource.value,
@@ -87,10 +91,10 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class NetworkUsage(ControlMessage, frozen=True, kw_only=True):
-    """What went over one network, of all programs, both ways.
+    """The bytes of all programs over one network in both directions.
 
-    `metered_bytes` are those of the time while it was metered. `radio_j` are its radio's joules, by its
-    traffic.
+    `metered_bytes` were carried while the network was metered. `radio_j` is the energy of its
+    radio.
     """
 
     network: str
@@ -100,10 +104,10 @@ class NetworkUsage(ControlMessage, frozen=True, kw_only=True):
 
 
 class ServerUsage(ControlMessage, frozen=True, kw_only=True):
-    """What connections with one server (its name, else its address) have carried, by network.
+    """The bytes of connections with one server (its name or else its address), by network.
 
-    `gateway`: through which they went; None: they went directly. A gateway's own entry is without what
-    it carried for others.
+    `gateway` carried the connections; None: they were direct. The gateway's own entry excludes the
+    bytes that it carried for other servers.
     """
 
     server: str
@@ -112,11 +116,11 @@ class ServerUsage(ControlMessage, frozen=True, kw_only=True):
 
 
 class UsageMessage(ControlMessage, frozen=True, kw_only=True):
-    """What was used since `since_unix_s`, most metered bytes first.
+    """The usage since `since_unix_s`, most metered bytes first.
 
-    `counted_since_unix_s`: counting began then, where that was later. `radio_j` is of all radios.
-    `servers` are those of finished connections that the history still has, from `flows_since_unix_s` on,
-    and of those that are open now, where a daemon knew them (`with_open`).
+    `counted_since_unix_s` is the start of the counters, if later. `radio_j` is the energy of all
+    radios. `servers` has the finished connections in the history, from `flows_since_unix_s` on,
+    and with `with_open` those that are open now.
     """
 
     since_unix_s: float
@@ -129,7 +133,10 @@ class UsageMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 def parse_budget(body: bytes) -> Budget:
-    """A budget from JSON, without unknown fields. Errors: ConfigError, with what would be right."""
+    """Parse a budget from JSON.
+
+    ConfigError: the budget is not valid; the message says what would be.
+    """
     content = parse(body, dict[str, Any], "budget")
     if strange := sorted(content.keys() - {field.name for field in fields(Budget)}):
         raise ConfigError(f"budget: it has no field `{strange[0]}`")

@@ -1,4 +1,4 @@
-"""Asks a running daemon; for commands, so it is quick to load and waits for nothing but the answer."""
+"""The client of the control socket. It imports little, because commands start with it."""
 
 import grp
 import http.client
@@ -13,20 +13,29 @@ import msgspec
 
 from cedos import errors
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
     CarriedReport,
     DecisionMessage,
     ErrorMessage,
     FlowMessage,
     NetworkMessage,
+    ProbingMessage,
     StatusMessage,
 )
-from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
-from cedos.api.probing import ProbingMessage
+from cedos.api.programs import (
+    ChoiceRequest,
+    HintAccepted,
+    HintRequest,
+    PrefetchingAnswer,
+    PrefetchingRequest,
+    ProgramMessage,
+)
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
+from cedos.api.transfers import (
+    TransferInTable,
+    TransferReport,
+    TurnMessage,
+)
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 from cedos.model import Budget
 
@@ -41,7 +50,7 @@ class _ControlConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Where a crowd asks, one waits for one's turn: with a time-out of Python's the kernel refuses.
+        # With Python's time-out the kernel refuses if the queue is full. With SO_SNDTIMEO connect waits.
         wait = struct.pack("@ll", int(self.timeout or 0), int((self.timeout or 0) % 1 * 1e6))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         try:
@@ -52,10 +61,10 @@ class _ControlConnection(http.client.HTTPConnection):
 
 
 class ControlClient:
-    """Asks the daemon behind the control socket at `path`, one connection per question.
+    """A client of the daemon behind the control socket at `path`, with one connection a request.
 
-    Every method raises the CedosError that the daemon raised, DaemonUnreachableError where none
-    answers within `timeout_s`, and PrivilegeError where the socket may not be opened.
+    Every method raises the CedosError that the daemon raised, DaemonUnreachableError if no daemon
+    answers within `timeout_s`, and PrivilegeError if the socket may not be opened.
     """
 
     def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
@@ -72,7 +81,7 @@ class ControlClient:
         return self._ask("GET", "/v1/flows", list[FlowMessage])
 
     def explain(self, flow: str | None = None) -> DecisionMessage:
-        """The latest decision about a flow, or of all; see `Backend.explain`."""
+        """Return the latest decision about a flow, or of all; see `Backend.explain`."""
         query = f"?flow={quote(flow, safe='')}" if flow else ""
         return self._ask("GET", f"/v1/explain{query}", DecisionMessage)
 
@@ -89,7 +98,7 @@ class ControlClient:
         return self._ask("GET", "/v1/budgets", list[BudgetMessage])
 
     def usage(self, since_unix_s: float) -> UsageMessage:
-        """What was used since then (seconds since the epoch)."""
+        """Return the usage since then (seconds since the epoch)."""
         return self._ask("GET", f"/v1/usage?since={since_unix_s}", UsageMessage)
 
     def rules(self) -> list[RuleMessage]:
@@ -117,7 +126,10 @@ class ControlClient:
         return self._ask("GET", "/v1/probing", list[ProbingMessage])
 
     def transfer(self, report: TransferReport) -> TurnMessage:
-        """Tells of a transfer with a deadline; says what it may do, at once or once it has changed."""
+        """Report a transfer with a deadline.
+
+        Return its turn at once, or once the turn has changed.
+        """
         return self._ask("POST", "/v1/transfers", TurnMessage, msgspec.json.encode(report))
 
     def transfers(self) -> list[TransferInTable]:
@@ -127,7 +139,7 @@ class ControlClient:
         self._exchange("POST", "/v1/carried", msgspec.json.encode(report))
 
     def decisions(self) -> Iterator[DecisionMessage]:
-        """All decisions from now on, until the daemon ends; waits for each without a time limit."""
+        """Yield all decisions from now on until the daemon ends, without a time limit."""
         connection, answer = self._request("GET", "/v1/decisions", None)
         try:
             if connection.sock is not None:
@@ -213,7 +225,7 @@ class ControlClient:
             ) from error
 
     def _unreachable(self, why: str) -> DaemonUnreachableError:
-        # Only here: programs that ask beside their data should load little.
+        # Imported here, so that programs that only ask load little.
         from cedos.api.lock import running_pid  # noqa: PLC0415
         from cedos.config.directories import PID_FILE  # noqa: PLC0415
 

@@ -1,10 +1,10 @@
-"""One daemon per runtime directory and one steering daemon per network namespace.
+"""One daemon per runtime directory, and one steering daemon per network namespace.
 
-Two daemons that steer one namespace would undo each other's work. The pid file in the runtime
-directory is locked by `flock`; beside it a listening unix socket with an abstract name is held,
-because such names belong to the network namespace itself: a second daemon there is refused even if
-its directories differ, while daemons of other namespaces (phones in the testbed, containers) do not
-see it. The kernel frees both when the process dies, however it dies.
+Two daemons that steer one namespace would undo each other's changes. Therefore the daemon holds
+two locks. It locks the pid file in the runtime directory with `flock`. It also listens on a unix
+socket with an abstract name. Abstract names belong to the network namespace, so a second daemon
+there is refused even if it has other directories, and daemons of other namespaces are not. The
+kernel releases both locks when the process dies.
 """
 
 import fcntl
@@ -33,13 +33,13 @@ _log = structlog.get_logger(__name__)
 
 @contextmanager
 def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
-    """Holds the locks for as long as the block lasts.
+    """Hold the locks during the block.
 
-    `steers`: whether this one changes the namespace; a dry run does not.
+    `steers`: whether this daemon changes the namespace; a dry run does not.
 
     Raises:
-        AlreadyRunningError: another daemon lives; names its process id.
-        PrivilegeError: the runtime directory may not be written.
+        AlreadyRunningError: another daemon is alive; the message has its process id.
+        PrivilegeError: the runtime directory cannot be written.
         HostError: the pid file cannot be opened for another reason.
     """
     descriptor = _locked_file(pid_file)
@@ -47,18 +47,18 @@ def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
         with namespace_held() if steers else nullcontext():
             yield
     finally:
-        # Unlinking would let a third daemon lock a new file while a second one waits for this.
+        # Keep the file: a third daemon could lock a new one while a second one waits for this.
         os.ftruncate(descriptor, 0)
         os.close(descriptor)
 
 
 def running_pid(pid_file: Path) -> int | None:
-    """The process id of the living daemon that holds `pid_file`, None where there is none.
+    """Return the process id of the daemon that holds `pid_file`, or None.
 
-    Who may not open it is told of the one that steers this network namespace.
+    If the caller may not open the file, return the daemon that steers this network namespace.
     """
     try:
-        # Its folder is the daemon's user's, who may have put a pipe or a link there.
+        # The daemon's user owns the folder and could have put a pipe or a link there.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(pid_file, flags)
         try:
@@ -77,7 +77,7 @@ def running_pid(pid_file: Path) -> int | None:
 
 
 def _locked_file(pid_file: Path, *, again: bool = False) -> int:
-    # For its owner alone: whoever may open a file may lock it, and keep daemons from starting.
+    # Only the owner may open the file, since a lock on it keeps daemons from starting.
     try:
         pid_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         descriptor = os.open(pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -97,7 +97,7 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
         pid = _read_pid(descriptor)
         os.close(descriptor)
         if not again and (pid is None or not Path(f"/proc/{pid}").exists()):
-            # Whoever locks it is none: it was open to others once.
+            # The process that locks it is no daemon: an older file was open to others.
             pid_file.unlink(missing_ok=True)
             return _locked_file(pid_file, again=True)
         raise _already(pid, f"it holds {pid_file}") from None
@@ -109,7 +109,10 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
 
 @contextmanager
 def namespace_held() -> Iterator[None]:
-    """Holds this network namespace's name for as long as the block lasts; AlreadyRunningError."""
+    """Hold the name of this network namespace during the block.
+
+    AlreadyRunningError: it is held.
+    """
     with _namespace_name() as holding:
         asked = threading.Thread(target=_let_go, args=(holding,), daemon=True)
         asked.start()
@@ -122,11 +125,14 @@ def namespace_held() -> Iterator[None]:
 
 
 def _let_go(holding: socket.socket) -> None:
-    """Who asks who holds the name has its answer with the connection; kept, two of them leave no room."""
+    """Close connections at once.
+
+    A lookup is answered by the connection itself, and two open ones fill the queue.
+    """
     with suppress(OSError):  # (it is shut down)
         while True:
             holding.accept()[0].close()
-            time.sleep(_BETWEEN_S)  # whoever asks without end does not keep us busy
+            time.sleep(_BETWEEN_S)  # so that endless connections do not keep the daemon busy
 
 
 def _namespace_name() -> socket.socket:
@@ -138,7 +144,7 @@ def _namespace_name() -> socket.socket:
         holding.close()
         holder = _holder()
         if holder is not None and not _can_steer(*holder):
-            # Anybody may take the name; only who can steer could be a daemon.
+            # Any process may take the name, but only one with the privilege to steer can be a daemon.
             _log.warning("a process without privileges holds the daemon's name", pid=holder[0])
             return socket.socket(socket.AF_UNIX)
         pid = daemon_of(holder[0]) if holder is not None else None
@@ -147,7 +153,10 @@ def _namespace_name() -> socket.socket:
 
 
 def _bind(holding: socket.socket) -> None:
-    """OSError: somebody keeps the name. The privileged part of a killed daemon takes a moment to end."""
+    """Bind the name.
+
+    OSError: it is held. The privileged part of a killed daemon holds it for a moment.
+    """
     until_s = time.monotonic() + _ENDING_S
     while True:
         try:
@@ -159,7 +168,10 @@ def _bind(holding: socket.socket) -> None:
 
 
 def _holder() -> tuple[int, int] | None:
-    """The process that listens on the name, and its user; None where the kernel does not show it."""
+    """Return the process that listens on the name, and its user.
+
+    None if the kernel does not show it.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         with suppress(OSError):
@@ -171,7 +183,7 @@ def _holder() -> tuple[int, int] | None:
 
 
 def daemon_of(pid: int) -> int:
-    """The daemon whose privileged part a process is; the process itself where it is none."""
+    """Return the daemon of a privileged part's process; any other process itself."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)

@@ -1,6 +1,6 @@
-"""What goes over the control socket, as JSON: ages instead of clock readings, addresses as text.
+"""Messages of the control socket in JSON: ages instead of clock readings, addresses as text.
 
-`None` means not known; times and sizes are in SI units as everywhere.
+`None` means unknown. Times and sizes are in SI units.
 """
 
 from math import isfinite
@@ -30,7 +30,7 @@ from predictors.calibration import Calibration
 
 
 class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything that is sent; receivers ignore fields that they do not know."""
+    """A message of the daemon. Receivers ignore fields that they do not know."""
 
 
 class IndicatorMessage(ControlMessage, frozen=True, kw_only=True):
@@ -53,10 +53,11 @@ Indicators = dict[str, IndicatorMessage]
 
 
 class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
-    """A network with what is known about it now.
+    """A network and the daemon's knowledge of it.
 
-    `barred` says why nothing is led to it (a hard budget is spent), and whether programs are kept off it;
-    "": it is not barred. `predicted` says how well transfers over it alone were, None: there were none.
+    `barred` says why no connection is led to it (a hard budget is spent) and whether programs are
+    kept off it; "": it is not barred. `predicted` compares predictions with transfers over it;
+    None: there were none.
     """
 
     name: str
@@ -100,9 +101,10 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
-    """Where new connections go, and why; `network` None: cedos leaves the choice to the host.
+    """The network of new connections, with the reason. None: cedos leaves the choice to the host.
 
-    `vpn`: by IP version ("4", "6") the VPN that carries all of it; it is left alone.
+    `vpn`: by IP version ("4", "6"), the VPN that carries all connections and that cedos leaves
+    alone.
     """
 
     network: str | None
@@ -121,9 +123,9 @@ class SubflowMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class FlowMessage(ControlMessage, frozen=True, kw_only=True):
-    """A living flow; `token` identifies an MPTCP connection, None for all others.
+    """A living flow; `token` identifies an MPTCP connection, None for other flows.
 
-    `flow` is the first (or only) path's 4-tuple as `flow_text` writes it.
+    `flow` is the 4-tuple of the first path as `flow_text` formats it.
     """
 
     flow: str
@@ -139,7 +141,7 @@ class FlowMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 MOST_TOLD: Final = 256
-"""Connections in one report; if there are more, they take turns."""
+"""The limit of connections in one report. If there are more, they take turns."""
 
 _Text = Annotated[str, Meta(min_length=1, max_length=253)]
 
@@ -152,7 +154,7 @@ class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         program: the proxy's number, new with each start.
         gateway: its name, as it was joined.
-        addresses: of the gateway, to which the session's own connections lead now.
+        addresses: addresses of the gateway to which the session is connected now.
         connections: those that changed or ended, and others while there is room.
     """
 
@@ -163,7 +165,7 @@ class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
-    """What all probes of one kind have cost on one network; `energy_j` includes the radio's tails."""
+    """The cost of all probes of one kind on one network; `energy_j` includes the radio's tails."""
 
     network: str
     kind: str
@@ -176,12 +178,11 @@ class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class StatusMessage(ControlMessage, frozen=True, kw_only=True):
-    """All that a person wants to see at a glance.
+    """The summary for `cedos status`.
 
-    `problems` are sentences about what is degraded or in the way; `budget_problems` those of them
-    that are about budgets. `flows` are those that carried most; there are `other_flows` more. So are
-    `carried`, through a gateway, and `other_carried`. `closed` are sentences about stuck connections
-    that the daemon closed of late.
+    `problems` has a sentence for each problem, `budget_problems` those about budgets. `flows` and
+    `carried` (connections through a gateway) have the largest; `other_flows` and `other_carried`
+    count the others. `closed` has sentences about stuck connections that the daemon closed lately.
     """
 
     version: str
@@ -224,7 +225,7 @@ class TransferMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
-    """What a strategy was expected to cost; None where that is without bound."""
+    """The expected cost of a strategy; None: it is unbounded."""
 
     strategy: Strategy
     time_s: float | None
@@ -248,10 +249,10 @@ class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
-    """One decision; `context` is by network and indicator, with ages at the time of the decision.
+    """A decision; `context` is by network and indicator, with ages at the time of the decision.
 
-    `direct`: where it was asked, whether the connection goes around the gateway. `gateway`: it explains a
-    connection that goes through this one, and was made about all such data there.
+    `direct`: whether the connection goes around the gateway, if a proxy asked. `gateway`: the
+    decision is about all data that this gateway carries, and explains one connection of them.
     """
 
     number: int
@@ -288,7 +289,7 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class ErrorMessage(ControlMessage, frozen=True, kw_only=True):
-    """Why a request was refused; `kind` is the name of the error's class in `cedos.errors`."""
+    """The reason for a refusal; `kind` is the name of a class in `cedos.errors`."""
 
     error: str
     kind: str
@@ -298,7 +299,7 @@ T = TypeVar("T")
 
 
 def parse(body: bytes, kind: type[T], what: str) -> T:
-    """Reads a request from JSON. Errors: ConfigError, with the field and what would be right."""
+    """Parse a request from JSON. ConfigError: it is not valid; the message has the field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -308,27 +309,24 @@ def parse(body: bytes, kind: type[T], what: str) -> T:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
+    """Return None for infinity and NaN, which JSON lacks."""
     return value if isfinite(value) else None
 
 
 def flow_text(key: FlowKey) -> str:
-    """A 4-tuple for people: `tcp 192.168.43.2:5000 > [2001:db8::1]:443`."""
+    """Format a 4-tuple: `tcp 192.168.43.2:5000 > [2001:db8::1]:443`."""
     local = server_text(str(key.local), key.local_port)
     remote = server_text(str(key.remote), key.remote_port)
     return f"{key.protocol} {local} > {remote}"
 
 
 def server_text(server: str, port: int) -> str:
-    """One end for people: `example.org:443`, `[2001:db8::1]:443`."""
+    """Format one end: `example.org:443`, `[2001:db8::1]:443`."""
     return f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
 
 
 def server_matches(wanted: str, server: str, port: int) -> bool:
-    """Whether a person who wrote `wanted` means this server: its address, its name or the end of it.
-
-    Each may have the port behind it.
-    """
+    """Return whether `wanted` is the address, the name or the end of it, with or without the port."""
     wanted, server = wanted.strip().lower(), server.lower()
     texts = server, server_text(server, port)
     if wanted in texts:
@@ -341,10 +339,10 @@ def _names(wanted: str, name: str) -> bool:
 
 
 def flow_matches(wanted: str, key: FlowKey, server_name: str | None = None) -> bool:
-    """Whether a person who wrote `wanted` means this flow.
+    """Return whether a person who wrote `wanted` means this flow.
 
-    Understood are a whole 4-tuple as `flow_text` writes it (with or without the protocol), one end
-    of it, an address, a local port, or a server's name or the end of it (`example.org` for
+    `wanted` may be a 4-tuple as `flow_text` formats it, with or without the protocol, one end of
+    it, an address, a local port, or a server's name or its end (`example.org` for
     `www.example.org`).
     """
     wanted = wanted.strip().lower()
@@ -360,3 +358,37 @@ def flow_matches(wanted: str, key: FlowKey, server_name: str | None = None) -> b
         str(key.remote).lower(),
         str(key.local_port),
     }
+
+
+class SentProbeMessage(ControlMessage, frozen=True, kw_only=True):
+    """The last probe: its age and its reason."""
+
+    age_s: float
+    why: str
+
+
+class ProbingMessage(ControlMessage, frozen=True, kw_only=True):
+    """The state of probing for one network and direction.
+
+    Attributes:
+        rule: `value`, `change` (Delphi's) or `fixed`.
+        gain_s: seconds that an answer is expected to save; None: the rule does not weigh them.
+        cost_s: the price of a probe today; None: a spent budget forbids it.
+        change: of the passive indicators since the last probe, in ranges; None: the rule ignores
+            it.
+        threshold: the change that causes a probe; None: the rule ignores it.
+        sent: the last probe; None: there was none.
+    """
+
+    network: str
+    direction: Direction
+    rule: str
+    send: bool
+    why: str
+    gain_s: float | None
+    cost_s: float | None
+    energy_j: float
+    carried_bytes: float
+    change: float | None
+    threshold: float | None
+    sent: SentProbeMessage | None

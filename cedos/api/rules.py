@@ -1,4 +1,4 @@
-"""A user's own rules over the control socket: where connections to some hosts may go."""
+"""Messages about a user's rules, which restrict the networks of connections to some hosts."""
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -11,7 +11,7 @@ from cedos.api.messages import ControlMessage
 
 MOST_ADDRESSES: Final = 16
 METERED: Final = "metered"
-"""In place of a network's name: every network that is metered."""
+"""Stands for all metered networks."""
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_-]{1,63}"
 )
@@ -23,10 +23,10 @@ def is_host_name(text: str) -> bool:
 
 
 class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Connections to `host` go over the networks `only`, or over all but those of `never`.
+    """Connections to `host` use only the networks `only`, or never those of `never`.
 
-    `host` is an address, a prefix, or a name, which means what lies below it, too; of a name `addresses`
-    are those that it leads to. `port` None: all ports.
+    `host` is an address, a prefix or a name, which includes its subdomains. `addresses` are those
+    of the name. `port` None: all ports.
     """
 
     host: Annotated[str, Meta(min_length=1, max_length=253)]
@@ -47,7 +47,7 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def prefix(self) -> IPv4Network | IPv6Network | None:
-        """Whom it is about; None: a name."""
+        """Return the address or prefix; None: the host is a name."""
         try:
             return ip_network(self.host, strict=False)
         except ValueError:
@@ -60,18 +60,18 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def words(self) -> str:
-        """`never lte0`, `only wlan0`."""
+        """Return `never lte0` or `only wlan0`."""
         which = self.only or self.never
         return f"{'only' if self.only else 'never'} {' or '.join(which)}"
 
 
 class RuleMessage(ControlMessage, frozen=True, kw_only=True):
-    """A rule in force, and what follows from it now.
+    """A rule and its effect now.
 
     Attributes:
-        network: where such connections go; None: nowhere, they are refused.
-        why: in words.
-        vpn: by IP version ("4", "6") the VPN that carries these connections instead.
+        network: the network of such connections; None: they are refused.
+        why: the reason as text.
+        vpn: by IP version ("4", "6"), the VPN that carries these connections instead.
     """
 
     number: int

@@ -1,6 +1,6 @@
-"""The control socket's server: JSON over HTTP on a unix socket, decisions as server-sent events.
+"""The server of the control socket: JSON over HTTP on a unix socket, decisions as server-sent events.
 
-Whoever may open the socket may ask and hint: its mode is 0660, and the group is the daemon's.
+The socket has the mode 0660 and the daemon's group. All who can open it may ask and hint.
 """
 
 import asyncio
@@ -8,27 +8,44 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from math import isfinite, nan
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
-from cedos.api.backend import Backend
-from cedos.api.budgets import parse_budget
-from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import HintRequest
-from cedos.api.messages import CarriedReport, ErrorMessage, parse
-from cedos.api.open_connections import OpenConnections
-from cedos.api.prefetching import PrefetchingRequest
-from cedos.api.rules import RuleRequest
-from cedos.api.transfers import TransferReport
+from cedos.api.budgets import BudgetMessage, UsageMessage, parse_budget
+from cedos.api.messages import (
+    CarriedReport,
+    DecisionMessage,
+    ErrorMessage,
+    FlowMessage,
+    NetworkMessage,
+    ProbingMessage,
+    StatusMessage,
+    parse,
+)
+from cedos.api.programs import (
+    ChoiceRequest,
+    HintAccepted,
+    HintRequest,
+    PrefetchingAnswer,
+    PrefetchingRequest,
+    ProgramMessage,
+)
+from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.api.transfers import (
+    TransferInTable,
+    TransferReport,
+    TurnMessage,
+)
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -37,7 +54,11 @@ from cedos.errors import (
     NotFoundError,
     PrivilegeError,
 )
+from cedos.model import Budget
 
+IDLE_S: Final = 30.0
+MOST: Final = 128
+_PERIOD_S: Final = 1.0
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
 MAX_LISTENERS: Final = 32
@@ -53,10 +74,142 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger(__name__)
 
 
-def short_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[logging.LogRecord], bool]:
-    """A filter of aiohttp's log: of what is no HTTP a line now and then, not a trace for each.
+class Backend(Protocol):
+    """The daemon behind the control socket. The client gets a CedosError that a method raises."""
 
-    Whoever may connect could fill the log otherwise.
+    async def status(self) -> StatusMessage:
+        """Return the summary."""
+
+    async def networks(self) -> list[NetworkMessage]:
+        """Return all networks with their indicators."""
+
+    async def flows(self) -> list[FlowMessage]:
+        """Return all living flows."""
+
+    async def explain(self, flow: str | None) -> DecisionMessage:
+        """Return the latest decision about a flow.
+
+        NotFoundError: no decision about such a flow is known.
+
+        Args:
+            flow: the number of a decision, a text for `messages.flow_matches`, or a text for
+                `messages.server_matches` for a connection through a gateway; None: the latest
+                decision.
+        """
+
+    async def choose(self, request: ChoiceRequest) -> DecisionMessage:
+        """Decide on a transfer of a program that chooses its networks itself."""
+
+    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+        """Store the state of a prefetching program. Return the networks, radios and prices."""
+
+    async def prefetched(self) -> list[ProgramMessage]:
+        """Return the programs that prefetch now."""
+
+    async def probing(self) -> list[ProbingMessage]:
+        """Return the networks that are probed or not, with reasons."""
+
+    async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
+        """Store a user's report of a transfer with a deadline. ConfigError: it is not valid.
+
+        Return at once if the turn differs from the one that the program has seen. Otherwise return
+        when the turn changes, or after the `wait_s` of the report.
+        """
+
+    async def transfers(self) -> list[TransferInTable]:
+        """Return all transfers with deadlines, the earliest first."""
+
+    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+        """Store a proxy's report of carried connections. ConfigError: it is not valid."""
+
+    async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
+        """Store a user's hint for future transfers."""
+
+    async def unhint(self, number: int, uid: int) -> None:
+        """Remove a hint of this user (root: of any user).
+
+        Errors: NotFoundError, PrivilegeError.
+        """
+
+    async def standing_budgets(self) -> list[BudgetMessage]:
+        """Return all budgets with their states."""
+
+    async def usage(self, since_unix_s: float) -> UsageMessage:
+        """Return the usage since then, by network and by server."""
+
+    async def set_budget(self, budget: Budget) -> BudgetMessage:
+        """Add a budget, or replace the one of this name. ConfigError: it is not valid."""
+
+    async def remove_budget(self, name: str) -> None:
+        """Remove a budget.
+
+        NotFoundError: it is unknown. ConfigError: it belongs to the configuration.
+        """
+
+    async def rules(self) -> list[RuleMessage]:
+        """Return the user's rules and their effects."""
+
+    async def add_rule(self, rule: RuleRequest) -> RuleMessage:
+        """Add a rule, or replace that of the same host and port.
+
+        ConfigError: there are too many.
+        """
+
+    async def remove_rule(self, number: int) -> None:
+        """Remove a rule. NotFoundError: it is unknown."""
+
+    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
+        """Yield all decisions from now on."""
+
+
+class OpenConnections:
+    """A limit on connections without a request: 30 s each, and 128 connections in all.
+
+    `living` returns the connections of the server. `during` is a middleware that notes requests.
+    """
+
+    def __init__(
+        self,
+        living: Callable[[], Iterable[asyncio.BaseProtocol]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._living = living
+        self._clock = clock
+        self._asking: set[object] = set()
+        self._idle_since_s: dict[object, float] = {}
+
+    @web.middleware
+    async def during(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        await request.read()  # a client that never completes its request counts as idle
+        protocol = request.protocol
+        self._asking.add(protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._asking.discard(protocol)
+            self._idle_since_s.pop(protocol, None)
+
+    def close_idle(self) -> None:
+        now_s = self._clock()
+        there = [each for each in self._living() if isinstance(each, web.RequestHandler)]
+        idle = [each for each in there if each not in self._asking]
+        self._idle_since_s = {each: self._idle_since_s.get(each, now_s) for each in idle}
+        idle.sort(key=self._idle_since_s.__getitem__)
+        superfluous = max(0, len(there) - MOST)
+        for number, each in enumerate(idle):
+            if number < superfluous or now_s - self._idle_since_s[each] >= IDLE_S:
+                each.force_close()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            self.close_idle()
+
+
+def short_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[logging.LogRecord], bool]:
+    """Return a filter that shortens and limits aiohttp's log of malformed requests.
+
+    Otherwise any program that may connect could fill the log with tracebacks.
     """
     said_at_s, unsaid = float("-inf"), 0
 
@@ -79,7 +232,7 @@ def short_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[loggin
 
 
 def http_log() -> logging.Logger:
-    """The log that aiohttp writes to."""
+    """Return aiohttp's log."""
     log = logging.getLogger("cedos.api.http")
     if not log.filters:
         log.addFilter(short_lines())
@@ -87,7 +240,7 @@ def http_log() -> logging.Logger:
 
 
 class ControlServer:
-    """Serves a backend on a unix socket for as long as the `async with` block lasts."""
+    """A server of a backend on a unix socket, during its `async with` block."""
 
     def __init__(self, backend: Backend, path: Path) -> None:
         self._backend = backend
@@ -100,11 +253,11 @@ class ControlServer:
         self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "ControlServer":
-        """Begins to listen.
+        """Start to listen.
 
         Raises:
             AlreadyRunningError: a living daemon answers on this socket.
-            PrivilegeError: the socket's folder may not be written.
+            PrivilegeError: the folder of the socket cannot be written.
             HostError: the socket cannot be made for another reason.
         """
         runner = self._runner = web.AppRunner(
@@ -124,10 +277,10 @@ class ControlServer:
         return self
 
     async def keep(self) -> None:
-        """Listens anew where somebody removed the socket.
+        """Listen again if the socket was removed.
 
-        systemd removes a service's folder when that fails to start, also beside a daemon that was begun
-        by hand.
+        systemd removes the folder of a service that fails to start, even if another daemon uses
+        the folder.
         """
         if self._runner is None or self._path.exists():
             self._missing = False
@@ -159,7 +312,7 @@ class ControlServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # First the name, so that nobody new comes; another daemon's socket is left alone.
+        # Remove the name first, so that no client connects any more. Keep the socket of another daemon.
         with suppress(OSError):
             status = self._path.stat()
             if (status.st_dev, status.st_ino) == self._inode:
@@ -284,7 +437,7 @@ class ControlServer:
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
-        # A task of its own, so that the end of the server ends it without ending aiohttp's.
+        # A separate task: the server cancels it at its end, without cancelling aiohttp's task.
         listener = asyncio.create_task(self._stream(request, response))
         self._listeners.add(listener)
         try:
@@ -300,13 +453,13 @@ class ControlServer:
         async with aclosing(self._backend.decisions()) as decisions:
             upcoming = asyncio.ensure_future(anext(decisions, None))
             try:
-                # The subscription begins before the asker hears that it has.
+                # Subscribe before the client gets the headers.
                 await asyncio.sleep(0)
                 await response.prepare(request)
                 while True:
                     done, _ = await asyncio.wait([upcoming], timeout=_KEEP_ALIVE_S)
                     if not done:
-                        # Otherwise an asker who left would never be noticed.
+                        # Write, or a client that left would stay unnoticed.
                         await response.write(b":\n\n")
                         continue
                     if (decision := upcoming.result()) is None:
@@ -315,7 +468,7 @@ class ControlServer:
                     await response.write(b"event: decision\ndata: " + body + b"\n\n")
                     upcoming = asyncio.ensure_future(anext(decisions, None))
             except ConnectionError:
-                return  # the asker left
+                return  # the client left
             finally:
                 upcoming.cancel()
                 await asyncio.wait([upcoming])
@@ -332,18 +485,18 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}"
         return _error(message, "NotFoundError", error.status)
-    except ConnectionError:  # in the middle of a request: nobody reads this
-        return _error("whoever asked has gone", "HostError", 400)
+    except ConnectionError:  # in the middle of a request; the client does not read this
+        return _error("the client has gone", "HostError", 400)
     except Exception:
         _log.exception("control request failed", path=request.path)
         return _error("the daemon failed at this; its log says why", "CedosError", 500)
 
 
 def _asker(request: web.Request) -> int:
-    """The user who asks, as the kernel says it."""
+    """Return the user of the client, from the kernel."""
     asking = request.transport.get_extra_info("socket") if request.transport else None
     if asking is None:
-        raise HostError("whoever asked has gone")
+        raise HostError("the client has gone")
     _, uid, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)
 
@@ -359,14 +512,14 @@ def _error(message: str, kind: str, status: int) -> web.Response:
 
 
 def _listening_socket(path: Path) -> socket.socket:
-    """A socket bound to `path`; one that a dead daemon left there is replaced."""
+    """Return a socket bound to `path`. The socket of a dead daemon is replaced."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _remove_stale(path)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.bind(str(path))
-            # Nobody can connect before `listen`, so the mode is right before it matters.
+            # No client can connect before `listen`, so the mode is set in time.
             path.chmod(MODE)
         except BaseException:
             listening.close()

@@ -1,1 +1,1 @@
-"""What people type. One file is one subcommand of `cedos`, its `command`; listed in `cedos.py`."""
+"""The commands. Each file has one subcommand of `cedos` as `command`; `cedos.py` lists them."""

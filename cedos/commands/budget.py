@@ -1,4 +1,4 @@
-"""`cedos budget`: what is to last until when; what was spent of it, and what that bought."""
+"""`cedos budget`: budgets, what was spent of them, and the waiting that it saved."""
 
 import re
 import time
@@ -16,8 +16,8 @@ from cedos.api.lock import running_pid
 from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_option
 from cedos.config import amounts, load
-from cedos.config.budgets import S_PER_MONEY
 from cedos.config.directories import Directories, directories
+from cedos.config.sections import S_PER_MONEY
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
 from cedos.model import Budget, Every, Increment, Resource, is_name
 from cedos.storage import budget_file
@@ -34,7 +34,7 @@ class _Group(Manual, click.Group): ...
 
 
 class _Set(Manual):
-    """`-1GB` is meant as an amount, and is none."""
+    """The command `set`, which takes `-1GB` as an amount and refuses it as one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [arg for arg in args if re.match(r"-[\d.]", arg)]
@@ -59,10 +59,10 @@ class _Set(Manual):
             "cedos budget set data 1GB --until 20:00 --network lte0 --name today",
             "Another one for today, of one network.",
         ),
-        ("cedos budget set data 4GB --until 2026-12-01 --hard", "Then programs are stopped."),
-        ("cedos budget set battery --until 18:00", "The battery is to last until six."),
+        ("cedos budget set data 4GB --until 2026-12-01 --hard", "A hard limit."),
+        ("cedos budget set battery --until 18:00", "The battery lasts until six."),
         ("cedos budget set money 20 --until 2027-01-01", "Where networks have a money_per_mb."),
-        ("cedos budget remove data", "No such budget any more."),
+        ("cedos budget remove data", "Removes the budget."),
     ],
     exits=_EXITS,
     files=[SOCKET, STATE, CONFIG],
@@ -70,19 +70,19 @@ class _Set(Manual):
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Shows budgets, sets them, and takes them back.
+    """Show, set and remove budgets.
 
-    A budget is met in both directions: from when it is set, every decision spends data, joules and
-    money where they save most time, so that the supply lasts until the end and little is left over.
-    What all programs used counts, since the beginning of the period as far as it was counted.
+    A budget is met in both directions: every decision spends data, joules and money where they
+    save most time, so that the supply lasts until the end and little is left over. The use of all
+    programs counts, from the start of the period or of the counting.
 
-    A budget is a price: where there is no other way, programs still get through when it is used up.
-    A hard one (--hard) also blocks programs on its networks then, and those that this host forwards
-    for, until there is more of it or a new period begins; the host itself keeps its addresses. `cedos
-    status` warns from 90 % on.
+    A budget is a price: programs still get through when it is used up, if there is no other way. A
+    hard budget (--hard) then blocks programs on its networks, and hosts whose packets this host
+    forwards, until it grows or a new period begins. This host keeps its addresses. `cedos status`
+    warns from 90 % on.
 
-    Without a command, all budgets are shown. While no daemon runs, it is what was counted until the
-    last one ended, and what is set or removed counts from the next start.
+    Without a subcommand, all budgets are shown. While no daemon runs, the last daemon's counts are
+    shown, and changes apply from the next start.
     """
     if context.invoked_subcommand is not None:
         return
@@ -113,18 +113,21 @@ def command(context: click.Context, as_json: bool) -> None:
     help="It recurs: a new supply after each end.",
 )
 @click.option(
-    "--network", "networks", multiple=True, help="Whose data counts; without: all metered networks."
+    "--network",
+    "networks",
+    multiple=True,
+    help="Networks whose data counts.  [default: all metered ones]",
 )
-@click.option("--name", help="What to call it; without: WHAT. Two of one kind need two names.")
+@click.option("--name", help="The name of the budget.  [default: WHAT]")
 @click.option(
-    "--hard", is_flag=True, help="Keep programs off its networks once it is spent: data and money."
+    "--hard", is_flag=True, help="Block programs on its networks once it is spent (data and money)."
 )
-@click.option("--unit", help="Pay as you go: data is bought in units of this size.")
-@click.option("--unit-money", type=float, help="What such a unit costs.")
+@click.option("--unit", help="The size of a unit, if data is bought in units.")
+@click.option("--unit-money", type=float, help="The price of a unit.")
 @click.option(
     "--seconds-per-money",
     type=float,
-    help="How many seconds of waiting one of money is worth to you; without: 60.",
+    help="Seconds of waiting that one unit of money is worth.  [default: 60]",
 )
 def set_command(
     what: Literal["data", "energy", "money", "battery"],
@@ -138,12 +141,12 @@ def set_command(
     unit_money: float | None,
     seconds_per_money: float | None,
 ) -> None:
-    """Sets a budget of WHAT: AMOUNT of data ("4GB"), energy ("20kJ") or money; the battery has none.
+    """Set a budget of WHAT: AMOUNT of data ("4GB"), energy ("20kJ") or money; none for the battery.
 
-    Sizes need their unit, kB to TB or KiB to TiB: a number alone means bytes from a million on, and is
-    refused below.
-    `energy` is that of this host's radios, by their traffic; `battery` all that the battery gives.
-    A name that is there already is changed: what was spent in the period stays spent.
+    Sizes need a unit, kB to TB or KiB to TiB. A number alone means bytes and must be a million or
+    more. `energy` is that of this host's radios, estimated from their traffic. `battery` is the
+    energy in the battery. The budget of an existing name is changed, and what was spent in the
+    period still counts.
     """
     if what != "data" and (networks or unit):
         raise ConfigError(f"--network and --unit are for data, not for {what}")
@@ -196,7 +199,7 @@ def set_command(
 @command.command("remove", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
 @click.argument("name")
 def remove_command(name: str) -> None:
-    """Takes the budget NAME back; one of the configuration file is taken out there."""
+    """Remove the budget NAME. To remove one of the configuration file, edit the file."""
     where = directories()
     client = ControlClient(where.socket)
     try:
@@ -289,7 +292,7 @@ def _price(one: BudgetMessage) -> str:
 def _supply(what: str, amount: str | None) -> float:
     if what == "battery":
         if amount is not None:
-            raise ValueError("what the battery holds is read from it: leave the amount out")
+            raise ValueError("the battery reports its energy; omit AMOUNT")
         return 0.0
     if amount is None:
         raise ValueError(f'{what} needs an amount, such as "4GB", "20kJ" or "20"')
@@ -321,7 +324,10 @@ def _increment(
 
 
 def _answered(where: Directories, ask: Callable[[], _T]) -> _T:
-    """What a daemon answers, also one that is just starting: it has read the file of budgets already."""
+    """Return the daemon's answer.
+
+    A starting daemon is waited for, since it has read the budgets' file.
+    """
     until_s = time.monotonic() + _STARTING_S
     while True:
         try:
@@ -345,8 +351,8 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
 
 
 def without_daemon(where: Directories) -> list[BudgetMessage]:
-    """All budgets as the last daemon left them; nothing is known of their prices."""
-    # The rooms that count are heavy to load, and not needed while a daemon answers.
+    """Return all budgets as the last daemon left them. Their prices are unknown."""
+    # These imports are slow, and needed only while no daemon answers.
     from cedos.daemon.budgets.metering import money_per_mb, spent  # noqa: PLC0415
     from cedos.selector.budgets.calendar import period_at  # noqa: PLC0415
     from cedos.selector.budgets.increments import bought  # noqa: PLC0415

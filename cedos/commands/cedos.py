@@ -1,4 +1,4 @@
-"""The command `cedos`: one file is one command, imported only when it is used."""
+"""The command `cedos`. A subcommand is imported only when it is used."""
 
 import importlib
 from typing import Any, Final
@@ -8,31 +8,31 @@ import click
 from cedos.errors import CedosError
 
 COMMANDS: Final = {
-    "up": "Decide and steer, in the foreground.",
+    "up": "Run the daemon in the foreground.",
     "status": "Show networks, the default, living flows and problems.",
-    "explain": "Say why a flow goes where it goes.",
-    "transfers": "Show what waits for its deadline, and why.",
+    "explain": "Explain why a flow uses its network.",
+    "transfers": "Show transfers with deadlines, and what they wait for.",
     "budget": "Show, set and remove budgets of data, energy and money.",
-    "usage": "Show what each network carried: metered data, energy, servers.",
+    "usage": "Show the use of each network: metered data, energy, servers.",
     "rule": "Show, add and remove rules: hosts that keep to some networks.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",
-    "choose": "Say which network, or networks, a transfer should use now.",
+    "choose": "Print the networks that a transfer should use now.",
     "join": "Join the gateway that carries programs' connections.",
-    "forward": "Carry programs' connections through the gateway that was joined.",
-    "gateway": "Be the gateway: take laptops' sessions, connect to the servers they want.",
-    "probe-server": "Answer the active probes of clients that hold the key.",
-    "doctor": "Say what this host can and cannot do.",
-    "restore": "Undo what a dead daemon left behind.",
+    "forward": "Carry programs' connections through the joined gateway.",
+    "gateway": "Run a gateway for the sessions of laptops.",
+    "probe-server": "Answer active probes of clients that hold the key.",
+    "doctor": "Show what this host can and cannot do.",
+    "restore": "Undo the changes of a killed daemon.",
     "example": "Print the configuration or the systemd unit to start from.",
 }
 
 ROOMS: Final = dict.fromkeys(["join", "forward", "gateway"], "gateway")
-"""Commands that lie in a folder of their own matter; the others lie in `cedos/commands` itself."""
+"""The folders of commands that are not in `cedos/commands` itself."""
 
 
 class LazyGroup(click.Group):
-    """Lists its commands without importing them."""
+    """A group that lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command; one that is misspelt is told which there is."""
+        """Return the command. For a misspelt one, raise an error that suggests others."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise click.NoSuchCommand(args[0], possibilities=list(COMMANDS), ctx=ctx)
         return super().resolve_command(ctx, args)
@@ -58,18 +58,18 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command; what a user can act on ends as a line and an exit status."""
+        """Run a command. Errors that a user can fix end as one line and an exit status."""
         try:
             return super().invoke(ctx)
         except CedosError as error:
-            from cedos.commands.console.program import say  # noqa: PLC0415
+            from cedos.commands.console.manual import say  # noqa: PLC0415
 
             say("cedos", error)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             ctx.exit(1)
         except OSError as error:
-            from cedos.commands.console.program import say, usual  # noqa: PLC0415
+            from cedos.commands.console.manual import say, usual  # noqa: PLC0415
 
             if (known := usual(error)) is None:
                 raise
@@ -84,8 +84,8 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Decides for every transfer which network to use: Wi-Fi, cellular, both, or not now.
 
-    `cedos up` runs the daemon (usually systemd does), the other commands ask it. `cedos COMMAND
-    --help` tells everything about a command, with examples, exit status and files.
+    `cedos up` runs the daemon, usually started by systemd, and the other commands ask it. `cedos
+    COMMAND --help` has the details of a command, with examples, exit status and files.
     """
 
 

@@ -1,11 +1,11 @@
-"""`cedos choose`: which network is best for a transfer now, for scripts and programs that can choose."""
+"""`cedos choose`: the best network for a transfer now, for scripts and programs that can choose."""
 
 import time
 
 import click
 
-from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
+from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.option_types import DURATION, SIZE
@@ -23,28 +23,28 @@ from cedos.model import Direction, Urgency
             "cedos choose --size 4kB --redundant --sent wlan0 --waited 300ms",
             "It was sent and has no answer: wait, or send it again?",
         ),
-        ("cedos choose --size 2GB --up --background --why", "With all that it rests on."),
+        ("cedos choose --size 2GB --up --background --why", "An upload, with the reasons."),
     ],
     exits={0: "", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
-@click.option("--size", type=SIZE, required=True, help="How much will be carried.")
+@click.option("--size", type=SIZE, required=True, help="The size of the transfer.")
 @click.option("--up", is_flag=True, help="An upload; else a download.")
-@click.option("--background", is_flag=True, help="Nobody waits for it.")
-@click.option("--deadline", type=DURATION, help="Wanted within this time.")
+@click.option("--background", is_flag=True, help="No person waits for it.")
+@click.option("--deadline", type=DURATION, help="The time within which it is wanted.")
 @click.option(
     "--redundant",
     is_flag=True,
-    help="You can send the same over several networks: considered for what is short and waited for,"
+    help="The program can send copies over several networks: considered for short foreground transfers,"
     " with `redundant` in [decision].",
 )
 @click.option(
     "--sent",
     metavar="NETWORK",
-    help="It was sent over this network already, and has no answer: wait, or send it again?",
+    help="The network over which it was sent without an answer so far.",
 )
-@click.option("--waited", type=DURATION, help="With --sent: for how long there was no answer.")
-@click.option("--why", is_flag=True, help="Explain the choice, too.")
+@click.option("--waited", type=DURATION, help="With --sent: the time without an answer.")
+@click.option("--why", is_flag=True, help="Also explain the choice.")
 @json_option
 def command(
     size: int,
@@ -57,11 +57,10 @@ def command(
     why: bool,
     as_json: bool,
 ) -> None:
-    """Prints the names of the networks that a transfer should use now, one to a line.
+    """Print the networks that a transfer should use now, one to a line.
 
-    The first one is to begin with; more than one means the same over all of them, and the first
-    answer counts. Nothing at all means not now. The choice is a decision like all others: `cedos
-    explain` shows it.
+    The first one is to begin with. Several lines mean to send the same data over all of them and
+    to take the first answer. No line means not now. `cedos explain` shows the decision.
     """
     if (sent is None) != (waited is None):
         raise click.UsageError("--sent and --waited belong together: --sent wlan0 --waited 300ms")

@@ -10,8 +10,8 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, STATE, Manual, json_option
 from cedos.config import load
 from cedos.config.directories import directories
-from cedos.doctor.examine import can_run, examine
-from cedos.doctor.finding import Finding, FindingState
+from cedos.doctor import Finding, FindingState
+from cedos.doctor.host import can_run, examine
 from cedos.errors import HostError
 
 _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
@@ -20,8 +20,8 @@ _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingSta
 @click.command(
     cls=Manual,
     examples=[
-        ("sudo cedos doctor", "Everything there is to know about this host."),
-        ("cedos doctor --json | jq '.findings[] | select(.state != \"ok\")'", "What is not well."),
+        ("sudo cedos doctor", "All findings about this host."),
+        ("cedos doctor --json | jq '.findings[] | select(.state != \"ok\")'", "Only the problems."),
     ],
     exits={
         0: "The daemon can work here, perhaps with limits.",
@@ -39,11 +39,11 @@ _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingSta
 )
 @json_option
 def command(config_file: Path | None, as_json: bool) -> None:
-    """Says what this host can and cannot do.
+    """Show what this host can and cannot do.
 
-    Each line is ok, limited or missing; what is not ok comes with what is lost by it and how to
-    get it. It looks only and changes nothing. It works for any user; what only root may see, and
-    what this user could not do as the daemon, is told as limited.
+    Each line is ok, limited or missing. If it is not ok, the next lines have the missing ability
+    and how to get it. The doctor changes nothing. Any user can run it; facts that only root can
+    see are limited.
     """
     config = load(config_file)
     findings = asyncio.run(examine(config, directories()))

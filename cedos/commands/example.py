@@ -1,4 +1,4 @@
-"""`cedos example`: the files to start from."""
+"""`cedos example`: configurations and systemd units to start from."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ UNITS = {
     "forward-unit": _HERE / "cedos-forward.service",
     "redirect-unit": _HERE / "cedos-redirect.service",
 }
-# What ProtectHome=yes hides from a service.
+# Folders that ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")
 PLAIN = {
     "config": SHIPPED_FILE,
@@ -78,6 +78,6 @@ def command(what: str) -> None:
 
 
 def _closed_folder(path: Path) -> Path | None:
-    """The first folder on the way to a file that is not open to every user."""
+    """Return the first parent folder that other users may not enter."""
     folders = reversed(path.resolve().parents)
     return next((folder for folder in folders if not folder.stat().st_mode & 0o001), None)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.hints import MAX_LIFETIME_S, HintRequest
+from cedos.api.programs import MAX_LIFETIME_S, HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.commands.console.option_types import DURATION, SIZE
 from cedos.config.directories import directories
@@ -27,11 +27,11 @@ T = TypeVar("T", Urgency, Bulk)
     examples=[
         (
             "sudo cedos exec --label background --size 2GB -- curl -O https://example.org/image.iso",
-            "A large download that nobody waits for.",
+            "A large download in the background.",
         ),
         (
             "sudo cedos exec --size 40kB --deadline 2 -- ./fetch-timetable",
-            "A small one that is of no use after two seconds.",
+            "A small one with a deadline of two seconds.",
         ),
     ],
     exits={
@@ -48,12 +48,14 @@ T = TypeVar("T", Urgency, Bulk)
     "labels",
     multiple=True,
     type=click.Choice([item.value for item in (*Urgency, *Bulk)]),
-    help="Does a person wait for it, is it large; may be given twice. Without: foreground, and "
+    help="Whether a person waits, and whether it is large; may be given twice. Default: foreground, and "
     "small unless the size says otherwise.",
 )
 @click.option("-s", "--size", type=SIZE, help="Bytes of each transfer: 3000, 20kB, 1.5GB.")
 @click.option("-u", "--up", is_flag=True, help="The size is sent, not received.")
-@click.option("-d", "--deadline", type=DURATION, help="Wanted within: 4, 500ms, 2min.")
+@click.option(
+    "-d", "--deadline", type=DURATION, help="The time within which it is wanted: 4, 500ms, 2min."
+)
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 def command(
     labels: tuple[str, ...],
@@ -62,13 +64,13 @@ def command(
     deadline: float | None,
     program: tuple[str, ...],
 ) -> None:
-    """Runs a program whose connections the daemon treats by what you say of them.
+    """Run a program with hints about its transfers.
 
-    The program need not know about it: while it runs, and for all its children, what connects is
-    marked, and the daemon sends what is marked over the network that suits the hints. TCP, MPTCP
-    and UDP are; loopback, local networks and VPNs stay as they are.
+    The program needs no change. Its sockets and those of its children are marked, and the daemon
+    sends marked connections over the network that suits the hints. TCP, MPTCP and UDP are marked.
+    Loopback, local networks and VPNs stay as they are.
 
-    Marking needs root, so use sudo: the program itself then runs as the user who called sudo.
+    Marking needs root, so use sudo. The program itself runs as the user who called sudo.
     """
     hint = HintRequest(
         program=Path(program[0]).name[:255],
@@ -87,7 +89,7 @@ def command(
         with marked_program.marked_cgroup(accepted.mark) as cgroup:
             status = marked_program.run_inside(cgroup, program, _caller())
     finally:
-        # The daemon may have ended meanwhile, and its hints with it.
+        # The daemon, and its hints, may have ended meanwhile.
         with suppress(CedosError):
             client.unhint(accepted.number)
     if status in {126, 127}:
@@ -104,7 +106,7 @@ def _the_one(labels: tuple[str, ...], kind: type[T]) -> T | None:
 
 
 def _caller() -> User | None:
-    """Who called sudo; None: the program runs as whoever runs this."""
+    """Return the user who called sudo; None: the program runs as the current user."""
     uid = os.environ.get("SUDO_UID", "")
     if os.geteuid() != 0 or not uid.isdecimal() or uid == "0":
         return None

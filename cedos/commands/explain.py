@@ -1,4 +1,4 @@
-"""`cedos explain`: a decision in plain words."""
+"""`cedos explain`: a decision for people."""
 
 import textwrap
 import time
@@ -8,9 +8,9 @@ import click
 
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
-from cedos.api.hints import PROGRAM
-from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
-from cedos.commands.console import prefetch_text, probing_text, render
+from cedos.api.messages import DecisionMessage, EvaluationMessage, ProbingMessage, TransferMessage
+from cedos.api.programs import PROGRAM, ItemMessage, ProgramMessage
+from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import Bulk, Direction, Strategy, Urgency
@@ -26,55 +26,54 @@ _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
         ("cedos explain example.org", "The latest about a server, by its name."),
         ("cedos explain 198.51.100.1:443", "The latest about a remote address and port."),
         ("cedos explain 17", "The decision of this number."),
-        ("cedos explain --prefetch", "What programs fetch ahead of time, or do not, and why."),
-        ("cedos explain --probes", "Which networks are probed, which are not, and why."),
+        ("cedos explain --prefetch", "Prefetched items, with reasons."),
+        ("cedos explain --probes", "Networks that are probed or not, with reasons."),
     ],
     exits={0: "", 1: "No decision about such a flow is known.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
 @click.argument("flow", required=False)
-@click.option("--prefetch", is_flag=True, help="What programs prefetch, in place of a flow.")
-@click.option("--probes", is_flag=True, help="Why networks are probed or not, in place of a flow.")
+@click.option("--prefetch", is_flag=True, help="Show prefetching programs instead of a flow.")
+@click.option("--probes", is_flag=True, help="Show the state of probing instead of a flow.")
 @json_option
 def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> None:
-    """Says why a flow goes where it goes.
+    """Explain why a flow uses its network.
 
-    FLOW is a server's name (or the end of it), an address, an address with its port, a local port,
-    a whole flow as `cedos status` shows it, or the number of a decision; without it, the latest
-    decision is explained. Of a connection through a gateway FLOW is its server, with or without the
-    port; what is decided there is about all small or all large data of the session.
+    FLOW is a server's name or the end of it, an address, an address with its port, a local port, a
+    flow as `cedos status` shows it, or the number of a decision. Without FLOW, the latest decision
+    is explained. For a connection through a gateway FLOW is its server, with or without the port;
+    such decisions are about all small or all large data of the session.
 
-    Shown are what was known of the transfer, what each strategy was expected to cost (time with
-    its 90 % interval, energy, metered bytes, and all in the one currency of the objective), which
-    one was chosen and why, and the measurements it rests on, with their ages at that moment. Where
-    there are budgets (`cedos budget`), their prices of today follow.
+    The output has the transfer, the expected cost of each strategy (time with its 90 % interval,
+    energy, metered bytes, and the sum in the unit of the objective), the choice and its reason,
+    and the measurements with their ages at that moment. If there are budgets (`cedos budget`),
+    their prices of today follow.
 
-    With --prefetch: what programs could fetch ahead of time, how likely each item is asked for, the
-    waiting that it saves, what it takes in joules and metered bytes beyond what it spares later, what
-    is gained at today's prices, and what is done with it.
+    With --prefetch: the items that programs could fetch ahead of time, the probability of each,
+    the waiting that it saves, its cost beyond what it saves later, the gain at today's prices, and
+    its state.
 
-    With --probes: for each network and direction what the configured rule says at this moment, what an
-    answer is expected to save, what a probe takes in bytes and joules, what these are worth at today's
-    prices, and why the last one was sent.
+    With --probes: for each network and direction the state of the configured rule, the expected
+    saving of an answer, the cost of a probe at today's prices, and the reason of the last one.
     """
     client = ControlClient(directories().socket)
     if probes:
         if flow is not None or prefetch:
-            raise click.UsageError("--probes is about networks: leave FLOW and --prefetch out")
+            raise click.UsageError("--probes excludes FLOW and --prefetch")
         probing = client.probing()
         if as_json:
             render.print_json(probing)
         else:
-            render.show(probing_text.lines(probing))
+            render.show(_probing_lines(probing))
         return
     if prefetch:
         if flow is not None:
-            raise click.UsageError("--prefetch is about programs: leave FLOW out")
+            raise click.UsageError("--prefetch excludes FLOW")
         programs = client.prefetched()
         if as_json:
             render.print_json(programs)
         else:
-            render.show(prefetch_text.lines(programs))
+            render.show(_prefetch_lines(programs))
         return
     decision = client.explain(flow)
     if as_json:
@@ -86,7 +85,7 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
 
 
 def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None) -> Iterator[str]:
-    """`asked`: the flow that a person wants explained."""
+    """Yield the explanation; `asked` is the flow in the user's words."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
     ago = render.ago(max(0.0, now_unix_s - decision.made_unix_s))
     yield f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
@@ -148,7 +147,7 @@ def _expected(decision: DecisionMessage) -> Iterator[str]:
 
 
 def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]:
-    """What budgets make of bytes, joules and money today, line by line."""
+    """Yield a line for each budget with its price of today."""
     yield ""
     yield "  Prices now"
     for one in budgets:
@@ -180,7 +179,7 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
 def _transfer(transfer: TransferMessage) -> Iterator[str]:
     what = "Download" if transfer.direction is Direction.DOWN else "Upload"
     urgency, bulk = transfer.label.urgency, transfer.label.bulk
-    # The usual label is that of programs that said nothing, whatever they carry.
+    # Programs without hints have the usual label, so it is not shown.
     label = "" if (urgency, bulk) == _USUAL else f" (label: {urgency}, {bulk})"
     yield f"  {what} of {render.estimate(transfer.size)}{label}"
     if transfer.deadline_s is not None:
@@ -205,4 +204,81 @@ def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
         render.energy(one.energy_j),
         render.size(one.metered_bytes),
         render.cost(one.cost),
+    )
+
+
+_PROBING_RULES = {
+    "value": "when the answer should save more than it costs",
+    "change": "when the passive indicators have changed enough (Delphi)",
+    "fixed": "at a fixed rate",
+}
+
+
+def _probing_lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
+    if not probing:
+        yield "no usable network to probe"
+        return
+    yield f"Networks are probed {_PROBING_RULES.get(probing[0].rule, probing[0].rule)}"
+    for one in probing:
+        way = "download" if one.direction is Direction.DOWN else "upload"
+        yield ""
+        yield f"{one.network}, {way}: {'a probe is due' if one.send else 'no probe'} now"
+        yield f"  Why: {render.sentence(one.why)}"
+        cost = (
+            "a budget has none of that to spare"
+            if one.cost_s is None
+            else f"worth {render.worth(one.cost_s)} of waiting at the prices now"
+        )
+        yield (
+            f"  It takes {render.size(one.carried_bytes)} and {render.energy(one.energy_j)}:"
+            f" {cost}."
+        )
+        if one.sent is None:
+            yield "  None was sent yet (pings are sent by a schedule of their own)."
+        else:
+            yield (
+                f"  The last one was sent {render.ago(one.sent.age_s)}. The reason then:"
+                f" {render.sentence(one.sent.why)}"
+            )
+
+
+_PREFETCH_COUNTS = (
+    ("waiting", "wait"),
+    ("running", "under way"),
+    ("ready", "fetched, not used yet"),
+    ("consumed", "used"),
+)
+
+
+def _prefetch_lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
+    if not programs:
+        yield "no program prefetches now (programs can, with `cedos.prefetch`)"
+    for number, each in enumerate(programs):
+        if number:
+            yield ""
+        counts = ", ".join(
+            f"{each.counts[state]} {words}"
+            for state, words in _PREFETCH_COUNTS
+            if each.counts.get(state)
+        )
+        yield f"{render.plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
+        if each.items:
+            header = ("ITEM", "LEFT", "LIKELY", "SAVES", "ENERGY", "METERED", "GAIN")
+            rows = [(item, _prefetch_row(item)) for item in each.items]
+            table = render.table(header, [row for _, row in rows], indent="  ")
+            yield table[0]
+            for (item, _), line in zip(rows, table[1:], strict=True):
+                yield line
+                yield f"    {render.plain(item.why)}"
+
+
+def _prefetch_row(item: ItemMessage) -> tuple[str, ...]:
+    return (
+        render.plain(f"{item.title} [{item.cls}]" if item.cls else item.title),
+        render.size(item.size_bytes),
+        f"{item.likely:.0%}",
+        render.duration(item.saves_s),
+        render.energy(item.energy_j),
+        render.size(item.metered_bytes),
+        render.duration(item.gain_s),
     )

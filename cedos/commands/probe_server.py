@@ -1,4 +1,4 @@
-"""`cedos probe-server`: the other end of active probes."""
+"""`cedos probe-server`: the server of active probes."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ import click
 
 from cedos.commands.console.manual import CONFIG, Manual
 from cedos.commands.console.option_types import Parsed
-from cedos.config.probes import endpoint
+from cedos.config.sections import endpoint
 from cedos.model import Address
 
 
@@ -80,7 +80,7 @@ from cedos.model import Address
     type=click.FloatRange(0.1, 3600),
     default=5.0,
     show_default=True,
-    help="So many seconds of these rates may be had at once. A probe larger than that is refused.",
+    help="Seconds of these rates that may be used at once. A larger probe is refused.",
 )
 def command(
     listen: tuple[Address, int] | None,
@@ -90,16 +90,15 @@ def command(
     total_limit: float,
     burst: float,
 ) -> None:
-    """Answers the active probes of cedos: UDP trains both ways and short TCP transfers.
+    """Answer the active probes of cedos: UDP trains both ways and short TCP transfers.
 
-    A laptop sees its own radio, but not what lies behind it: queues at a cell tower, a cafe's capped
-    line. A train of packets from a server of yours shows it. Run this on a host that is better
-    connected than any client, and name it as `server` under [probes] in the clients' configuration.
+    A laptop sees its own radio, but not the queues of a cell tower or the slow line of a cafe
+    behind it. A train of packets from a server shows them. Run this on a host with a better line
+    than any client, and name it as `server` under [probes] in the clients' configuration.
 
-    Only who holds the key gets an answer, only an address that has shown itself gets a train, and each
-    source and all together have a rate limit; so the server amplifies nothing and can be used
-    against nobody. What it remembers is bounded. It needs no privilege; what it serves and
-    refuses is told on standard error, at most every ten seconds.
+    Only clients that hold the key get an answer, and only verified addresses get a train. Each
+    source and all together have a rate limit. Therefore the server amplifies nothing, and its
+    memory is bounded. It needs no privilege. It logs to standard error, at most every ten seconds.
     """
     from cedos.monitor.probing.keyfile import read_key, write_new_key  # noqa: PLC0415
 
@@ -117,7 +116,7 @@ def command(
     from cedos.monitor.probing.server_limits import ProbeLimits  # noqa: PLC0415
 
     logs.configure()
-    # Answers must leave from the address that was asked, so that each one has sockets of its own.
+    # Answers must leave from the address of the request, so each address has its own sockets.
     addresses = host_addresses(address.version) if address.is_unspecified else [address]
     limits = ProbeLimits(rate_limit * 1e6, total_limit * 1e6, burst)
     asyncio.run(_serve(addresses, port, key, limits))

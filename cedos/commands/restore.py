@@ -1,4 +1,4 @@
-"""`cedos restore`: undo what a dead daemon left."""
+"""`cedos restore`: undo the changes of a killed daemon."""
 
 import importlib
 
@@ -16,7 +16,7 @@ from cedos.kernel import privileges
     cls=Manual,
     examples=[
         ("sudo cedos restore", "Undoes everything that the journal lists."),
-        ("sudo cedos restore --dry-run", "Only says what that would be."),
+        ("sudo cedos restore --dry-run", "Only lists them."),
     ],
     exits={
         0: "Nothing of cedos is left in this host's networking.",
@@ -28,11 +28,11 @@ from cedos.kernel import privileges
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would be undone, and undo nothing.")
 @json_option
 def command(dry_run: bool, as_json: bool) -> None:
-    """Undoes everything that a daemon which was killed left in this host's networking.
+    """Undo all changes of a killed daemon to this host's networking.
 
-    A daemon that ends by itself undoes its changes, and a new one begins with undoing an old one's;
-    this command is for the time between. Living connections survive it: MPTCP connections are
-    handed back to the kernel's own path manager. Without anything to undo it does nothing.
+    A daemon that ends by itself undoes its changes, and a new one first undoes those of an old
+    one. This command is for the time between. Living connections survive: MPTCP connections are
+    handed back to the kernel's own path manager. If there is nothing to undo, nothing is done.
     """
     where = directories()
     if not dry_run:

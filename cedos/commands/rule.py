@@ -1,4 +1,4 @@
-"""`cedos rule`: where connections to some hosts may go, whatever would be quickest."""
+"""`cedos rule`: the networks that connections to some hosts may use."""
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ class _Group(Manual, click.Group): ...
     cls=_Group,
     invoke_without_command=True,
     examples=[
-        ("cedos rule add --host updates.example --never metered", "Not over the phone, ever."),
-        ("cedos rule add --host 10.8.0.0/16 --port 22 --only wlan0", "By one network alone."),
-        ("cedos rule", "The rules, and where they lead now."),
-        ("cedos rule test mirror.updates.example", "Which rule applies to this host?"),
-        ("cedos rule remove 1", "No such rule any more."),
+        ("cedos rule add --host updates.example --never metered", "Never over the phone."),
+        ("cedos rule add --host 10.8.0.0/16 --port 22 --only wlan0", "Only over one network."),
+        ("cedos rule", "The rules and their effects now."),
+        ("cedos rule test mirror.updates.example", "The rule that applies to this host."),
+        ("cedos rule remove 1", "Removes a rule."),
     ],
     exits={0: "", 1: "There is no such rule.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET, ("/var/lib/cedos/rules.json", "The rules; they survive a restart.")],
@@ -34,17 +34,17 @@ class _Group(Manual, click.Group): ...
 @json_option
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Shows your own rules: hosts whose connections keep to some networks.
+    """Show, add and remove your rules: hosts whose connections keep to some networks.
 
-    Among the networks that its rule allows, a connection goes to the best one. Where none of them is
-    up it is refused, as by a host that is out of reach. Living connections stay where they are. A
-    rule for a name holds for what lies below it, too, at the addresses that the name leads to now and
-    those that programs connect to by it later.
+    A connection uses the best network that its rule allows. If none of them is up, the connection
+    is refused as unreachable. Living connections stay. A rule for a name includes its subdomains.
+    It holds for the addresses that the name has now, and for those to which programs connect by it
+    later.
 
-    Rules are about connections that begin on this host while the daemon runs, by TCP or UDP, with all
-    paths of MPTCP connections, and about what `cedos-get`, `cedos-put` and `cedos-cat` begin. What a
-    program binds to a network itself is not asked. Under a rule connections and datagrams go direct
-    rather than through a gateway, unless `cedos forward` has `--fail closed`.
+    Rules apply to new TCP and UDP connections of this host while the daemon runs, to all paths of
+    MPTCP connections, and to `cedos-get`, `cedos-put` and `cedos-cat`. Sockets that a program
+    binds to a network are left alone. Connections under a rule go direct instead of through a
+    gateway, unless `cedos forward` has `--fail closed`.
     """
     if context.invoked_subcommand is not None:
         return
@@ -58,12 +58,12 @@ def command(context: click.Context, as_json: bool) -> None:
 @command.command(
     "add",
     cls=Manual,
-    examples=[("cedos rule add --host updates.example --never metered", "Not over the phone.")],
+    examples=[("cedos rule add --host updates.example --never metered", "Never over the phone.")],
     exits=(0, 2, 3, 6),
     files=[SOCKET],
 )
 @click.option("--host", required=True, help="A name, an address or a prefix (198.51.100.0/24).")
-@click.option("--port", type=click.IntRange(1, 65535), help="This port alone.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Only this port.")
 @click.option(
     "--only", multiple=True, metavar="NETWORK", help="Over this network; may be repeated."
 )
@@ -74,9 +74,9 @@ def command(context: click.Context, as_json: bool) -> None:
     help=f"Not over this network, or `{METERED}`: over no metered one; may be repeated.",
 )
 def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ...]) -> None:
-    """Adds a rule, or changes the one for the same host and port."""
+    """Add a rule, or change the one for the same host and port."""
     if bool(only) == bool(never):
-        raise click.UsageError("either --only NETWORK or --never NETWORK, please")
+        raise click.UsageError("either --only NETWORK or --never NETWORK is needed")
     host = host.strip().rstrip(".").lower().removeprefix("*.")
     try:
         rule = RuleRequest(host=host, port=port, only=only, never=never)
@@ -101,7 +101,7 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
 @command.command("remove", cls=Manual, exits=(0, 1, 2, 3, 6), files=[SOCKET])
 @click.argument("number", type=click.IntRange(1))
 def remove(number: int) -> None:
-    """Takes a rule back, by its number."""
+    """Remove a rule by its number."""
     _client().remove_rule(number)
     click.echo(f"rule {number} is gone")
 
@@ -109,14 +109,14 @@ def remove(number: int) -> None:
 @command.command(
     "test",
     cls=Manual,
-    examples=[("cedos rule test mirror.updates.example --port 443", "Which rule applies to this?")],
+    examples=[("cedos rule test mirror.updates.example --port 443", "The rule that applies.")],
     exits={0: "", 1: "No rule applies.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
 @click.argument("host")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port that is connected to.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of the connection.")
 def test(host: str, port: int | None) -> None:
-    """Says which rule applies to connections to HOST, a name or an address."""
+    """Show the rule for connections to HOST, a name or an address."""
     found = {one.number: one for one in _client().rules()}
     number = applies(found.values(), host, port, addresses)
     if number is None:
@@ -130,7 +130,7 @@ def applies(
     port: int | None,
     looked_up: Callable[[str], Sequence[str]],
 ) -> int | None:
-    """The number of the rule for a host; by its name, or by an address that it leads to."""
+    """Return the number of the rule for a host, by its name or by one of its addresses."""
     rules = list(rules)
     known = UserRules({str(one.number): one.rule for one in rules})
     host = host.strip().rstrip(".").lower()
@@ -156,7 +156,7 @@ def applies(
 
 
 def addresses(name: str) -> tuple[str, ...]:
-    """What a name leads to, by this host's own resolver; nothing where it does not answer."""
+    """Return the addresses of a name by this host's resolver; none if it does not answer."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

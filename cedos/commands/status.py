@@ -1,4 +1,4 @@
-"""`cedos status`: everything at a glance."""
+"""`cedos status`: networks, flows and problems."""
 
 import textwrap
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from cedos.config.directories import directories
 from cedos.doctor import predicted_text
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
-# Of what was delivered it is known that the network can do at least that.
+# A delivery rate is a lower bound of the network's rate.
 _RATES = {
     "past1_bps": "",
     "past5_bps": "",
@@ -27,7 +27,7 @@ _RATES = {
     "link_bps": "",
 }
 _LATELY_S = 60.0
-"""So long a network that wanted a log-in, or gave no replies, is taken to do so still."""
+"""The lifetime of a report of a portal or a silence."""
 
 _WIDTH = 100
 _LEAST = 40
@@ -44,18 +44,18 @@ _LEAST = 40
 )
 @json_option
 def command(as_json: bool) -> None:
-    """Shows what the daemon sees, does and has trouble with.
+    """Show networks, the default, living flows and problems.
 
-    First the networks. RTT is the last round-trip time, with its age. RATE is the download rate
-    lately seen; after "≥" nothing has filled the network, so that it may do more; "link" is the
-    rate that the radio claims. A network in the state "log-in" wants somebody to log in first; one
-    that is "silent" gives no replies; one that is "blocked" has a hard budget that is used up.
-    Below, all that is known of each network, with ages in brackets; values with * are synthetic.
+    First the networks. RTT is the last round-trip time, with its age. RATE is the recent download
+    rate: "≥" marks one that did not fill the network, "link" the rate that the radio claims. STATE
+    is "log-in" for a captive portal, "silent" for a network without replies, and "blocked" for a
+    spent hard budget. Below are all indicators of each network, with ages in brackets; * marks
+    synthetic values.
 
-    Then the network of new connections, and why. Then the flows that have a socket now, except for
-    the daemon's own look-ups, and the paths of MPTCP connections. Then the connections that `cedos
-    forward` carries through a gateway: OVER are the networks that carried them, most bytes first.
-    Then the stuck connections that were closed ([steering] close_stuck). Problems come last.
+    Then the network of new connections, with the reason. Then the flows that have a socket now,
+    without the daemon's own queries, and the paths of MPTCP connections. Then the connections that
+    `cedos forward` carries through a gateway: OVER has their networks, most bytes first. Then
+    stuck connections that were closed ([steering] close_stuck). Problems come last.
     """
     status = ControlClient(directories().socket).status()
     if as_json:
@@ -65,7 +65,7 @@ def command(as_json: bool) -> None:
 
 
 def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
-    """`width`: of the screen; sentences are broken there, tables are not."""
+    """Yield the status; sentences are wrapped at `width`, tables are not."""
     width = max(_LEAST, min(width, _WIDTH))
     dry = ". Dry run: nothing is changed" if status.dry_run else ""
     made = f"{status.decisions} decision{'s' * (status.decisions != 1)}"
@@ -77,7 +77,7 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
     if status.networks:
         header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
         yield from render.table(header, map(_network, status.networks))
-        told = (predicted_text.sentence(each.name, each.predicted) for each in status.networks)
+        told = (predicted_text(each.name, each.predicted) for each in status.networks)
         yield from filter(None, told)
         for network in status.networks:
             yield from _indicators(network, width)
@@ -161,7 +161,7 @@ def _lately(network: NetworkMessage, name: str, value: float) -> bool:
 
 
 def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
-    """All indicators of a network, each with its age; synthetic ones are marked."""
+    """Yield all indicators of a network with their ages; synthetic ones are marked."""
     notes = [
         f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
         f"{'*' if one.synthetic else ''}"
@@ -173,7 +173,7 @@ def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
         notes.insert(0, f"access point {render.plain(network.access_point)}")
     if notes:
         yield ""
-        # Each one stays on its line.
+        # Keep each indicator on one line.
         text = "; ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in notes)
         for line in textwrap.wrap(
             f"{network.name}: {text}", width, subsequent_indent="  ", break_on_hyphens=False
@@ -194,7 +194,7 @@ def _flow(flow: FlowMessage) -> tuple[str, ...]:
         render.strategy(flow.strategy),
         render.duration(flow.age_s),
         *(
-            # UDP is counted by connection tracking, which tells at the end.
+            # Connection tracking reports the bytes of UDP only at the end.
             ("-", "-")
             if flow.flow.startswith("udp ")
             else (render.size(flow.bytes_down), render.size(flow.bytes_up))

@@ -1,4 +1,4 @@
-"""`cedos top`: the status as it changes."""
+"""`cedos top`: the status, refreshed."""
 
 import itertools
 import shutil
@@ -17,7 +17,7 @@ from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import DaemonUnreachableError
 
-# ECMA-48 and xterm: other screen and no cursor; back again; home; rest of line; rest of screen.
+# ECMA-48 and xterm: other screen without cursor; back; home; clear the line; clear the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _WIDEST = 100
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -39,14 +39,14 @@ _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     type=click.FloatRange(0.05, 3600),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two refreshes.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many looks.")
+@click.option("-n", "--count", type=click.IntRange(1), help="End after so many refreshes.")
 def command(interval_s: float, count: int | None) -> None:
-    """Shows the status again and again, on a screen of its own, until Ctrl-C.
+    """Show the status repeatedly on a separate screen until Ctrl-C.
 
-    The same as `cedos status`; what does not fit the terminal is cut off. If the daemon ends, it
-    waits for the next one.
+    The content is that of `cedos status`, cut off at the size of the terminal. If the daemon ends,
+    the command waits for the next one.
     """
     client = ControlClient(directories().socket)
     first = client.status()

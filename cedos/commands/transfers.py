@@ -12,8 +12,7 @@ import click
 import msgspec
 
 from cedos.api.client import ControlClient
-from cedos.api.transfers import TransferInTable
-from cedos.api.turn_text import at_instant, instant, lateness, sentence
+from cedos.api.transfers import TransferInTable, at_instant, instant, lateness, sentence
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories

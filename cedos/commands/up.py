@@ -23,9 +23,9 @@ from cedos.kernel.process import memory
 @click.command(
     cls=Manual,
     examples=[
-        ("sudo cedos up", "Runs with the configuration of this host until Ctrl-C."),
+        ("sudo cedos up", "Runs with the host's configuration until Ctrl-C."),
         ("sudo cedos up --dry-run", "Prints what it would change, and changes nothing."),
-        ("sudo cedos up --no-wait", "Ends at once where there are not two usable networks."),
+        ("sudo cedos up --no-wait", "Ends at once with fewer than two usable networks."),
         ("sudo cedos up --config ./cedos.toml", "Runs with a configuration of your own."),
         (
             "sudo useradd --system --user-group cedos;"
@@ -46,56 +46,56 @@ from cedos.kernel.process import memory
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="The configuration; without: /etc/cedos/cedos.toml, or the defaults where there is none.",
+    help="The configuration.  [default: /etc/cedos/cedos.toml, or the defaults if it is missing]",
 )
 @click.option(
-    "-n", "--dry-run", is_flag=True, help="Decide, print what would be changed, change nothing."
+    "-n", "--dry-run", is_flag=True, help="Decide and print the changes, but change nothing."
 )
 @click.option(
     "--wait/--no-wait",
     default=True,
-    help="With fewer than two usable networks: run (the default, more may come), or end with status 4.",
+    help="With fewer than two usable networks: run (the default), or end with status 4.",
 )
 def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
-    """Decides for every transfer which network to use, and steers it there.
+    """Decide for every transfer which network to use, and steer it there.
 
-    The daemon watches this host's networks and flows, predicts how long a transfer would take on
-    each network and on both, and gives new connections the better one; living connections move if
-    they are MPTCP. Plain TCP connections are never broken. It logs to standard error.
+    The daemon watches this host's networks and flows and predicts how long a transfer would take
+    on each network and on both. New connections get the better one. Living connections move if
+    they are MPTCP. Plain TCP connections are never broken. The daemon logs to standard error.
 
-    Everything that it changes (rules, routes, MPTCP path management) is written to a journal first
-    and undone when it ends: on Ctrl-C, on SIGTERM, or when its terminal is closed. What a killed
-    daemon left is undone by the next one, or by `cedos restore`. As a service it reads its
-    configuration again on SIGHUP (`systemctl reload cedos`).
+    Every change (rules, routes, MPTCP path management) is written to a journal first. The daemon
+    undoes its changes when it ends: on Ctrl-C, on SIGTERM, or when its terminal is closed. The
+    next daemon, or `cedos restore`, undoes the changes of a killed one. On SIGHUP (`systemctl
+    reload cedos`) the daemon reads its configuration again.
 
-    Where fewer than two networks are usable there is nothing to choose, until another one comes;
-    budgets, rules and transfers with a deadline are kept to meanwhile.
+    With fewer than two usable networks there is nothing to choose until another one appears.
+    Budgets, rules and transfers with a deadline work meanwhile.
 
-    It needs CAP_NET_ADMIN and CAP_NET_RAW. `cedos doctor` says what else is of use. One daemon runs
-    per network namespace.
+    The daemon needs CAP_NET_ADMIN and CAP_NET_RAW. `cedos doctor` lists what else is useful. One
+    daemon runs per network namespace.
     """
     config = load(config_file)
     logs.configure(config.log.level, config.log.format)
     if not dry_run:
         privileges.require("cedos up")
     where = directories()
-    # The name of the network namespace is held by whoever may change it.
+    # The process that may change the network namespace holds its name.
     with only_daemon(where.pid_file, steers=False), ExitStack() as stack:
-        # The daemon is large; a refusal above should not wait for it. What is imported stays for
-        # life: looking through it for garbage meanwhile would take a tenth of a second.
+        # Import the large daemon only after the checks above. Its objects live for good, so
+        # garbage collection during the import would waste a tenth of a second.
         gc.disable()
         memory.one_arena()
         privileged = None
         if not dry_run:
             with suppress(FileNotFoundError):
                 own_file.take(where.state)
-            # Before all else is there: what one of them then writes to, both have for themselves.
+            # Fork first, so that both processes share as little memory as possible.
             process = importlib.import_module("cedos.daemon.privileged.process")
             privileged = stack.enter_context(process.privileged_process(where.state))
         daemon = importlib.import_module("cedos.daemon.service")
         gc.freeze()
-        # A hundred flows a second make much that lives for a moment and little garbage in cycles:
-        # looking for it less often saves a twentieth of the daemon's time.
+        # Flows make many short-lived objects and few cycles. At a hundred flows a second, rarer
+        # collections save a twentieth of the daemon's time.
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
 

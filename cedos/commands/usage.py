@@ -1,4 +1,4 @@
-"""`cedos usage`: what went over each network, metered or not, and what it cost in energy and budgets."""
+"""`cedos usage`: bytes over each network, metered or not, with energy and budgets."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, Priv
     cls=Manual,
     examples=[
         ("cedos usage", "The last seven days."),
-        ("cedos usage --since 2026-11-01", "This month, say."),
+        ("cedos usage --since 2026-11-01", "Since a date."),
         (
             "cedos usage --since 24h --json | jq '[.networks[].metered_bytes] | add'",
             "Metered bytes.",
@@ -34,25 +34,25 @@ from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, Priv
     "--since",
     default="7d",
     show_default=True,
-    help='From when on: so long ago ("7d", "24h"), or a time ("2026-11-01", "2026-11-01 08:00").',
+    help='The start: a duration ago ("7d", "24h"), or a time ("2026-11-01", "2026-11-01 08:00").',
 )
 @json_option
 def command(since: str, as_json: bool) -> None:
-    """Shows what all programs have used, by network, and how the budgets stand.
+    """Show the use of all programs by network, and the state of the budgets.
 
-    METERED are the bytes, both ways, that went over a network while it was metered; NOT METERED all
-    others. ENERGY is that of its radio, reckoned by its traffic. The interfaces' own counters are read,
-    so nothing is left out, and what went on while the daemon was stopped counts, too; but it is
-    exact to a quarter of an hour only.
+    METERED are the bytes of both directions while the network was metered, NOT METERED all others.
+    ENERGY is that of the radio, estimated from its traffic. The counters are the interfaces' own,
+    so nothing is left out, and the time while the daemon was stopped counts too. The start is
+    exact to a quarter of an hour.
 
-    Below are the servers whose connections carried most, those over metered networks first: of those
-    that are open now, and the last 200,000 that have ended (`max_rows` in [history]), each with all that
-    it carried. What ended while no daemon ran is in no row.
+    Below are the servers with most bytes, those over metered networks first: from open connections
+    and the last 200,000 that ended (`max_rows` in [history]). Connections that ended while no
+    daemon ran are missing.
 
-    A server behind a gateway has a row of its own, "github.com (through gw.example.org)". Where the
-    session with the gateway used several networks at once, its connections' bytes are shared out among
-    them by what the whole session carried over each in that second. The gateway's own row is what is
-    left: the session's own overhead, datagrams, and other sessions with it.
+    A server behind a gateway has its own row, "github.com (through gw.example.org)". If the
+    session with the gateway used several networks at once, a connection's bytes are divided like
+    all bytes of the session in that second. The gateway's own row has the rest: overhead,
+    datagrams and other sessions.
     """
     try:
         since_unix_s = amounts.since(since, datetime.now()).timestamp()
@@ -124,7 +124,7 @@ def _budget(one: BudgetMessage) -> str:
     spent, supply = (render.amount(each, one.resource) for each in (one.spent, one.supply))
     share = f" ({render.percent(one.spent / one.supply)})" if one.supply else ""
     ends = "It ended" if one.over else "Its period ends"
-    # (One that was over before anybody counted has no beginning.)
+    # A period that ended before the counting has no start.
     since = f" since {render.instant(one.begins_unix_s)}" if one.begins_unix_s > 0.0 else ""
     return (
         f'Budget "{one.name}": {spent} of {supply} used{share}{since}.'
@@ -137,7 +137,7 @@ def _server(used: ServerUsage) -> str:
 
 
 def _without_daemon(where: Directories, since_unix_s: float) -> UsageMessage:
-    # The rooms that count are heavy to load, and not needed while a daemon answers.
+    # These imports are slow, and needed only while no daemon answers.
     from cedos.daemon.budgets import used  # noqa: PLC0415
     from cedos.storage.usage import Usage  # noqa: PLC0415
 

@@ -1,30 +1,37 @@
-"""The daemon's configuration (DESIGN, "Commands and files"): what may be set, to what, and by default.
+"""The daemon's configuration (DESIGN, "Commands and files"): settings, their types and defaults.
 
 `cedos.toml` beside this package explains every default to users; a test keeps the two equal.
 """
 
+import difflib
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from cedos.config import toml_file
-from cedos.config.budgets import BudgetConfig, PacingConfig, PlanConfig
-from cedos.config.decision import DecisionConfig, FollowConfig
-from cedos.config.networks import NetworkConfig
-from cedos.config.probes import ProbesConfig
-from cedos.config.section import InterfaceName, NetworkName, Section
 from cedos.config.sections import (
+    BudgetConfig,
+    DecisionConfig,
     EnergyConfig,
+    FollowConfig,
     HistoryConfig,
+    InterfaceName,
     LogConfig,
+    NetworkConfig,
+    NetworkName,
+    PacingConfig,
+    PlanConfig,
     PredictorsConfig,
+    ProbesConfig,
     ProfilerConfig,
     ProvidersConfig,
+    Section,
     SteeringConfig,
     TransfersConfig,
 )
-from cedos.model import NetworkOverride
+from cedos.model import Budget, NetworkOverride
 
 __all__ = [
     "BudgetConfig",
@@ -46,6 +53,7 @@ __all__ = [
     "TransfersConfig",
     "found",
     "load",
+    "unknown_names",
 ]
 
 DEFAULT_FILE = Path("/etc/cedos/cedos.toml")
@@ -53,7 +61,7 @@ SHIPPED_FILE = Path(__file__).with_name("cedos.toml")
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """All that the daemon may be told; `networks` is by interface name."""
+    """The whole configuration; `networks` is by interface name."""
 
     networks: dict[InterfaceName, NetworkConfig] = msgspec.field(default_factory=dict)
     decision: DecisionConfig = DecisionConfig()
@@ -93,10 +101,10 @@ class Config(Section, frozen=True, kw_only=True):
 
 
 def found(path: Path | None = None) -> Path | None:
-    """The file that `load` reads; None where there is none, and the defaults hold."""
+    """Return the file that `load` reads; None: there is none, and the defaults hold."""
     if path is not None:
         return path
-    # One that is there but cannot be read is an error of `load`, not a reason for defaults.
+    # If the file exists but cannot be read, `load` raises an error instead of using the defaults.
     with suppress(PermissionError):
         try:
             DEFAULT_FILE.stat()
@@ -106,10 +114,10 @@ def found(path: Path | None = None) -> Path | None:
 
 
 def load(path: Path | None = None) -> Config:
-    """Loads the configuration.
+    """Load the configuration.
 
-    `path`: the file; None: `/etc/cedos/cedos.toml` where it exists, else the defaults.
-    Errors: ConfigError, with file, line and what would be right, one line per problem.
+    `path`: the file; None: `/etc/cedos/cedos.toml` if it exists, else the defaults. ConfigError:
+    one line for each problem, with file, line and what would be right.
     """
     path = found(path)
     if path is None:
@@ -128,3 +136,36 @@ def load(path: Path | None = None) -> Config:
         predictors = msgspec.structs.replace(config.predictors, model=located)
         config = msgspec.structs.replace(config, predictors=predictors)
     return config
+
+
+def unknown_names(
+    config: Config,
+    budgets: Iterable[Budget],
+    *,
+    interfaces: Collection[str],
+    networks: Collection[str],
+) -> list[str]:
+    """Describe the names that are not among these. Ignored interfaces are never networks."""
+    named = {
+        **{f"[networks.{name}]": name for name, each in config.networks.items() if not each.ignore},
+        **{f"[providers] series.{name}": name for name in config.providers.series},
+    }
+    found = [
+        f"{where} names the interface {name}, which is not there now{_hint(name, interfaces)}"
+        for where, name in named.items()
+        if name not in interfaces
+    ]
+    return found + [
+        f'the budget "{budget.name}" names the network {name},'
+        f" which is not there now{_hint(name, networks)}"
+        for budget in budgets
+        for name in budget.networks
+        if name not in networks
+    ]
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"; did you mean {near[0]}?"
+    are = "is" if len(known) == 1 else "are"
+    return f"; there {are} {', '.join(sorted(known))}" if known else ""

@@ -1,4 +1,4 @@
-"""Amounts and times as people write them: `4GB`, `90min`, `18:00`, `tomorrow`, `2026-12-01`."""
+"""Amounts and times in the form that people write: `4GB`, `90min`, `18:00`, `tomorrow`, `2026-12-01`."""
 
 import re
 from datetime import date, datetime, timedelta
@@ -27,20 +27,20 @@ _LONGEST_S: Final = 1e9
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _EARLIEST: Final = datetime(1981, 1, 1)
 MORNING_HOUR: Final = 8
-"""A day without a time of day is meant as its morning."""
+"""The hour of a day without a time."""
 _LASTING = re.compile(r"\d{1,2}:\d{2}$|\d{4}-\d{2}-\d{2}")
-"""What means no other day tomorrow, or is meant anew each day."""
+"""Times that mean the same tomorrow, or that are meant anew each day."""
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
 PLAINLY_BYTES: Final = 1e6
-"""From here on a size without a unit is one in bytes: "4" is meant as gigabytes, "1500" as megabytes."""
+"""The least size without a unit: "4" is meant as gigabytes, "1500" as megabytes."""
 
 
 def size_bytes(text: str) -> float:
-    """Bytes; ValueError with what would be right.
+    """Parse a size. ValueError: the message has what would be right.
 
-    Without a unit they are bytes, as programs print them: a million at least. Fewer are refused, because
-    people who leave the unit out mean gigabytes or megabytes.
+    A size without a unit is in bytes, as programs print it, and at least a million. Smaller ones
+    are refused, because people who omit the unit mean megabytes or gigabytes.
     """
     if re.fullmatch(r"\s*[\d.]+\s*", text) and _amount(text, _BYTES, _SIZE) < PLAINLY_BYTES:
         number = text.strip()
@@ -51,17 +51,17 @@ def size_bytes(text: str) -> float:
 
 
 def joules(text: str) -> float:
-    """Joules; ValueError with what would be right."""
+    """Parse joules. ValueError: the message has what would be right."""
     return _amount(text, _JOULES, 'an energy such as "5000J", "20 kJ" or "12Wh"')
 
 
 def money(text: str) -> float:
-    """Money in the person's own currency; ValueError with what would be right."""
+    """Parse an amount of the user's currency. ValueError: the message has what would be right."""
     return _amount(text, {"": 1.0}, 'an amount of money such as "20" or "7.50"')
 
 
 def seconds(text: str) -> float:
-    """A duration: `4`, `500ms`, `2min` or `2m`, `1h30min`, `1d`, `1w`; ValueError with what is right."""
+    """Parse a duration: `4`, `500ms`, `2min` or `2m`, `1h30min`, `1d`, `1w`. ValueError."""
     parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|min|m|s|h|d|w|)", text.strip())
     whole = "".join(re.escape(number) + " ?" + unit + r"\s*" for number, unit in parts)
     total = sum(float(number) * _SECONDS[unit] for number, unit in parts)
@@ -76,11 +76,11 @@ def seconds(text: str) -> float:
 
 
 def by(text: str, now: datetime) -> datetime:
-    """When something is wanted at the latest, local time without a zone.
+    """Parse a deadline; return local time without a zone.
 
-    A duration counts from now; a time of day is the next one; a day without one is meant as its morning
-    (8:00): `tomorrow`, `friday`, `2026-12-01`; `tomorrow 18:00` has one.
-    Errors: ValueError, with what would be right.
+    A duration counts from now. A time of day is the next one. A day alone means 8:00: `tomorrow`,
+    `friday`, `2026-12-01`; `tomorrow 18:00` has its own time. ValueError: the message has what
+    would be right.
     """
     text = " ".join(text.split())
     try:
@@ -98,7 +98,7 @@ def by(text: str, now: datetime) -> datetime:
 
 
 def _meant(text: str, now: datetime, day_hour: int) -> datetime:
-    """`day_hour`: of a day without a time. ValueError, OverflowError."""
+    """Parse a time; `day_hour` is the hour of a day without a time. ValueError, OverflowError."""
     lower = text.lower()
     day, _, time_of_day = lower.partition(" ")
     named = ["today", "tomorrow"].index(day) if day in {"today", "tomorrow"} else None
@@ -126,9 +126,9 @@ def _meant(text: str, now: datetime, day_hour: int) -> datetime:
 
 
 def since(text: str, now: datetime) -> datetime:
-    """An instant that has passed, local time: so long ago, or a date with or without a time.
+    """Parse a time in the past: a duration ago, or a date with or without a time. Return local time.
 
-    Errors: ValueError, with what would be right.
+    ValueError: the message has what would be right.
     """
     text = text.strip()
     try:
@@ -136,7 +136,7 @@ def since(text: str, now: datetime) -> datetime:
             found = datetime.fromisoformat(text)
         elif text[-1:].isalpha():
             found = now - timedelta(seconds=seconds(text))
-        else:  # of what, nobody knows
+        else:  # a number without a unit
             raise ValueError(text)
     except (ValueError, OverflowError):
         raise ValueError(
@@ -152,11 +152,11 @@ def since(text: str, now: datetime) -> datetime:
 
 
 def until(text: str, now: datetime, *, kept: bool = False) -> datetime:
-    """The end that a person means, local time without a zone.
+    """Parse the end of a period; return local time without a zone.
 
-    As `by` takes it, but a day without a time is its midnight, when it begins. `kept`: the text stays in
-    a file; what counts from the day on which it is read would never come, and is refused.
-    Errors: ValueError, with what would be right.
+    The forms are those of `by`, but a day alone means its first midnight. `kept`: the text stays
+    in a file, where a duration would never end, so durations are refused. ValueError: the message
+    has what would be right.
     """
     text = " ".join(text.split())
     try:

@@ -1,4 +1,4 @@
-"""Where the daemon, and a user's own programs, keep their files (DESIGN, "Commands and files")."""
+"""The directories of the daemon and of a user's programs (DESIGN, "Commands and files")."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ HISTORY_FILE: Final = "history.sqlite"
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """Where a daemon keeps its state (survives a restart) and its run-time files (does not)."""
+    """The daemon's directories: state, which survives a restart, and runtime, which does not."""
 
     state: Path
     runtime: Path
@@ -25,7 +25,7 @@ class Directories:
 
     @property
     def pid_file(self) -> Path:
-        """The file that the living daemon holds a lock on."""
+        """Return the file that a living daemon has locked."""
         return self.runtime / PID_FILE
 
     @property
@@ -34,11 +34,12 @@ class Directories:
 
 
 def directories(environment: Mapping[str, str] = os.environ) -> Directories:
-    """The directories by `CEDOS_*_DIR`, else the system's usual ones.
+    """Return the directories that `CEDOS_*_DIR` name, else the system's usual ones.
 
-    (Not by systemd's `*_DIRECTORY`: a service that asks the daemon may have folders of its own.)
+    systemd's `*_DIRECTORY` are ignored: a service that asks the daemon may have its own
+    directories.
 
-    Errors: ConfigError, a variable holds a path that is not absolute.
+    ConfigError: a variable is not an absolute path.
     """
     return Directories(
         state=_directory(environment, "STATE", "/var/lib/cedos"),
@@ -52,9 +53,9 @@ _USUAL: Final = {"config": ".config", "state": ".local/state", "cache": ".cache"
 def user_folder(
     kind: Literal["config", "state", "cache"], environment: Mapping[str, str] = os.environ
 ) -> Path:
-    """A user's own: below `CEDOS_USER_DIR`, else cedos/ in the folder that `XDG_*_HOME` or usage says.
+    """Return a user's directory: below `CEDOS_USER_DIR`, else `cedos/` in that of `XDG_*_HOME`.
 
-    Errors: ConfigError, `CEDOS_USER_DIR` is not absolute.
+    ConfigError: `CEDOS_USER_DIR` is not an absolute path.
     """
     if value := environment.get("CEDOS_USER_DIR", ""):
         if not Path(value).is_absolute():

@@ -1,19 +1,291 @@
-"""The smaller sections of the configuration."""
+"""The sections of the configuration, and the types of their values."""
 
 import re
+from datetime import datetime
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from cedos.config.section import InterfaceName, Offset, Section, Size
+from cedos.config import amounts
+from cedos.model import Budget, Every, Increment, NetworkKind, Resource
 
+InterfaceName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^/\s:]{1,15}$",
+        description="an interface's name (at most 15 characters, as `ip link` shows it)",
+    ),
+]
+NetworkName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,30}$",
+        description="a short name of letters, digits and . _ -",
+    ),
+]
+Exponent = Annotated[float, Meta(ge=0, le=10)]
+Rate = Annotated[float, Meta(ge=0, le=1e6)]
+Interval = Annotated[float, Meta(ge=0.1, le=3600)]
+Offset = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
+Size = Annotated[int, Meta(ge=1, le=10**12)]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A section of the configuration, immutable once loaded."""
+
+
+class NetworkConfig(Section, frozen=True, kw_only=True):
+    """`[networks.NAME]`: the user's facts about an interface; None: as found by the host."""
+
+    name: NetworkName | None = None
+    kind: NetworkKind | None = None
+    metered: bool | None = None
+    ignore: bool = False
+    money_per_mb: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+
+
+class DecisionConfig(Section, frozen=True, kw_only=True):
+    """`[decision]`: the objective, and when a change is worth while.
+
+    Attributes:
+        alpha, beta, gamma: Delphi's exponents of speed, energy and metered bytes.
+        seconds_per_joule, seconds_per_metered_mb: prices of the objective `balanced`.
+        method: the treatment of prediction errors (`cedos.selector.uncertainty`).
+    """
+
+    objective: Literal["balanced", "max-s", "max-s-per-e"] = "balanced"
+    alpha: Exponent = 1.0
+    beta: Exponent = 1.0
+    gamma: Exponent = 0.0
+    follow: bool = False
+    seconds_per_joule: Rate = 0.01
+    seconds_per_metered_mb: Rate = 0.2
+    noticeable_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
+    switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
+    hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    reevaluate_interval_s: Interval = 1.0
+    idle_interval_s: Interval = 5.0
+    redundant: bool = False
+    method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
+
+    def __post_init__(self) -> None:
+        if self.follow and self.objective != "max-s-per-e":
+            raise ValueError(
+                f'follow moves the exponents of objective = "max-s-per-e"; "{self.objective}" has none'
+            )
+
+
+class FollowConfig(Section, frozen=True, kw_only=True):
+    """`[follow]`: bounds of the exponents (the fields of `selector.decision.follow.Curves`)."""
+
+    beta_full: Exponent = 0.0
+    beta_empty: Exponent = 2.0
+    battery_full: Share = 0.8
+    battery_empty: Share = 0.1
+    gamma_unused: Exponent = 0.0
+    gamma_used: Exponent = 1.0
+    plan_easy: Share = 0.5
+
+    def __post_init__(self) -> None:
+        if self.battery_empty >= self.battery_full:
+            raise ValueError(
+                f"battery_empty ({self.battery_empty:g}) must be less than"
+                f" battery_full ({self.battery_full:g})"
+            )
+
+
+S_PER_MONEY: Final = 60.0
+"""The default value of one unit of money in seconds of waiting."""
+
+
+class PlanConfig(Section, frozen=True, kw_only=True):
+    """`[plan]`: the data plan of all metered networks; `metered_bytes` None: no limit."""
+
+    metered_bytes: Size | None = None
+    reset_day: Annotated[int, Meta(ge=1, le=31)] = 1
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hard and self.metered_bytes is None:
+            raise ValueError("hard = true needs metered_bytes: without them there is no limit")
+
+
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """`[budgets.NAME]`: one of `data`, `energy`, `money` or `battery`, and its end.
+
+    `unit`, `unit_money` and `seconds_per_money` are for data that is bought in units.
+    """
+
+    until: str
+    data: str | None = None
+    energy: str | None = None
+    money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    battery: bool = False
+    every: Every | None = None
+    networks: list[NetworkName] = msgspec.field(default_factory=list)
+    unit: str | None = None
+    unit_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
+        given += ["battery"] * self.battery
+        if len(given) != 1:
+            raise ValueError(
+                "a budget is of one of data, energy, money or battery,"
+                f" not of {' and '.join(given) or 'none'}"
+            )
+        if ":" in self.until and "-" not in self.until and self.every is not Every.DAY:
+            raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')
+        self._check_unit()
+        self.budget("budget", datetime(2026, 1, 1))
+
+    def _check_unit(self) -> None:
+        if self.unit is None:
+            for name in ("unit_money", "seconds_per_money"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f'{name} is for data in units: say their size, unit = "1GB"')
+            return
+        if self.data is None:
+            raise ValueError('unit, such as "1GB", is for budgets of data')
+        unit, supply = amounts.size_bytes(self.unit), amounts.size_bytes(self.data)
+        if not 0 < unit <= supply:
+            raise ValueError(
+                f'unit = "{self.unit}": more than nothing, and no more than all of it'
+                f' ("{self.data}"), would be right'
+            )
+        if self.unit_money is None:
+            raise ValueError(f'unit = "{self.unit}" needs what such a unit costs: unit_money = 5')
+
+    def budget(self, name: str, now: datetime) -> Budget:
+        """Return the budget; `now` is the local time from which times of day count."""
+        resource, supply = Resource.ENERGY, 0.0
+        if self.data is not None:
+            resource, supply = Resource.DATA, amounts.size_bytes(self.data)
+        elif self.money is not None:
+            resource, supply = Resource.MONEY, self.money
+        elif self.energy is not None:
+            supply = amounts.joules(self.energy)
+        increment = None
+        if self.unit is not None and self.unit_money is not None:
+            unit = amounts.size_bytes(self.unit)
+            s_per_money = S_PER_MONEY if self.seconds_per_money is None else self.seconds_per_money
+            increment = Increment(unit, self.unit_money, s_per_money, int(supply // unit))
+        return Budget(
+            name,
+            resource,
+            supply,
+            amounts.until(self.until, now, kept=True).isoformat(),
+            networks=tuple(self.networks),
+            every=self.every,
+            increment=increment,
+            battery=self.battery,
+            hard=self.hard,
+        )
+
+
+class PacingConfig(Section, frozen=True, kw_only=True):
+    """`[pacing]`: the controller of the budgets' prices."""
+
+    controller: Literal["pacer", "odyssey"] = "pacer"
+
+
+PROBE_PORT = 7007
+"""The usual port of a probe server."""
+
+
+def endpoint(value: str) -> tuple[IPv4Address | IPv6Address, int]:
+    """Parse the address of a probe server, whose port may be missing.
+
+    ValueError: it is neither `ADDRESS:PORT` nor `[ADDRESS]:PORT`.
+    """
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?", value)
+    try:
+        if match is None:
+            raise ValueError(value)
+        address, port = ip_address(match[1] or match[2]), int(match[3] or PROBE_PORT)
+    except ValueError as error:
+        raise ValueError(
+            f'"{value}": "192.0.2.1:7007" or "[2001:db8::1]:7007" would be right'
+        ) from error
+    if not 0 < port < 65536:
+        raise ValueError(f'"{value}": ports go from 1 to 65535')
+    return address, port
+
+
+def _target(
+    value: str, name: str, family: type[IPv4Address] | type[IPv6Address], example: str
+) -> None:
+    if value == "gateway":
+        return
+    try:
+        right = isinstance(ip_address(value), family)
+    except ValueError:
+        right = False
+    if not right:
+        version = "IPv4" if family is IPv4Address else "IPv6"
+        raise ValueError(
+            f'{name} must be an {version} address such as "{example}", or "gateway", not "{value}"'
+        )
+
+
+class ProbesConfig(Section, frozen=True, kw_only=True):
+    """`[probes]`: pings and DNS queries; with a `server` also UDP trains and short transfers."""
+
+    enabled: bool = True
+    target: str = "1.1.1.1"
+    target_ipv6: str = "2606:4700:4700::1111"
+    interval_s: Interval = 2.0
+    idle_interval_s: Interval = 30.0
+    asleep_interval_s: Interval = 300.0
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
+    dns: bool = True
+    dns_name: Annotated[
+        str, Meta(pattern=r"^([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?$", max_length=253)
+    ] = "example.com"
+    portal_url: Annotated[str, Meta(max_length=2000)] = "http://network-test.debian.org/nm"
+    portal_body: Annotated[str, Meta(max_length=1000)] = "NetworkManager is online"
+    server: str = ""
+    key_file: Path | None = None
+    train_packets: Annotated[int, Meta(ge=2, le=200)] = 50
+    train_packet_bytes: Annotated[int, Meta(ge=64, le=1452)] = 1200
+    tcp: bool = False
+    tcp_bytes: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 100_000
+    rule: Literal["value", "change", "fixed"] = "value"
+    full_interval_s: Interval = 30.0
+    threshold: Annotated[float, Meta(ge=0, le=100)] = 0.5
+    seconds_per_joule: Annotated[float, Meta(ge=0, le=1000)] = 0.01
+    seconds_per_mb: Annotated[float, Meta(ge=0, le=1000)] = 0.2
+
+    def __post_init__(self) -> None:
+        _target(self.target, "target", IPv4Address, "1.1.1.1")
+        _target(self.target_ipv6, "target_ipv6", IPv6Address, "2606:4700:4700::1111")
+        if self.server:
+            endpoint(self.server)
+            if self.key_file is None:
+                raise ValueError(
+                    "server needs key_file, the key that `cedos probe-server --new-key` made"
+                )
+        if self.portal_url and not self.portal_url.startswith("http://"):
+            raise ValueError(
+                'portal_url must be an http:// URL such as "http://network-test.debian.org/nm"'
+                f' (a portal cannot answer https), or "", not "{self.portal_url}"'
+            )
+        if self.idle_interval_s < self.interval_s:
+            raise ValueError(
+                f"idle_interval_s ({self.idle_interval_s:g}) must not be shorter than"
+                f" interval_s ({self.interval_s:g})"
+            )
 
 
 class EnergyConfig(Section, frozen=True, kw_only=True):
-    """Whose radios joules are reckoned with (`cedos/storage/radios.toml`)."""
+    """`[energy]`: the radios' power models (`cedos/storage/radios.toml`)."""
 
     device: Annotated[str, Meta(min_length=1)] = "delphi"
     cellular: Annotated[str, Meta(min_length=1)] = "lte"
@@ -22,7 +294,7 @@ class EnergyConfig(Section, frozen=True, kw_only=True):
 
 
 class ProfilerConfig(Section, frozen=True, kw_only=True):
-    """What is learnt from the first packets of flows, and what is guessed without (Delphi, 4.2)."""
+    """`[profiler]`: sizes from the first packets of flows, and guesses without (Delphi, 4.2)."""
 
     enabled: bool = True
     default_size_bytes: Size = 3_000
@@ -37,7 +309,7 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
 
 
 class SteeringConfig(Section, frozen=True, kw_only=True):
-    """Which hands the daemon may lay on the kernel."""
+    """`[steering]`: the parts of the kernel that the daemon may change."""
 
     default: bool = True
     destinations: bool = True
@@ -59,14 +331,14 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
 
     @property
     def closes_after_s(self) -> float | None:
-        """Return after how much silence stuck connections are closed; None: silence closes none."""
+        """Return the silence in seconds after which stuck connections are closed; None: never."""
         found = re.fullmatch(r"after (\d{1,3}(?:\.\d)?)s", self.close_stuck)
         seconds = float(found[1]) if found else 0.0
         return seconds if 1.0 <= seconds <= 600.0 else None
 
 
 class TransfersConfig(Section, frozen=True, kw_only=True):
-    """Transfers with deadlines (`cedos transfers`)."""
+    """`[transfers]`: transfers with deadlines (`cedos transfers`)."""
 
     stay_awake: bool = True
     wake: bool = False
@@ -74,7 +346,7 @@ class TransfersConfig(Section, frozen=True, kw_only=True):
 
 
 class PredictorsConfig(Section, frozen=True, kw_only=True):
-    """Which trained model predicts completion times: `shipped`, or the path of a file."""
+    """`[predictors]`: the model of completion times: `shipped`, or the path of a file."""
 
     model: Annotated[str, Meta(min_length=1)] = "shipped"
     adapt: bool = False
@@ -85,7 +357,7 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
 
 
 class HistoryConfig(Section, frozen=True, kw_only=True):
-    """Where decisions and finished flows are kept; no `path`: in the state directory."""
+    """`[history]`: the file of decisions and finished flows; no `path`: in the state directory."""
 
     enabled: bool = True
     path: Path | None = None
@@ -93,10 +365,12 @@ class HistoryConfig(Section, frozen=True, kw_only=True):
 
 
 class ProvidersConfig(Section, frozen=True, kw_only=True):
-    """Where indicators come from: the host's radios, or files recorded beside a trace.
+    """`[providers]`: the host's radios as indicators, or files recorded beside a trace.
 
-    `series` maps interfaces to CSV files, `offset_s` to the instant of the file at which it starts;
-    `started_at_s` is the monotonic clock's reading at that start (None: the daemon's own start).
+    Attributes:
+        series: CSV files by interface.
+        offset_s: the time in the file at which it starts, by interface.
+        started_at_s: the monotonic clock at that start; None: the daemon's start.
     """
 
     host: bool = True

@@ -1,6 +1,6 @@
-"""Reads the TOML files that users edit into msgspec structs (DESIGN, "Commands and files").
+"""A reader of TOML files that users edit, into msgspec structs (DESIGN, "Commands and files").
 
-All that is wrong is reported at once, each with file, line and what would be right.
+All problems are reported at once, each with file, line and what would be right.
 """
 
 import difflib
@@ -23,11 +23,11 @@ _WRONG = object()
 
 
 def read(path: Path, struct: type[T]) -> T:
-    """Reads the file at `path` as one `struct`; `Path` fields are relative to the file's folder.
+    """Read the file at `path` as a `struct`; `Path` fields are relative to the file's folder.
 
     Structs may hold numbers, text, booleans, literals, enums, paths, other structs, and lists,
-    tuples and dicts of these; a ValueError from `__post_init__` is reported at the struct's line.
-    Errors: ConfigError, the file cannot be read, is not TOML, or does not fit; one line per problem.
+    tuples and dicts of these. A ValueError from `__post_init__` is reported at the struct's line.
+    ConfigError: the file cannot be read, is not TOML, or does not fit; one line per problem.
     """
     try:
         text = path.read_bytes().decode()
@@ -41,7 +41,7 @@ def read(path: Path, struct: type[T]) -> T:
 
 
 def parse(text: str, struct: type[T], *, name: str, folder: Path = Path()) -> T:
-    """Like `read`, for a text that is there already; `name` stands in messages for the file."""
+    """Parse a text like `read`; `name` stands for the file in messages."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -61,7 +61,7 @@ def parse(text: str, struct: type[T], *, name: str, folder: Path = Path()) -> T:
 
 
 class _Reader:
-    """One reading of one text; collects what is wrong in `problems` as (line, message)."""
+    """A parser of one text, with the problems as (line, message) in `problems`."""
 
     def __init__(self, name: str, folder: Path, text: str, root: type[msgspec.Struct]) -> None:
         self.problems: list[tuple[int, str]] = []
@@ -69,7 +69,7 @@ class _Reader:
         self._lines: dict[Key, int] | None = None
 
     def value(self, value: Any, kind: Any, key: Key) -> Any:
-        """The value as `kind`, a type annotation, wants it, or `_WRONG` after noting why not."""
+        """Convert the value to the type `kind`; `_WRONG` if that fails, with a problem noted."""
         kind = _without_none(kind)
         inner = typing.get_args(kind)
         match value:
@@ -116,7 +116,7 @@ class _Reader:
         try:
             return kind(**found)
         except ValueError as error:  # from __post_init__: values that do not go together
-            # Such a message begins with the field that should change; that line is the best one.
+            # The message begins with the field that should change. Report its line.
             first = str(error).partition(" ")[0]
             self._wrong((*key, first), f"{_section(key)}: {error}")
             return _WRONG
@@ -171,7 +171,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _without_none(kind: Any) -> Any:
-    """Optional values are left out in TOML: what is there must be of the other type."""
+    """Return the type without None, because TOML omits optional values."""
     if typing.get_origin(kind) in {typing.Union, types.UnionType}:
         rest = [item for item in typing.get_args(kind) if item is not types.NoneType]
         if len(rest) == 1:
@@ -215,7 +215,7 @@ def _section(key: Key) -> str:
 
 
 def _describe(kind: Any) -> str:
-    """What would be right, in words."""
+    """Describe the values that a type takes."""
     kind = _without_none(kind)
     if kind is Path:
         return "the path of a file"
@@ -227,7 +227,7 @@ def _describe(kind: Any) -> str:
         return "one of " + ", ".join(f'"{choice}"' for choice in choices)
     match inspect.type_info(kind):
         case inspect.Metadata(type=info, extra_json_schema=schema):
-            # Annotated[..., Meta(description=...)]: the author's own words.
+            # Annotated[..., Meta(description=...)]: use the description.
             return str((schema or {}).get("description") or _base(info))
         case info:
             return _base(info)

@@ -1,7 +1,6 @@
-"""Where each key of a TOML text stands: tomllib tells values, a good error message needs lines.
+"""The line of each key of a TOML text, for error messages, which tomllib does not tell.
 
-The scanner trusts that `tomllib` has accepted the text, so that it may skip values instead of
-checking them.
+The text must be valid. The scanner skips values without checking them.
 """
 
 import re
@@ -71,7 +70,7 @@ class _Scanner:
         return key
 
     def _within(self, key: Key) -> Key:
-        """The same key, with the index of the latest element behind each array of tables on the way."""
+        """Return the key with the index of the last element after each array of tables."""
         resolved: Key = ()
         for position, part in enumerate(key):
             resolved = (*resolved, part)
@@ -80,7 +79,7 @@ class _Scanner:
         return resolved
 
     def _note(self, key: Key, line: int) -> None:
-        # A table's own header is a better place for it than the first mention by a table inside it.
+        # The table's own header is preferred to a header of a table inside it.
         for length in range(1, len(key)):
             self.lines.setdefault(key[:length], line)
         self.lines[key] = line
@@ -137,10 +136,11 @@ class _Scanner:
 
 
 def key_lines(text: str) -> dict[Key, int]:
-    """Maps every key of a valid TOML text to the line (from 1) on which it stands.
+    """Map each key of a valid TOML text to its line, from 1.
 
     Returns:
-        The line of each table, key and array element; implied tables have the line that implies them.
+        The line of each table, key and array element. An implied table has the line that implies
+            it.
     """
     # tomllib reads a carriage return and newline as one newline.
     scanner = _Scanner(text.replace("\r\n", "\n"))

@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
     CarriedReport,
     DecisionMessage,
@@ -19,12 +17,19 @@ from cedos.api.messages import (
     FlowMessage,
     NetworkMessage,
     ProbesMessage,
+    ProbingMessage,
     StatusMessage,
     SubflowMessage,
     flow_text,
 )
-from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
-from cedos.api.probing import ProbingMessage
+from cedos.api.programs import (
+    ChoiceRequest,
+    HintAccepted,
+    HintRequest,
+    PrefetchingAnswer,
+    PrefetchingRequest,
+    ProgramMessage,
+)
 from cedos.api.rules import RuleMessage, RuleRequest
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.daemon.budgets import messages, used
@@ -57,7 +62,7 @@ SHOWN_FLOWS = 100
 
 
 class ApiBackend:
-    """The control socket's backend (`cedos.api.backend.Backend`), over all parts of the daemon.
+    """The control socket's backend (`cedos.api.server.Backend`), over all parts of the daemon.
 
     `problems` says what is degraded, in words; of the flows only those that `open_sockets` carry are
     shown, for others are over; `config_file` is the one that was read, None where there

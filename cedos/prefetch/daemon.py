@@ -16,7 +16,7 @@ import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import NetworkMessage
-from cedos.api.prefetching import (
+from cedos.api.programs import (
     MOST_ITEMS,
     ItemMessage,
     PrefetchingRequest,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from cedos.config.probes import ProbesConfig
+from cedos.config.sections import ProbesConfig
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.testbed import hosts, kernel

@@ -12,31 +12,33 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage, UsageMessage
-from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import HintAccepted, HintRequest, program_mark
 from cedos.api.messages import (
     CarriedReport,
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
     NetworkMessage,
+    ProbingMessage,
     StatusMessage,
     SubflowMessage,
     flow_matches,
     flow_text,
 )
-from cedos.api.prefetching import (
+from cedos.api.programs import (
+    ChoiceRequest,
+    HintAccepted,
+    HintRequest,
     PrefetchingAnswer,
     PrefetchingRequest,
     PriceMessage,
     ProgramMessage,
     RadioMessage,
+    program_mark,
 )
-from cedos.api.probing import ProbingMessage
 from cedos.api.server import ControlServer
 from cedos.commands.cedos import main
+from cedos.daemon.decisions.decision_log import Broadcast
 from cedos.errors import NotFoundError
 from cedos.model import (
     Budget,

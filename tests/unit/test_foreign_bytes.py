@@ -28,9 +28,7 @@ import pytest
 
 from cedos.api import messages as api
 from cedos.api.budgets import parse_budget
-from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import HintRequest
-from cedos.api.prefetching import PrefetchingRequest
+from cedos.api.programs import ChoiceRequest, HintRequest, PrefetchingRequest
 from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferReport
 from cedos.config import Config

@@ -1,1 +1,1 @@
-"""What commands share: programs of their own, help pages, progress, rendering."""
+"""Modules that commands share: help pages, options, servers, progress, rendering."""

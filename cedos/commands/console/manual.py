@@ -1,9 +1,13 @@
-"""Help pages as complete as a manual page: what it does, examples, exit status, files."""
+"""Help pages like manual pages, and programs beside `cedos`."""
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
+
+from cedos.commands.console.render import plain
+from cedos.errors import CedosError
 
 _EXIT: Final = {
     0: "Done.",
@@ -33,7 +37,7 @@ class Manual(click.Command):
     """A command whose help ends with examples, exit status and files.
 
     Args:
-        exits: the exit statuses that it may have, in order; a mapping gives a text of its own.
+        exits: the possible exit statuses in order; a mapping has a text for each.
     """
 
     def __init__(
@@ -67,3 +71,45 @@ class Manual(click.Command):
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print facts as JSON, for programs."
 )
+
+
+# Errors that a user can fix: a full disk, a limit, a read-only file system.
+_USUAL: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
+)
+
+
+def usual(error: OSError) -> CedosError | None:
+    """Return the message for an error that a user can fix, such as a full disk; None for others."""
+    if error.errno not in _USUAL:
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    return CedosError(f"{where}{error.strerror}")
+
+
+def say(program: str | None, error: CedosError) -> None:
+    for line in str(error).splitlines():
+        click.echo(f"{program}: {plain(line)}", err=True)
+
+
+class Program(Manual):
+    """A command that is a program.
+
+    Errors that a user can fix end as one line and an exit status.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CedosError as error:
+            say(self.name, error)
+            ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            ctx.exit(1)  # the reader of standard output has closed it
+        except OSError as error:
+            if (known := usual(error)) is None:
+                raise
+            say(self.name, known)
+            ctx.exit(known.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(130)

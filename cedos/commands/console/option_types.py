@@ -1,4 +1,4 @@
-"""What options take that several commands have: sizes, durations, bit rates, networks, times."""
+"""Types of options that several commands have: sizes, durations, bit rates, networks, times."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ _RATE_FACTORS: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
 class Parsed(click.ParamType[T]):
-    """What `parse` makes of a text; its ValueError says what is wrong, and what would be right."""
+    """A type of option with the function `parse`, whose ValueError has the message for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class Parsed(click.ParamType[T]):
 
 
 def at_a_terminal() -> bool:
-    """Whether a person reads the errors."""
+    """Return whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 
@@ -65,7 +65,7 @@ def _network(text: str) -> IPv4Network | IPv6Network:
 
 
 SIZE: Final = Parsed("size", _size)
-"""Bytes: `3000`, `10MB`, `1.5 GB`. A person who gives no unit is told how it is read."""
+"""Bytes: `3000`, `10MB`, `1.5 GB`. At a terminal, a size without a unit is echoed."""
 DURATION: Final = Parsed("duration", amounts.seconds)
 """Seconds: `4`, `500ms`, `2min`, `1d`."""
 BIT_RATE: Final = Parsed("rate", _bit_rate)

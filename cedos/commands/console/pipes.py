@@ -1,7 +1,7 @@
-"""Standard input and output beside an event loop: they may be files, pipes or terminals.
+"""Standard input and output beside an event loop; each may be a file, a pipe or a terminal.
 
-Files are never "ready" for epoll, and making a pipe non-blocking would do so for everybody who shares it.
-So each gets a thread, which a program that ends does not wait for.
+epoll does not support files, and a non-blocking pipe would be non-blocking for all processes that
+share it. Therefore each gets a daemon thread, which does not delay the end of the program.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _CHUNK_BYTES: Final = 1 << 18
 
 
 class Input:
-    """Reads a file descriptor in a thread, one chunk ahead."""
+    """A reader of a file descriptor in a thread, one chunk ahead."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -23,7 +23,7 @@ class Input:
         threading.Thread(target=self._read, daemon=True).start()
 
     async def read(self) -> bytes:
-        """The next chunk; empty at the end. Errors: OSError, it cannot be read."""
+        """Return the next chunk; empty at the end. OSError: the read failed."""
         chunk = await self._chunks.get()
         self._turn.release()
         if isinstance(chunk, OSError):
@@ -45,7 +45,7 @@ class Input:
 
 
 class Output:
-    """Writes to a file descriptor in a thread; `write` returns when the chunk before was written."""
+    """A writer to a file descriptor in a thread; `write` waits for the previous chunk."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -53,16 +53,13 @@ class Output:
         self._before: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Writes all of it, in the background.
-
-        Errors: OSError, what was written before could not be.
-        """
+        """Write all data in the background. OSError: a previous write failed."""
         await self.drained()
         self._before = future = self._loop.create_future()
         threading.Thread(target=self._write, args=(data, future), daemon=True).start()
 
     async def drained(self) -> None:
-        """Waits until everything has been written; raises OSError where it could not be."""
+        """Wait until everything is written. OSError: a write failed."""
         if self._before is not None:
             before, self._before = self._before, None
             await before

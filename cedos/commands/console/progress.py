@@ -1,4 +1,4 @@
-"""One line on a terminal that says how far a transfer is, over which networks, or what it waits for."""
+"""A line on a terminal with the progress of a transfer, its networks, or what it waits for."""
 
 import shutil
 import sys
@@ -16,7 +16,7 @@ _UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def size(n_bytes: float) -> str:
-    """`12.3 MB`."""
+    """Format bytes: `12.3 MB`."""
     for factor, unit in _UNITS:
         if n_bytes >= factor:
             return f"{n_bytes / factor:.1f} {unit}"
@@ -24,7 +24,7 @@ def size(n_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3:07`, `2:05:09`."""
+    """Format a duration: `45 s`, `3:07`, `2:05:09`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 class ProgressLine:
-    """Drawn again in place; nothing where standard error is no terminal, or with `quiet`."""
+    """A line that is redrawn in place, only on a terminal and without `quiet`."""
 
     def __init__(
         self, name: str, progress: "Progress", *, quiet: bool, out: TextIO | None = None
@@ -49,7 +49,7 @@ class ProgressLine:
         return self._shown
 
     def rate(self, now_s: float) -> float | None:
-        """Bytes per second over the last seconds; None in the beginning."""
+        """Return the bytes per second of the last seconds; None at the start."""
         marks, have = self._marks, self._progress.have_bytes
         if marks and have < marks[-1][1]:
             marks.clear()
@@ -60,9 +60,10 @@ class ProgressLine:
         return (have - marks[0][1]) / passed_s if passed_s > 0.5 else None
 
     def text(self, now_s: float, doing: str | None = None, width: int | None = None) -> str:
-        """`doing`: what is said of networks and of waiting in place of what can be seen here.
+        """Return the line; `doing` replaces the networks and the state of the connection.
 
-        What is too long for `width` loses what is said last, then the rate, then the name's end.
+        A line longer than `width` loses the last part of `doing`, then the rate, then the end of
+        the name.
         """
         progress = self._progress
         parts = [size(progress.have_bytes)]
@@ -108,6 +109,6 @@ class ProgressLine:
             print("\r\033[K", end="", file=self._out, flush=True)
 
     def end(self) -> None:
-        """It goes, and is drawn no more."""
+        """Remove the line for good."""
         self.clear()
         self._shown = False

@@ -1,4 +1,4 @@
-"""Facts as people read them: units, ages, tables."""
+"""Formats for people: units, ages, tables."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,17 +18,17 @@ def print_json(value: object) -> None:
 
 
 def plain(text: str) -> str:
-    """A name that others gave: nothing in it moves the cursor or begins a line."""
+    """Replace characters that move the cursor or begin a line, in names from elsewhere."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def show(lines: Iterable[str], *, err: bool = False) -> None:
-    """Prints lines; what others gave is in them (hosts, refusals), so that each is made plain."""
+    """Print lines, made plain because they contain names from elsewhere."""
     click.echo("\n".join(map(plain, lines)), err=err)
 
 
 def duration(seconds: float | None) -> str:
-    """`23 ms`, `4.5 s`, `3 min`, `2 h`, `5 d`."""
+    """Format a duration: `23 ms`, `4.5 s`, `3 min`, `2 h`, `5 d`."""
     if seconds is None:
         return UNKNOWN
     if abs(seconds) < 0.9995:
@@ -42,29 +42,29 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """`under 1 s`, `5 s`, `3 min`: of measurements nobody wants it more exactly."""
+    """Format an age in whole seconds: `under 1 s`, `5 s`, `3 min`."""
     if seconds < 0.95:
         return "under 1 s"
     return duration(seconds) if seconds >= 9.95 else f"{seconds:.0f} s"
 
 
 def ago(seconds: float) -> str:
-    """`just now`, `5 s ago`."""
+    """Format a time in the past: `just now`, `5 s ago`."""
     return "just now" if seconds < 0.95 else f"{age(seconds)} ago"
 
 
 def worth(seconds: float) -> str:
-    """A price in seconds; what rounds to nothing is still one."""
+    """Format a price in seconds; a tiny one is not shown as zero."""
     return "under 1 ms" if seconds < 0.001 else duration(seconds)
 
 
 def instant(unix_s: float) -> str:
-    """A time on the wall, to the minute."""
+    """Format a local time to the minute."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
 def sentence(text: str) -> str:
-    """With the stop that the last sentence of a reason lacks."""
+    """Add the full stop that the last sentence of a reason lacks."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -81,35 +81,35 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def size(number: float | None) -> str:
-    """`3.0 kB`, in powers of 1000."""
+    """Format bytes in powers of 1000: `3.0 kB`."""
     return UNKNOWN if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB"))
 
 
 def networks(sizes: Mapping[str, int]) -> str:
-    """`lte0 1 GB, wlan0 5 B`: what went over each, most first."""
+    """Format bytes by network, most first: `lte0 1 GB, wlan0 5 B`."""
     most = sorted(sizes.items(), key=lambda each: -each[1])
     return ", ".join(f"{network} {size(carried)}" for network, carried in most)
 
 
 def energy(joules: float | None) -> str:
-    """`20 kJ`, in powers of 1000."""
+    """Format joules in powers of 1000: `20 kJ`."""
     return UNKNOWN if joules is None else _scaled(joules, ("J", "kJ", "MJ"))
 
 
 def amount(value: float, resource: str) -> str:
-    """What a budget of `data`, `energy` or `money` has or spends."""
+    """Format an amount of a budget of `data`, `energy` or `money`."""
     return {"data": size, "energy": energy, "money": number}[resource](value)
 
 
 def rate(bits_per_s: float | None) -> str:
-    """`23.4 Mbit/s`."""
+    """Format a bit rate: `23.4 Mbit/s`."""
     if bits_per_s is None:
         return UNKNOWN
     return _scaled(bits_per_s, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"))
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A number with three digits that matter, and never fewer than are before its point."""
+    """Format a number with three significant digits, and all digits before its point."""
     if value is None:
         return UNKNOWN
     text = f"{value:.3g}" if abs(value) > 1e15 else rounded(value, 3)
@@ -117,7 +117,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def cost(value: float | None) -> str:
-    """A strategy's cost; one that a used-up budget forbids is no figure to read."""
+    """Format a strategy's cost; a spent budget makes it prohibitive."""
     return "kept back by a budget" if value is not None and value > 1e15 else number(value)
 
 
@@ -127,7 +127,7 @@ _OBJECTIVES: Final = {"budgets": "at the prices that your budgets set"}
 
 
 def objective(name: str) -> str:
-    """By what strategies are compared, as `[decision] objective` has it; budgets set other prices."""
+    """Format the objective of a decision: `[decision] objective`, or the budgets' prices."""
     return _OBJECTIVES.get(name, f"objective {name}")
 
 
@@ -139,7 +139,7 @@ _ORDER: Final = (
     "past5_up_bps",
     "past10_up_bps",
 )
-"""As people count, not as names sort."""
+"""The order of windows, by length."""
 
 _NAMES: Final = {
     "available": "reachable",
@@ -172,24 +172,24 @@ _NAMES: Final = {
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Indicators, sorted by name, windows by their length."""
+    """Sort names of indicators, with windows by length."""
     named = sorted(names)
     windows = iter([each for each in _ORDER if each in named])
     return [next(windows) if each in _ORDER else each for each in named]
 
 
 def worth_telling(name: str, value: float | None) -> bool:
-    """No silence is none to tell of."""
+    """Return whether an indicator is shown: a silence of zero is not."""
     return name != "silence_s" or value is None or value > 0.0
 
 
 def indicator_name(name: str) -> str:
-    """An indicator as networks' people call it; others keep the name that `--json` has."""
+    """Return the usual name of an indicator, or its name in `--json`."""
     return _NAMES.get(name, name)
 
 
 def indicator(name: str, value: float | None) -> str:
-    """An indicator's value with the unit that its name ends in."""
+    """Format an indicator with the unit that its name ends in."""
     unit = name.rpartition("_")[2]
     if unit == "s":
         return duration(value)
@@ -229,7 +229,7 @@ _SOURCES: Final = {
 
 
 def estimate(guess: SizeEstimate) -> str:
-    """`about 3 kB (1 kB to 9 kB), from earlier transfers`."""
+    """Format a size: `about 3 kB (1 kB to 9 kB), from earlier transfers`."""
     source = _SOURCES.get(guess.source, f"by {guess.source}")
     if guess.low_bytes == guess.high_bytes:
         return f"{size(guess.median_bytes)}, {source}"
@@ -240,7 +240,7 @@ def estimate(guess: SizeEstimate) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Lines of columns aligned to the left, each as wide as its widest cell."""
+    """Return the lines of a table with left-aligned columns."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return [f"{indent}{'  '.join(map(str.ljust, line, widths))}".rstrip() for line in lines]

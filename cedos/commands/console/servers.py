@@ -1,16 +1,17 @@
-"""Servers on the command line: where they are, and which key they have."""
+"""Servers and their files on the command line, with the servers' keys."""
 
 import socket
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from cedos.commands.console.option_types import Parsed
 from cedos.errors import ConfigError
 from cedos.session import keys
-from cedos.session.known_hosts import KnownHosts, KnownServer
+from cedos.session.known_hosts import KnownHosts, KnownServer, shown
 
 FILES_PORT: Final = 7008  # of cedos-serve
 OWN_KEY: Final = (
@@ -25,11 +26,11 @@ KNOWN_HOSTS: Final = (
 
 
 KEY_TEXT: Final = Parsed("key", keys.from_text)
-"""A public key: the 43 characters that its owner's program prints."""
+"""A public key: 43 characters, as --print-key prints them."""
 
 
 def listen_address(text: str, example: int = FILES_PORT) -> tuple[str, int]:
-    """Address (empty: all) and port. ValueError: it is none; at port `example` would be right."""
+    """Parse an address (empty: all) and a port. ValueError: the message has `example` as port."""
     found = host_and_port(text if ":" in text else f":{text}")
     if found is not None and found[0]:
         try:
@@ -43,7 +44,7 @@ def listen_address(text: str, example: int = FILES_PORT) -> tuple[str, int]:
 
 
 def listen_address_at(example: int) -> Parsed[tuple[str, int]]:
-    """Where to listen: `7008` (at all addresses), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
+    """Return the type of listening addresses: `7008` (all addresses), `192.0.2.1:7008`, `[::1]:7008`."""
     return Parsed("[address:]port", lambda text: listen_address(text, example))
 
 
@@ -51,7 +52,7 @@ LISTEN_ADDRESS: Final = listen_address_at(FILES_PORT)
 
 
 def host_address_at(port: int) -> Parsed[tuple[str, int]]:
-    """Where a host is: `gw.example.org` (at this port), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
+    """Return the type of hosts: `gw.example.org` (with this port), `192.0.2.1:7008`, `[::1]:7008`."""
 
     def parse(text: str) -> tuple[str, int]:
         found = host_and_port(text)
@@ -63,7 +64,7 @@ def host_address_at(port: int) -> Parsed[tuple[str, int]]:
 
 
 def host_and_port(text: str) -> tuple[str, int | None] | None:
-    """The parts of a text; port None where there is none in it; None: not such a text."""
+    """Split a text; the port is None if it is missing; None: the text is not valid."""
     host, port_text = text, ""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
@@ -83,9 +84,9 @@ def host_and_port(text: str) -> tuple[str, int | None] | None:
 def known(
     name: str, port: int | None, given: bytes | None, default_port: int | None = None
 ) -> KnownServer:
-    """The server that is meant, with the key given for it now or known from before.
+    """Return the server with the key that is given now or was remembered.
 
-    Errors: ConfigError, no key is known for it, or another one.
+    ConfigError: no key is known for it, or another one.
     """
     hosts = KnownHosts()
     if given is None:
@@ -104,13 +105,13 @@ def known(
 
 
 def remember(server: KnownServer, alias: str | None, given: bytes | None) -> None:
-    """Keeps a server whose key was given, once it has answered."""
+    """Save a server whose key was given, after it has answered."""
     if given is not None:
         KnownHosts().save(server, alias)
 
 
 def check_save(alias: str | None, given: bytes | None, server: KnownServer) -> None:
-    """Whether `--save` can be done, before anything is. Errors: UsageError, ConfigError."""
+    """Check that `--save` is possible. Errors: UsageError, ConfigError."""
     if alias is not None:
         if given is None:
             raise click.UsageError("--save goes with --key")
@@ -118,10 +119,7 @@ def check_save(alias: str | None, given: bytes | None, server: KnownServer) -> N
 
 
 def interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The interfaces that `--network` names.
-
-    Errors: BadParameter, this host has none of that name: a slip, and nothing worth waiting for.
-    """
+    """Return the interfaces of `--network`. BadParameter: this host does not have one of them."""
     there = [name for _, name in socket.if_nameindex()]
     for name in names:
         if name not in there:
@@ -148,3 +146,56 @@ save_option = click.option(
     "--save", "alias", metavar="NAME",
     help="With --key: remember the server as NAME, which stands for its host and port from then on.",
 )  # fmt: skip
+
+
+class Source(NamedTuple):
+    """A file, or a folder (empty, or with a slash at the end); `port` None: the usual one.
+
+    `host` empty: `path` is a URL.
+    """
+
+    host: str
+    port: int | None
+    path: str
+
+    @property
+    def is_folder(self) -> bool:
+        return not self.is_url and (not self.path or self.path.endswith("/"))
+
+    @property
+    def is_url(self) -> bool:
+        return not self.host
+
+    @property
+    def file_name(self) -> str:
+        """Return the default name of the local file; empty: the URL has none."""
+        if self.is_url:
+            return Path(unquote(urlsplit(self.path).path)).name
+        return Path(self.path).name
+
+    @property
+    def server(self) -> str:
+        return self.host if self.port is None else shown(self.host, self.port)
+
+    @property
+    def name(self) -> str:
+        return self.path if self.is_url else f"{self.server}/{self.path}"
+
+
+def _source(text: str) -> Source:
+    if text.lower().startswith(("http://", "https://")):
+        return Source("", None, text)
+    server, slash, path = text.removeprefix("cedos://").partition("/")
+    if not slash:
+        raise ValueError(
+            f"{text!r} is not a file such as server.example/song.flac, nor a folder such as "
+            "server.example/music/"
+        )
+    found = host_and_port(server)
+    if found is None or not found[0]:
+        raise ValueError(f"{server!r} is not a host such as server.example:{FILES_PORT}")
+    return Source(*found, path)
+
+
+SOURCE: Final = Parsed("source", _source)
+"""`server.example/music/song.flac`, `server.example:7008/music/`, `https://example.org/big.iso`."""

@@ -15,15 +15,13 @@ import click
 import structlog
 
 from cedos import logs
-from cedos.api.asking.daemon_routes import DaemonRoutes
-from cedos.api.asking.session_choices import DaemonChooser
+from cedos.api.asking import DaemonChooser, DaemonRoutes
 from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
-from cedos.commands.sessions.shared.ruled_hosts import RuledHosts
-from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
+from cedos.commands.sessions.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
 from cedos.kernel.process import memory

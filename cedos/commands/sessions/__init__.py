@@ -1,1 +1,1 @@
-"""Programs of their own that speak over sessions: `cedos-get`, `-put`, `-pod`, `-serve`, `-cat`."""
+"""Programs that use sessions: `cedos-get`, `-put`, `-pod`, `-serve`, `-cat`."""

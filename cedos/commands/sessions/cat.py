@@ -1,17 +1,21 @@
-"""`cedos-cat`: netcat over sessions; what goes through survives a walk."""
+"""`cedos-cat`: netcat over sessions."""
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import click
 from click.core import ParameterSource
 
-from cedos.api.asking.session_choices import DaemonChooser
+from cedos.api.asking import DaemonChooser
+from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import DURATION, Parsed
 from cedos.commands.console.pipes import Input, Output
-from cedos.commands.console.program import Program
+from cedos.commands.console.progress import ProgressLine, size
+from cedos.commands.console.render import plain
 from cedos.commands.console.servers import (
     KEY_TEXT,
     KNOWN_HOSTS,
@@ -26,11 +30,11 @@ from cedos.commands.console.servers import (
     remember,
     save_option,
 )
-from cedos.commands.sessions.shared.closed_daemon import say_if_closed
-from cedos.commands.sessions.shared.reporter import Reporter
-from cedos.commands.sessions.shared.ruled_networks import RuledNetworks
+from cedos.commands.sessions.transfers import say_if_closed
+from cedos.commands.sessions.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import TransferError
+from cedos.files.progress import Progress
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer, shown
@@ -40,11 +44,11 @@ from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect, listen
 
 _ALL_NETWORKS = "swtc"
-"""A single stream is quickest over all networks; which of them it may use, a daemon says."""
+"""A single stream is fastest over all networks. A daemon decides which of them it uses."""
 
 
 def _label(text: str) -> Label:
-    """What is not given is foreground and large: a stream of unknown length."""
+    """Parse a label. The default is foreground and large, a stream of unknown length."""
     urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
     for word in text.split(","):
         if word in tuple(Urgency):
@@ -58,6 +62,89 @@ def _label(text: str) -> Label:
 
 LABEL: Final = Parsed("label", _label)
 """`foreground`, `background,large`."""
+
+
+_LOOK_S: Final = 0.2
+_WAITS_S: Final = 2.0  # shorter waits are not reported
+
+
+class Reporter:
+    """Messages on standard error; `verbose`: networks that come and go; `quiet`: none."""
+
+    def __init__(self, verbose: bool, quiet: bool) -> None:
+        self._verbose, self._quiet = verbose, quiet
+        self._drawn = not quiet and not verbose
+
+    @contextmanager
+    def connecting(self, server: str) -> Iterator[None]:
+        """Say that it still tries to connect, if that takes long."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(_WAITS_S, self._say, f"still connecting with {server}")
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @contextmanager
+    def following(self, connection: Connection) -> Iterator[None]:
+        """Report the events of a connection during the block."""
+        if self._verbose:
+            self._watch(connection)
+        following = asyncio.get_running_loop().create_task(self._follow(connection))
+        try:
+            yield
+        finally:
+            following.cancel()
+
+    async def _follow(self, connection: Connection) -> None:
+        progress = Progress(connection=connection)
+        typed, read = sys.stdin.isatty(), sys.stdout.isatty()
+        line = ProgressLine("cedos-cat", progress, quiet=not self._drawn or (typed and read))
+        loop = asyncio.get_running_loop()
+        since_s, said = loop.time(), False
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                progress.have_bytes = connection.acknowledged_bytes + connection.received_bytes
+                # Stop redrawing once a person types or reads at this terminal.
+                # The end of the peer's stream counts as one byte.
+                if (typed and connection.written_bytes) or (read and connection.received_bytes > 1):
+                    line.end()
+                line.draw()
+                up = sorted({path.network for path in connection.paths() if not path.stalled})
+                if up:
+                    since_s = loop.time()
+                    if said:
+                        line.clear()
+                        self._say(f"goes on over {' and '.join(up)}")
+                    said = False
+                elif not said and loop.time() - since_s > _WAITS_S:
+                    line.clear()
+                    have = size(progress.have_bytes)
+                    self._say(f"waits for a network, {have} are through; Ctrl-C gives up")
+                    said = True
+        finally:
+            line.clear()
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            click.echo(f"cedos-cat: {text}", err=True)
+
+    def _watch(self, connection: Connection) -> None:
+        seen: set[tuple[str, str]] = set()
+
+        def show() -> None:
+            now = {(path.network, path.peer) for path in connection.paths()}
+            for network, peer in sorted(now - seen):
+                click.echo(f"cedos-cat: {network}: connected with {peer}", err=True)
+            for network, peer in sorted(seen - now):
+                why = connection.flow.last_why
+                click.echo(f"cedos-cat: {network}: lost {peer} ({plain(why)})", err=True)
+            seen.clear()
+            seen.update(now)
+
+        connection.on_change(show)
+        show()
 
 
 @click.command(
@@ -100,17 +187,17 @@ LABEL: Final = Parsed("label", _label)
 @print_key_option
 @click.option(
     "-a", "--allow", type=KEY_TEXT, multiple=True,
-    help="With --listen: who may open a session; may be repeated.  [default: everybody]",
+    help="With --listen: a key that may open a session; may be repeated.  [default: any]",
 )  # fmt: skip
 @click.option(
     "-d", "--deadline", type=DURATION, default="24h", show_default=True,
-    help="How long to wait for a network at most. "
+    help="The longest time without a network. "
     "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
     "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
 )  # fmt: skip
 @click.option(
     "--label", type=LABEL, default="foreground,large", show_default=True,
-    help="foreground or background, small or large: what goes first, and over which network.",
+    help="foreground or background, small or large: decides order and network.",
 )  # fmt: skip
 @click.option(
     "-s", "--scheduler", type=click.Choice(schedulers.NAMES),
@@ -126,7 +213,7 @@ LABEL: Final = Parsed("label", _label)
 @click.option(
     "-v", "--verbose", is_flag=True, help="Say on standard error which networks are used."
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress, and no word while it waits.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no messages while waiting.")
 def main(
     host: str | None,
     port: int | None,
@@ -144,17 +231,17 @@ def main(
     verbose: bool,
     quiet: bool,
 ) -> None:
-    """Connects standard input and output with another host, over every network there is.
+    """Connect standard input and output with another host over all networks.
 
-    Like netcat, but the connection survives: Wi-Fi that dies, a phone that changes its address, a
-    laptop that sleeps for hours. Both ends are authenticated, everything is encrypted. One end
-    listens, the other names it with its key.
+    Like netcat, but the connection survives: Wi-Fi that dies, a phone with a new address, a laptop
+    that sleeps for hours. Both ends are authenticated, and everything is encrypted. One end
+    listens, and the other one connects with its key.
 
-    Where a cedos daemon runs, it chooses the networks (as long as no scheduler is named).
+    If a cedos daemon runs, it chooses the networks, unless --scheduler is given.
 
-    It ends when both directions have ended; where standard input is a terminal, when the other end
-    has sent all it had. HOST may be a name that --save gave; the PORT can be left out then. How far it is
-    and what it waits for is said on standard error.
+    The program ends when both directions have ended. If standard input is a terminal, it ends when
+    the other end has sent all its data. HOST may be a name that --save gave; PORT can be omitted
+    then. Progress and waiting are reported on standard error.
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
@@ -221,7 +308,7 @@ async def _call(
             scheduler=scheduler or _ALL_NETWORKS,
             timeout_s=timeout_s,
             networks=usable,
-            # Who names a scheduler wants to see what that does.
+            # With --scheduler the daemon is not asked.
             chooser=DaemonChooser(directories().socket) if scheduler is None else None,
         )
 

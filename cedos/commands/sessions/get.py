@@ -1,4 +1,4 @@
-"""`cedos-get`: fetches files from `cedos-serve`, and from the web through the gateway."""
+"""`cedos-get`: fetch files from `cedos-serve`, and from the web through the gateway."""
 
 import asyncio
 import sys
@@ -12,17 +12,14 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console import render, servers
-from cedos.commands.console.manual import json_option
+from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.option_types import BIT_RATE, BY, BY_HELP, SIZE
 from cedos.commands.console.pipes import Output
-from cedos.commands.console.program import Program, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
-from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
-from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
-from cedos.commands.sessions.shared.closed_daemon import say_if_closed
-from cedos.commands.sessions.shared.sources import SOURCE, Source
-from cedos.commands.sessions.shared.transfers import (
+from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
+from cedos.commands.sessions.by_deadline import FilesByDeadline
+from cedos.commands.sessions.transfers import (
     Endpoints,
     deadline_option,
     drawn,
@@ -31,6 +28,7 @@ from cedos.commands.sessions.shared.transfers import (
     networks_option,
     paced,
     partial_of,
+    say_if_closed,
     summary,
     timeout_option,
     too_late,
@@ -158,30 +156,30 @@ def command(
     print_key: bool,
     as_json: bool,
 ) -> None:
-    """Fetches files from `cedos-serve` over sessions, whatever happens to the network.
+    """Fetch files from `cedos-serve` over sessions that survive changes of the network.
 
-    All networks that lead to the server are used. When one is lost the transfer goes on over the
-    others, or waits for the next one; the laptop may sleep. If this program or the server crashes or
-    is restarted, it goes on where it was: run the same command again. A file appears under its name
-    when it is whole and its SHA-256 is the server's; an existing one is never overwritten.
+    All networks to the server are used. If one is lost, the transfer goes on over the others, or
+    waits for the next one, and the laptop may sleep. After a crash or a restart of the program or
+    the server, run the same command again: the transfer resumes. A file gets its name when it is
+    complete and its SHA-256 matches the server's. Existing files are never overwritten.
 
-    A folder (a path that ends with /) is listed, or with -r fetched; files of it that are here
-    already, with the same size, are left alone.
+    A folder (a path that ends with /) is listed, or fetched with -r. Files that are here already
+    with the same size are skipped.
 
-    With --by the files can wait until then: they come over networks that cost nothing as far as possible,
-    and over metered ones only as much as is needed to be in time, from as late as is safe. `cedos
-    transfers` shows what waits for what; while no daemon runs, the files of one command are scheduled
-    together. Should it become too late, they are fetched all the same. The line says what is waited for.
+    With --by, files can wait until then. They use free networks as far as possible, and metered
+    ones only as much and as late as the deadline allows. `cedos transfers` shows their state.
+    Without a daemon, the files of one command are scheduled together. Late files are fetched all
+    the same.
 
-    With --via gateway a URL's file is fetched by the gateway (`cedos join`), whole, also while this host
-    is away; from there it comes like any other. The gateway is the end of TLS then: it checks the
-    server's certificate, and is trusted with what it reads. Neither cookies nor passwords are sent.
+    With --via gateway, the gateway (`cedos join`) fetches the file of a URL, even while this host
+    is away, and then the file is fetched from there. The gateway terminates TLS: it checks the
+    server's certificate and can read the file. It sends neither cookies nor passwords.
 
-    All files are tried, also after one that could not be had; the exit status is that of the first
-    error. With --json each file has its "error", or null.
+    All files are tried, and the exit status is that of the first error. With --json each file has
+    its "error", or null.
 
-    Who you are is a key of your own; who the server is, the key that was given once. HOST may be a
-    name under which --save remembered a server.
+    Your own key identifies you, and the given key identifies the server. HOST may be a name under
+    which --save remembered a server.
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
@@ -249,7 +247,7 @@ def command(
 
 
 class _Run:
-    """One command: `results` for --json, and the exit `status`."""
+    """The state of one command: `results` for --json, and the exit `status`."""
 
     def __init__(
         self,
@@ -279,16 +277,12 @@ class _Run:
             click.echo(summary(fact, fact["path"]) + too_late(fact))
 
     async def together(self) -> None:
-        """What can wait: all of it is planned together, once it is known what there is."""
+        """Fetch the files with a deadline, planned together."""
         if self._later is not None:
             await self._later.run()
 
     async def source(self, source: Source, output: Path, link: ServerLink, ends: Endpoints) -> None:
-        """A file, or a folder: listed, or all of it.
-
-        Raises:
-            CedosError: it is not here.
-        """
+        """Fetch a file, or list or fetch a folder. CedosError: that failed."""
         if not source.is_folder:
             target = self._target(source, output)
             await self._file(source, target, link, ends)
@@ -314,7 +308,7 @@ class _Run:
                 click.echo(f"{folder}: {here} files are here already")
 
     def _target(self, source: Source, output: Path) -> Path:
-        """Errors: TransferError, its folder cannot be made."""
+        """Return the path of the local file. TransferError: its folder cannot be made."""
         if not self._into_folder:
             return output
         try:
@@ -328,7 +322,7 @@ class _Run:
     async def _tree(
         self, link: ServerLink, path: str, patience_s: float
     ) -> AsyncIterator[tuple[str, Entry]]:
-        """All files in a folder of the server's and in those below it."""
+        """Yield all files of a folder on the server and of its subfolders."""
         waiting = [path]
         while waiting:
             folder = waiting.pop(0)
@@ -351,13 +345,9 @@ class _Run:
                 click.echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {plain(name)}")
 
     async def _file(self, source: Source, target: Path, link: ServerLink, ends: Endpoints) -> None:
-        """One file; what can wait is only noted.
-
-        Raises:
-            CedosError: it is not here.
-        """
+        """Fetch a file, or note it if it has a deadline. CedosError: that failed."""
         if _is_folder(target):
-            # Where the server has a folder, too, it says what would be right.
+            # If the server has a folder of this name, it answers with a hint.
             await Getting(source.path, PipeTarget(_nowhere), link, ends.deadline_s).ask()
             raise TransferError(f"{target} is a folder here; -o NAME gives the file another name")
         if self._later is not None:
@@ -372,7 +362,7 @@ class _Run:
             await getting.run()
             await output.drained()
             return
-        # The server is who has the key, at whatever address.
+        # The key identifies the server, at any address.
         partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}")
         whole = False
         try:
@@ -408,12 +398,11 @@ async def _nowhere(_data: Any) -> None: ...
 
 
 async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes: int) -> None:
-    """Hands one file on while it comes, for a player.
+    """Write a file to standard output while it is received, for a player.
 
-    Raises:
-        CedosError: it did not come.
+    CedosError: that failed.
     """
-    # (Heavy, and for streams alone.)
+    # A slow import, only for streams.
     from cedos.files.wifi_search import WifiSearch  # noqa: PLC0415
     from cedos.monitor.bus import SystemBus  # noqa: PLC0415
 
@@ -442,7 +431,7 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
 
 
 def _check_store(store_bytes: int, bitrate_bps: float | None) -> None:
-    """Errors: UsageError, nothing is stored, or less than can be played without a break."""
+    """Check --store. UsageError: it is zero, or too small for playing without a break."""
     if bitrate_bps is None:
         raise click.UsageError("--store goes with --bitrate: nothing else is stored ahead")
     least = max(bitrate_bps / 8.0, _LEAST_STORE)  # a second of it
@@ -457,7 +446,7 @@ def _check_store(store_bytes: int, bitrate_bps: float | None) -> None:
 def _check_urls(
     sources: tuple[Source, ...], via: str | None, given_key: bytes | None, into_folder: bool
 ) -> None:
-    """Errors: UsageError, a URL without a word on who fetches it, or without a name."""
+    """Check URLs. UsageError: --via is missing, or a URL has no name of a file."""
     urls = [source for source in sources if source.is_url]
     if via is None and urls:
         raise click.UsageError(

@@ -11,15 +11,13 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from cedos.api.asking.session_choices import DaemonChooser
+from cedos.api.asking import DaemonChooser
 from cedos.commands.console import render
-from cedos.commands.console.manual import json_option
-from cedos.commands.console.program import Program, say
+from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import interfaces
-from cedos.commands.sessions.shared.closed_daemon import say_if_closed
-from cedos.commands.sessions.shared.transfers import interruptible, networks_option
+from cedos.commands.sessions.transfers import interruptible, networks_option, say_if_closed
 from cedos.config.directories import directories, user_folder
 from cedos.errors import CedosError, ConfigError, TransferError, WebError
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState

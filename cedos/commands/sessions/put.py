@@ -1,4 +1,4 @@
-"""`cedos-put`: sends files to a `cedos-serve --writable`, and to web servers through the gateway."""
+"""`cedos-put`: send files to `cedos-serve --writable`, and to web servers through the gateway."""
 
 import os
 import time
@@ -9,27 +9,25 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console import render, servers
-from cedos.commands.console.manual import json_option
+from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.option_types import BY, BY_HELP
-from cedos.commands.console.program import Program, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
-from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
-from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
-from cedos.commands.sessions.shared.closed_daemon import say_if_closed
-from cedos.commands.sessions.shared.sources import SOURCE, Source
-from cedos.commands.sessions.shared.transfers import (
+from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
+from cedos.commands.sessions.by_deadline import FilesByDeadline
+from cedos.commands.sessions.transfers import (
     Endpoints,
     deadline_option,
     drawn,
     gateway,
     interruptible,
     networks_option,
+    say_if_closed,
     summary,
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.web_target import FORM_VALUE, HEADERS, Method, WebTarget
+from cedos.commands.sessions.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
 from cedos.errors import CedosError
 from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting
@@ -38,7 +36,7 @@ from cedos.files.upload_body import UploadBody
 from cedos.session import keys
 
 _BEYOND_S: Final = 86_400.0
-"""So long beyond its deadline the gateway waits for the rest of an upload."""
+"""The time beyond the deadline for which the gateway keeps an incomplete upload."""
 
 
 @click.command(
@@ -135,28 +133,27 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Sends files to a `cedos-serve --writable` over sessions, whatever happens to the network.
+    """Send files to a `cedos-serve --writable` over sessions that survive changes of the network.
 
-    Each FILE goes into the folder that PATH names with a slash at its end; one file may get another
-    name. When a network is lost it goes on over the others, or waits for the next one. If this
-    program or the server crashes, it goes on where it was: run the same command again; the server
-    puts the pieces together. A file appears there under its name when it is whole and its SHA-256 is
-    that of yours; an existing one is never overwritten, and one that is there with the same content is
-    what was wanted.
+    Each FILE goes into the folder PATH if that ends with a slash. A single file may get another
+    name. If a network is lost, the transfer goes on over the others, or waits for the next one.
+    After a crash of the program or the server, run the same command again: the transfer resumes. A
+    file gets its name at the server when it is complete and its SHA-256 matches yours. Existing
+    files are never overwritten; one with the same content counts as sent.
 
-    With --by the files can wait until then: they go over networks that cost nothing as far as possible,
-    and over metered ones only as much as is needed to be in time. `cedos transfers` shows what waits for
-    what. Should it become too late, they are sent all the same.
+    With --by, files can wait until then. They use free networks as far as possible, and metered
+    ones only as much as the deadline needs. `cedos transfers` shows their state. Late files are
+    sent all the same.
 
-    With --via gateway the files go to a web server: to the gateway (`cedos join`) in as many pieces as
-    networks make of them, from there in one request each. Its answer comes back, also to the next start
-    of the same command, which sends nothing twice: a file that changed is another one, and --again sends
-    the same one once more. The gateway reads what it sends, headers too, and forgets it then. Files go
-    below a URL that ends with a slash. Should the gateway be killed, or the web server break off, before
-    it has answered a POST or PATCH, nobody can know whether it has the file, and you are told so.
+    With --via gateway the files go to a web server. The gateway (`cedos join`) collects each file
+    and sends it in one request. The answer comes back, also to a later start of the same command,
+    which sends nothing twice. A changed file counts as another one, and --again sends the same one
+    once more. The gateway can read files and headers, and then forgets them. Files go below a URL
+    that ends with a slash. If the gateway or the web server fails before the answer to a POST or
+    PATCH, it is unknown whether the web server has the file, and the command says so.
 
-    All files are tried, also after one that could not be sent; the exit status is that of the first
-    error. Who you are is a key of your own, which the server must know.
+    All files are tried, and the exit status is that of the first error. Your own key identifies
+    you, and the server must know it.
     """
     several = len(files) > 1 or files[0].is_dir()
     target: WebTarget | None = None
@@ -205,9 +202,9 @@ def command(
 
 
 class _Run:
-    """One command: `results` for --json, and the exit `status`.
+    """The state of one command: `results` for --json, and the exit `status`.
 
-    `sent`: each file, its path at the server (`target`: its URL), and that in full.
+    `sent`: each file, its path at the server (`target`: its URL), and the whole target.
     """
 
     def __init__(
@@ -222,7 +219,7 @@ class _Run:
         self.status = 0
 
     async def now(self) -> None:
-        """One after the other, over one session."""
+        """Send the files one after the other over one session."""
         link = self._ends.link()
         try:
             for source, path, where in self._sent:
@@ -236,7 +233,7 @@ class _Run:
             await link.close()
 
     async def later(self, by_unix_s: float) -> None:
-        """Planned together, until then."""
+        """Send the files by a deadline, planned together."""
         waiting = FilesByDeadline(by_unix_s, self._quiet, self._done, self._failed)
         for source, path, where in self._sent:
             try:
@@ -267,7 +264,7 @@ class _Run:
 
 
 def _files(files: tuple[Path, ...], to: str) -> Iterator[tuple[Path, str]]:
-    """Each file with its path at the server; links inside of folders are not followed."""
+    """Yield each file with its path at the server. Links inside of folders are not followed."""
     for each in files:
         if not each.is_dir():
             yield each, to + each.name if to.endswith("/") or not to else to
@@ -289,11 +286,7 @@ async def _put(
     ends: Endpoints,
     quiet: bool,
 ) -> dict[str, Any]:
-    """One file.
-
-    Raises:
-        CedosError: the server does not have it.
-    """
+    """Send a file. CedosError: the server does not have it."""
     began_s = time.monotonic()
     body, web = (UploadBody(source), None) if target is None else target.prepared(source, path)
     putting = Putting(body, path, link, ends.deadline_s, web)

@@ -1,4 +1,4 @@
-"""`cedos-serve`: files over sessions, for `cedos-get`."""
+"""`cedos-serve`: a server of files over sessions, for `cedos-get` and `cedos-put`."""
 
 import asyncio
 import contextlib
@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from cedos import logs
+from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import SIZE
-from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (
     FILES_PORT,
     LISTEN_ADDRESS,
@@ -18,7 +18,7 @@ from cedos.commands.console.servers import (
     own_key_option,
     print_key_option,
 )
-from cedos.commands.sessions.shared.transfers import SCHEDULER
+from cedos.commands.sessions.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
 from cedos.files.serving import Serving, client_names, log
@@ -40,7 +40,7 @@ from cedos.session.sockets.sockets import listen as session_listen
     examples=[
         (
             "cedos-serve ~/music",
-            "Serves a folder to everybody who has this host's key, on port 7008.",
+            "Serves a folder to all clients that have this host's key, on port 7008.",
         ),
         ("cedos-serve --print-key", "Prints that key; clients give it once with --key."),
         (
@@ -80,7 +80,7 @@ from cedos.session.sockets.sockets import listen as session_listen
 )  # fmt: skip
 @click.option(
     "-c", "--clients", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Let in only the holders of the keys in this file. It is read at the start.",
+    help="Admit only the keys in this file, which is read at the start.",
 )  # fmt: skip
 @click.option(
     "-w", "--writable", is_flag=True,
@@ -127,16 +127,18 @@ def command(
     log_level: logs.Level,
     log_format: logs.Format,
 ) -> None:
-    """Serves the files below FOLDER to `cedos-get`, over sessions; takes those of `cedos-put`, too.
+    """Serve the files below FOLDER to `cedos-get` over sessions.
 
-    A session goes on when a client changes its network, loses it for hours, or uses two at once; a
-    client that has crashed, or this server after a restart, goes on at the byte where it was. SHA-256
-    of the whole file is checked at the end.
+    With --writable, new files of `cedos-put` are taken.
 
-    Everything is encrypted, and both ends prove who they are. Clients need this host's public key
-    (--print-key) beforehand; without --clients, whoever has it may fetch every regular file below
-    FOLDER. Symbolic links are not followed. Files are read when they are sent and never held in
-    memory. It needs no privilege, and logs to standard error.
+    A session survives when a client changes its network, loses it for hours, or uses two at once.
+    After a crash of the client or a restart of the server, transfers resume. The SHA-256 of each
+    file is checked at the end.
+
+    Everything is encrypted, and both ends are authenticated. Clients need this host's public key
+    (--print-key). Without --clients, any client that has this key may fetch every regular file
+    below FOLDER. Symbolic links are not followed. Files are read while they are sent, and not held
+    in memory. The server needs no privilege, and logs to standard error.
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
@@ -153,7 +155,7 @@ def command(
     logs.configure(log_level, log_format)
     open_files.allow()  # one for each connection and file
     limits = UploadLimits(largest, keep_free) if writable else None
-    # Before a file is made for it: it may not be possible to listen there.
+    # Listen before making a file, because listening may fail.
     with contextlib.closing(open_listening(listen)) as listening:
         if remember is None and not forget:
             remember = _usual(listen, me)
@@ -161,9 +163,9 @@ def command(
 
 
 def _usual(listen: tuple[str, int], me: KeyPair) -> Path | None:
-    """Where idle sessions are kept: a file for each key and address, as each server has its own.
+    """Return the file of idle sessions for this key and address.
 
-    None, and a word in the log: they cannot be kept there.
+    None, with a line in the log: no such file is possible.
     """
     host, port = listen
     folder = user_folder("state")

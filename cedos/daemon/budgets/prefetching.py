@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from cedos.api.messages import NetworkMessage
-from cedos.api.prefetching import (
+from cedos.api.programs import (
     PrefetchingAnswer,
     PrefetchingRequest,
     PriceMessage,

@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from cedos.api.transfers import TurnMessage
-from cedos.api.turn_text import sentence
+from cedos.api.transfers import TurnMessage, sentence
 from cedos.daemon.decisions.decider import Decider
 from cedos.model import (
     Bulk,

@@ -9,8 +9,13 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
-from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
-from cedos.api.turns import seen_turn, told_transfer
+from cedos.api.transfers import (
+    TransferInTable,
+    TransferReport,
+    TurnMessage,
+    seen_turn,
+    told_transfer,
+)
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.deadlines.d_lock import DLock

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.api.hints import HintAccepted, HintRequest, program_mark, program_text
+from cedos.api.programs import HintAccepted, HintRequest, program_mark, program_text
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.errors import NotFoundError, PrivilegeError

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import structlog
 
-from cedos.api.probing import ProbingMessage, SentProbeMessage
+from cedos.api.messages import ProbingMessage, SentProbeMessage
 from cedos.config import Config, ProbesConfig
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.metering import radios_of

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from cedos.config import Config
-from cedos.config.unknown_names import unknown_names
+from cedos.config import Config, unknown_names
 from cedos.model import Budget, Network
 
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from math import inf, isfinite
 import structlog
 
 from cedos.config import Config
-from cedos.config.probes import endpoint
+from cedos.config.sections import endpoint
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks.silence import PATIENCE_S
 from cedos.kernel.rtnetlink import Counters

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cedos.api.asking import followed_transfer
-from cedos.api.asking.followed_transfer import FollowedTransfer
+from cedos.api import asking
+from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.config.directories import directories
 from cedos.errors import TransferError
@@ -177,7 +177,7 @@ class EpisodeTransfer:
 
 def forget(record: EpisodeRecord) -> bool:
     """Tells the daemon that nobody waits for it any more; whether there is one that has heard."""
-    return followed_transfer.forget(directories().socket, _key(record))
+    return asking.forget(directories().socket, _key(record))
 
 
 async def _cancelled(task: "asyncio.Task[None]") -> None:

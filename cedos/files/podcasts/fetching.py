@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from cedos.api.turn_text import sentence
+from cedos.api.transfers import sentence
 from cedos.errors import TransferError, WebError
 from cedos.files.podcasts import feed
 from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState

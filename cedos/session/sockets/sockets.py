@@ -71,7 +71,7 @@ async def connect(
         timeout_s: for the first connection; None waits as long as it takes.
         networks: which interfaces may be used; all without.
         chooser: who chooses among them for each label; the scheduler alone without. Programs of a host
-            hand in its daemon (`cedos.api.asking.session_choices`).
+            hand in its daemon (`cedos.api.asking`).
         thrifty: with a chooser: what it did not decide on uses metered networks only without the others.
         limits: what the session may take of this process.
         spares: hosts and ports of other machines that have this server's key and its sessions; the

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kit.laptop import Installed
 
-from cedos.api.hints import HintRequest
-from cedos.commands.sessions.shared.closed_daemon import say_if_closed
+from cedos.api.programs import HintRequest
+from cedos.commands.sessions.transfers import say_if_closed
 from cedos.daemon.decisions.hints import MOST_OF_A_USER
 
 ALICE, BOB, MALLORY = 70_001, 70_002, 70_003  # the first two are of the daemon's group

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from cedos.doctor import Files, FindingState, kernel
+from cedos.steer.kernel import first_timeout, ipset
 from emu.testbed.netns import Namespace
 
 DOCTOR = (sys.executable, "-m", "cedos", "doctor", "--json")
@@ -133,3 +135,30 @@ def test_for_people(laptop: Namespace, tmp_path: Path) -> None:
     done: subprocess.CompletedProcess[str] = laptop.run(*DOCTOR[:-1], check=False)
     assert "ok       networks" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_it_is_found_and_this_namespace_is_left_alone(make_namespace):
+    here = make_namespace("here")
+    before = here.run("tc", "qdisc", "show").stdout
+    with here.entered():
+        assert kernel.second_wall().state is FindingState.OK
+    assert here.run("tc", "qdisc", "show").stdout == before
+
+
+def test_here_everything_is_there():
+    assert kernel.rescue().state is FindingState.OK
+    assert kernel.early_rescue(Files()).state is FindingState.OK
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text("tmpfs / tmpfs rw 0 0\n")
+    assert "no cgroup v2" in kernel.early_rescue(Files(tmp_path)).found
+
+    def refused(*_):
+        raise PermissionError(1, "no")
+
+    monkeypatch.setattr(first_timeout, "try_out", refused)
+    assert "CAP_BPF" in kernel.early_rescue(Files()).found
+    monkeypatch.setattr(ipset, "_TYPE", b"hash:no,such\0")
+    assert kernel.rescue().state is FindingState.MISSING

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emu.testbed.services import accepts
 
 from cedos.kernel.privileges import PART_NAME
+from emu.testbed.services import accepts
 
 # Its programs' own basics are not there: nothing of the distribution is started in this machine.
 _ALONE = "[Unit]\nDefaultDependencies=no\nAfter=\n[Service]\nStandardOutput=file:/run/seen/log\n" \

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cedos import session
-from cedos.api.asking.session_choices import DaemonChooser
+from cedos.api.asking import DaemonChooser
 from cedos.model import Bulk, Label, Urgency
 
 pytestmark = pytest.mark.netns

@@ -7,8 +7,6 @@ from ipaddress import IPv4Address, IPv6Address
 import msgspec
 import pytest
 
-from cedos.api.broadcast import Broadcast
-from cedos.api.hints import HintRequest
 from cedos.api.messages import (
     DecisionMessage,
     NetworkMessage,
@@ -16,6 +14,8 @@ from cedos.api.messages import (
     flow_text,
     server_matches,
 )
+from cedos.api.programs import HintRequest
+from cedos.daemon.decisions.decision_log import Broadcast
 from cedos.model import Bulk, FlowKey, Label, Network, NetworkKind, Urgency
 
 V4 = FlowKey(IPv4Address("192.168.43.2"), 5000, IPv4Address("198.51.100.1"), 443)

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import logging
 import os
 import re
 import shutil
@@ -14,18 +15,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from cedos.api import server
 from cedos.api.client import ControlClient
-from cedos.api.hints import HintRequest
 from cedos.api.messages import CarriedReport, DecisionMessage
+from cedos.api.programs import HintRequest
+from cedos.api.server import MALFORMED_PAUSE_S, http_log, short_lines
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -405,3 +410,146 @@ async def test_a_socket_that_was_removed_is_made_again(fake_daemon: Any, tmp_pat
         status = await asyncio.to_thread(ControlClient(path).status)
         assert status.default.network == "wlan0"
     assert not path.exists()
+
+
+def _record(error: BaseException) -> logging.LogRecord:
+    return logging.LogRecord("a", logging.ERROR, "", 0, "x", (), (type(error), error, None))
+
+
+def test_one_line_for_many() -> None:
+    now_s = 0.0
+    malformed = short_lines(lambda: now_s)
+    first = _record(BadHttpMessage("bad"))
+    assert malformed(first)
+    assert first.exc_info is None
+    assert not any(malformed(_record(BadHttpMessage("bad"))) for _ in range(1000))
+    now_s = MALFORMED_PAUSE_S
+    later = _record(BadHttpMessage("bad"))
+    assert malformed(later)
+    assert "1000 more" in later.getMessage()
+
+
+def test_other_errors_keep_their_trace() -> None:
+    record = _record(KeyError("ours"))
+    assert short_lines()(record)
+    assert record.exc_info is not None
+
+
+@pytest.mark.anyio
+async def test_of_a_real_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_log(), "filters", [short_lines()])
+    runner = web.AppRunner(web.Application(), access_log=None, logger=http_log())
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "s")).start()
+    try:
+        for _ in range(5):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            writer.write(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
+            assert b"400" in await reader.readline()
+            writer.close()
+    finally:
+        await runner.cleanup()
+    said = [record for record in caplog.records if "no HTTP" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].exc_info is None
+
+
+REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def opened(control: Path) -> socket.socket:
+    asking = socket.socket(socket.AF_UNIX)
+    asking.settimeout(5)
+    asking.connect(str(control))
+    return asking
+
+
+def test_who_asks_nothing_is_sent_away(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 1.0)
+    silent, half, asked = opened(control), opened(control), opened(control)
+    with silent, half, asked:
+        half.sendall(REQUEST[:10])
+        asked.sendall(REQUEST)
+        assert asked.recv(10) == b"HTTP/1.1 2"
+        for each in (silent, half):
+            assert each.recv(10) == b""
+        while asked.recv(65_536):
+            pass
+
+
+def test_a_crowd_does_not_keep_others_out(
+    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST", 10)
+    crowd = [opened(control) for _ in range(60)]
+    try:
+        deadline_s = time.monotonic() + 10
+        while sum(_closed(each) for each in crowd) < 50:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        assert ControlClient(control).status().pid == 7
+    finally:
+        for each in crowd:
+            each.close()
+
+
+def test_who_listens_to_decisions_stays(
+    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 1.0)
+    with opened(control) as listening:
+        listening.sendall(b"GET /v1/decisions HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert listening.recv(9) == b"HTTP/1.1 "
+        listening.recv(65_536)
+        listening.settimeout(2.1)
+        with pytest.raises(TimeoutError):
+            listening.recv(1)
+
+
+def _closed(each: socket.socket) -> bool:
+    each.setblocking(False)
+    try:
+        return each.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_who_sends_a_question_for_ever_makes_room_for_others(
+    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head of a request, and then a byte now and then: it never has anything to be answered."""
+    monkeypatch.setattr(server, "MOST", 10)
+    crowd = [opened(control) for _ in range(40)]
+    try:
+        for each in crowd:
+            each.sendall(b"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{")
+        deadline_s = time.monotonic() + 10
+        while sum(_closed(each) for each in crowd) < 30:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+            for each in crowd:
+                with suppress(OSError):
+                    each.send(b" ")
+        assert ControlClient(control).status().pid == 7
+    finally:
+        for each in crowd:
+            each.close()
+
+
+def test_where_a_crowd_stands_before_the_door_one_waits(tmp_path: Path) -> None:
+    """Its time-out is the whole time, and what it says is not that there is no daemon to be found."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        crowd = [opened(path) for _ in range(2)]
+        began_s = time.monotonic()
+        with pytest.raises(DaemonUnreachableError, match=r"no answer for 0\.6 s"):
+            ControlClient(path, timeout_s=0.6).status()
+        assert time.monotonic() - began_s > 0.5
+        for each in crowd:
+            each.close()

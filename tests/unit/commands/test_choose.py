@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.api.messages import parse
+from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import option_types
 from cedos.errors import ConfigError
 from cedos.model import Bulk, Direction, Label, Urgency

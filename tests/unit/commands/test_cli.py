@@ -1,19 +1,24 @@
 """The command line itself: help, errors, exit status, and how quick it is."""
 
+import errno
 import importlib
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cedos import errors
 from cedos.commands.cedos import COMMANDS, ROOMS, main
-from cedos.commands.console.manual import Manual
-from cedos.errors import CedosError
+from cedos.commands.console import render
+from cedos.commands.console.manual import Manual, Program
+from cedos.commands.console.option_types import BIT_RATE, DURATION, NETWORK, SIZE
+from cedos.errors import CedosError, SessionError
 
 
 def files_in(room: str) -> set[str]:
@@ -129,3 +134,115 @@ def test_as_a_program(folders: Path) -> None:
     assert done.returncode == 6
     assert done.stderr.startswith(f"cedos: no daemon answers on {folders}/run/control.sock")
     assert done.stderr.count("\n") == 1
+
+
+def failing(error: OSError) -> click.Command:
+    @click.command(cls=Program)
+    def program() -> None:
+        raise error
+
+    return program
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC, errno.EROFS])
+def test_a_line_and_a_status(number: int) -> None:
+    error = OSError(number, "too bad", "/a/file")
+    result = CliRunner().invoke(failing(error), prog_name="program")
+    assert (result.exit_code, result.stderr) == (1, "program: /a/file: too bad\n")
+
+
+def test_others_are_faults_of_ours() -> None:
+    result = CliRunner().invoke(failing(OSError(errno.EBADF, "bad")), prog_name="program")
+    assert isinstance(result.exception, OSError)
+
+
+def test_a_full_disk_behind_a_command() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cedos", "example", "config"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "cedos: No space left on device\n"
+
+
+HOSTILE = "gone\x1b[2J\x1b]0;owned\x07\rcedos: all is well\u202e"
+
+
+def test_lines_stay_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    render.show([HOSTILE, "second"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.isprintable()
+    assert first.startswith("gone")
+    assert second == "second"
+
+
+def test_refusals_are_plain() -> None:
+    @click.command(cls=Program)
+    def program() -> None:
+        raise SessionError(HOSTILE)
+
+    result = CliRunner().invoke(program, prog_name="program")
+    assert result.exit_code != 0
+    assert all(line.isprintable() for line in result.stderr.split("\n"))
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0000134, "0.0000134"), (3.14159, "3.14"), (46111.2, "46111"), (0.0, "0")],
+)
+def test_a_cost_is_no_power_of_ten(value: float, shown: str) -> None:
+    assert render.cost(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("3000", 3000), ("20kB", 20_000), ("1.5GB", 1_500_000_000), ("2M", 2_000_000), ("7 B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert SIZE.convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1e3", "1 PB", "9999999TB", "3kb"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a size such as"):
+        SIZE.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("4", 4.0), ("500ms", 0.5), ("2min", 120.0), ("1.5 h", 5400.0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert DURATION.convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1s", "soon", "1y"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no duration such as"):
+        DURATION.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "bps"), [("640k", 640e3), ("2.5M", 2.5e6), ("640kbit/s", 640e3), ("1 Gbps", 1e9)]
+)
+def test_bit_rates(text: str, bps: float) -> None:
+    assert BIT_RATE.convert(text, None, None) == bps
+
+
+@pytest.mark.parametrize("text", ["", "0", "999", "fast", "640 kB", "11G"])
+def test_what_is_no_bit_rate(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a bit rate such as"):
+        BIT_RATE.convert(text, None, None)
+
+
+def test_networks() -> None:
+    assert NETWORK.convert("192.0.2.0/24", None, None) == ip_network("192.0.2.0/24")
+    with pytest.raises(click.BadParameter, match=r"'192\.0\.2\.1/24' is not a network such as"):
+        NETWORK.convert("192.0.2.1/24", None, None)
+
+
+def test_what_was_read_before_stays() -> None:
+    assert SIZE.convert(7, None, None) == 7

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.hints import MAX_LIFETIME_S, HintRequest, program_mark
+from cedos.api.programs import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.commands.exec import _caller
 from cedos.errors import HostError
 from cedos.kernel.bpf import marked_program

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cedos.config.probes import endpoint
+from cedos.config.sections import endpoint
 from cedos.monitor.probing import udp_train
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.result import ProbeServer

@@ -16,20 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.api.hints import program_text
 from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
     IndicatorMessage,
     NetworkMessage,
+    ProbingMessage,
+    SentProbeMessage,
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.prefetching import ItemMessage, ProgramMessage
-from cedos.api.probing import ProbingMessage, SentProbeMessage
+from cedos.api.programs import ItemMessage, ProgramMessage, program_text
 from cedos.commands import explain, status
-from cedos.commands.console import prefetch_text, render
+from cedos.commands.console import render
 from cedos.model import (
     CarriedConnection,
     Direction,
@@ -287,7 +287,7 @@ def test_what_programs_call_their_items_stays_in_its_cell() -> None:
         size_bytes=1.0, likely=0.5, why="waits\x07",
     )  # fmt: skip
     told = ProgramMessage(program="mail\n", pid=12, age_s=0.5, counts={}, items=[item])
-    lines = list(prefetch_text.lines([told]))
+    lines = list(explain._prefetch_lines([told]))
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,14 @@ main()
 def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run side by side, and beside a daemon of the host."""
     monkeypatch.setattr(lock, "_NAME", f"\0cedos-test-up-{os.getpid()}")
+
+
+@pytest.fixture(autouse=True)
+def _hang_up() -> Iterator[None]:
+    """Restore SIGHUP, which programs inherit as ignored if nohup runs the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:

@@ -11,9 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos import config as config_module
-from cedos.config import SHIPPED_FILE, Config, DecisionConfig, NetworkConfig, Section, load
+from cedos.config import (
+    SHIPPED_FILE,
+    BudgetConfig,
+    Config,
+    DecisionConfig,
+    NetworkConfig,
+    ProbesConfig,
+    ProvidersConfig,
+    Section,
+    load,
+    unknown_names,
+)
+from cedos.config.directories import Directories, directories, user_folder
 from cedos.errors import ConfigError
-from cedos.model import NetworkKind
+from cedos.model import Budget, NetworkKind, Resource
 from emu.repository import ROOT
 
 SECTIONS = {
@@ -171,3 +183,86 @@ def test_an_empty_battery_is_emptier_than_a_full_one(tmp_path: Path) -> None:
     path = write(tmp_path, "[follow]\nbattery_empty = 0.9\n")
     with pytest.raises(ConfigError, match=r"battery_empty \(0.9\) must be less than"):
         load(path)
+
+
+def test_each_name_that_is_not_there_is_told() -> None:
+    config = Config(
+        networks={
+            "wlan0": NetworkConfig(name="home"),
+            "wlan9": NetworkConfig(),
+            "docker0": NetworkConfig(ignore=True),
+        },
+        providers=ProvidersConfig(series={"lte0": Path("x"), "ppp0": Path("y")}),
+        budgets={"phone": BudgetConfig(until="2036-12-01", data="4GB", networks=["hom"])},
+    )
+    budgets = [
+        Budget("phone", Resource.DATA, 4e9, "2036-12-01T00:00:00", networks=("hom", "lte0")),
+        Budget("all", Resource.DATA, 4e9, "2036-12-01T00:00:00"),
+    ]
+    assert unknown_names(
+        config, budgets, interfaces=["wlan0", "lte0"], networks=["home", "lte0"]
+    ) == [
+        "[networks.wlan9] names the interface wlan9, which is not there now; did you mean wlan0?",
+        "[providers] series.ppp0 names the interface ppp0, which is not there now; there are lte0, wlan0",
+        'the budget "phone" names the network hom, which is not there now; did you mean home?',
+    ]
+
+
+def test_one_network_alone_is_told_as_one() -> None:
+    budget = Budget("n", Resource.DATA, 4e9, "2036-12-01T00:00:00", networks=("nonexist",))
+    (told,) = unknown_names(Config(), [budget], interfaces=[], networks=["eth0"])
+    assert told.endswith("which is not there now; there is eth0")
+
+
+def test_directories() -> None:
+    usual = directories({})
+    assert usual == Directories(Path("/var/lib/cedos"), Path("/run/cedos"))
+    assert usual.socket == Path("/run/cedos/control.sock")
+    assert usual.pid_file == Path("/run/cedos/daemon.pid")
+    assert usual.history == Path("/var/lib/cedos/history.sqlite")
+    # A service that asks the daemon has folders of its own.
+    service = {"STATE_DIRECTORY": "/s/a:/s/b", "RUNTIME_DIRECTORY": "/r"}
+    assert directories(service) == usual
+    own = {**service, "CEDOS_STATE_DIR": "/x", "CEDOS_RUNTIME_DIR": "/y"}
+    assert directories(own) == Directories(Path("/x"), Path("/y"))
+    with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
+        directories({"CEDOS_STATE_DIR": "x"})
+
+
+def test_a_users_own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_folder("config", {}) == tmp_path / ".config" / "cedos"
+    assert user_folder("state", {}) == tmp_path / ".local" / "state" / "cedos"
+    assert user_folder("cache", {"XDG_CACHE_HOME": "/c"}) == Path("/c/cedos")
+    emulated = {"XDG_CACHE_HOME": "/c", "CEDOS_USER_DIR": "/laptop"}
+    assert user_folder("cache", emulated) == Path("/laptop/cache")
+    with pytest.raises(ConfigError, match="CEDOS_USER_DIR must be an absolute path, not x"):
+        user_folder("config", {"CEDOS_USER_DIR": "x"})
+
+
+SECTION = (
+    (ROOT / "README.md")
+    .read_text()
+    .partition("**What it contacts by itself.**")[2]
+    .partition("**Budgets.**")[0]
+)
+
+
+@pytest.mark.parametrize("setting", ["target", "target_ipv6", "dns_name", "portal_url"])
+def test_everybody_is_named(setting: str) -> None:
+    assert str(getattr(ProbesConfig(), setting)) in SECTION
+
+
+def test_how_often_is_what_the_defaults_are() -> None:
+    default = ProbesConfig()
+    assert f"every {default.interval_s:g} s while programs transfer" in SECTION
+    assert f"else every {default.idle_interval_s:g} s" in SECTION
+    assert f"every {default.asleep_interval_s / 60:g} min over a cellular network" in SECTION
+    assert default.server == ""
+
+
+@pytest.mark.parametrize("setting", ["dns = false", 'portal_url = ""', "enabled = false"])
+def test_each_can_be_turned_off(setting: str) -> None:
+    assert f"`{setting}`" in SECTION
+    name = setting.partition(" ")[0]
+    assert name in ProbesConfig.__struct_fields__

@@ -1,4 +1,4 @@
-"""What the doctor finds on hosts of all kinds; a folder stands for their /proc and /sys."""
+"""The doctor on hosts of all kinds: a folder stands for their /proc and /sys, a double for D-Bus."""
 
 import asyncio
 import io
@@ -8,20 +8,33 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from cedos.api.lock import only_daemon
 from cedos.api.messages import NetworkMessage
-from cedos.config import Config, PredictorsConfig
+from cedos.config import Config, PredictorsConfig, ProbesConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
-from cedos.doctor import mptcp, observation, rescue, services, surroundings
-from cedos.doctor.examine import can_run
-from cedos.doctor.finding import Files, Finding, FindingState, limited, missing, ok
+from cedos.doctor import (
+    Files,
+    Finding,
+    FindingState,
+    host,
+    kernel,
+    limited,
+    missing,
+    ok,
+    predicted_text,
+)
+from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
 from cedos.model import NetworkKind
+from cedos.monitor.bus import BusError, SystemBus
 from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
 from predictors.calibration import Calibration
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -55,24 +68,24 @@ def test_the_daemon_runs_with_limits_but_not_without_networks() -> None:
     ],
 )
 def test_kernel(release: str, state: FindingState, lost: str) -> None:
-    finding = mptcp.kernel(release)
+    finding = kernel.version(release)
     assert finding.state is state
     assert lost in finding.lost
 
 
 def test_mptcp_not_compiled(files: Files) -> None:
-    assert mptcp.available(files).state is FindingState.MISSING
-    assert mptcp.path_manager(files, False).state is FindingState.MISSING
-    assert mptcp.black_hole(files) is None
-    assert asyncio.run(mptcp.endpoints(files, False)) is None
+    assert kernel.mptcp(files).state is FindingState.MISSING
+    assert kernel.path_manager(files, False).state is FindingState.MISSING
+    assert kernel.black_hole(files) is None
+    assert asyncio.run(kernel.endpoints(files, False)) is None
 
 
 def test_mptcp_disabled(files: Files) -> None:
     sysctl(files, "net.mptcp.enabled", "0")
-    finding = mptcp.available(files)
+    finding = kernel.mptcp(files)
     assert finding.state is FindingState.MISSING
     assert finding.remedy == "sysctl net.mptcp.enabled=1"
-    assert mptcp.black_hole(files) is None
+    assert kernel.black_hole(files) is None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +102,7 @@ def test_path_manager(
     files: Files, name: str, value: str, daemon: bool, state: FindingState
 ) -> None:
     sysctl(files, f"net.mptcp.{name}", value)
-    assert mptcp.path_manager(files, daemon).state is state
+    assert kernel.path_manager(files, daemon).state is state
 
 
 @pytest.mark.parametrize(
@@ -101,8 +114,8 @@ def test_black_hole(
 ) -> None:
     sysctl(files, "net.mptcp.enabled", "1")
     sysctl(files, "net.mptcp.blackhole_timeout", "3600")
-    monkeypatch.setattr(mptcp, "_mptcp_over_loopback", lambda: lives)
-    finding = mptcp.black_hole(files)
+    monkeypatch.setattr(kernel, "_mptcp_over_loopback", lambda: lives)
+    finding = kernel.black_hole(files)
     assert finding is not None
     assert finding.state is state
     assert ("blackhole_timeout=3600" in finding.remedy) == (lives is False)
@@ -117,14 +130,14 @@ def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> N
         assert (name, command) == ("mptcp_pm", 3)
         return [endpoint, b"\x01"]
 
-    monkeypatch.setattr(mptcp.generic_netlink, "dump", dump)
-    finding = asyncio.run(mptcp.endpoints(files, False))
+    monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
+    finding = asyncio.run(kernel.endpoints(files, False))
     assert finding is not None
     assert finding.state is FindingState.OK
     assert finding.found.endswith(
         "2 of another program (NetworkManager?), in use while no daemon runs: 192.0.2.7"
     )
-    kept = asyncio.run(mptcp.endpoints(files, True))
+    kept = asyncio.run(kernel.endpoints(files, True))
     assert kept is not None
     assert "not used while the daemon runs" in kept.found
 
@@ -138,70 +151,86 @@ def test_endpoints_that_cannot_be_seen(
     async def dump(name: str, command: int) -> list[bytes]:
         raise error
 
-    monkeypatch.setattr(mptcp.generic_netlink, "dump", dump)
-    finding = asyncio.run(mptcp.endpoints(files, False))
+    monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
+    finding = asyncio.run(kernel.endpoints(files, False))
     assert finding is not None
     assert finding.state is FindingState.LIMITED
 
 
 def test_connection_tracking(files: Files) -> None:
-    assert "not loaded" in observation.connection_tracking(files).found
+    assert "not loaded" in kernel.connection_tracking(files).found
     for value, state in (
         ("0", FindingState.LIMITED),
         ("1", FindingState.OK),
         ("2", FindingState.OK),
     ):
         sysctl(files, "net.netfilter.nf_conntrack_events", value)
-        assert observation.connection_tracking(files).state is state
+        assert kernel.connection_tracking(files).state is state
 
 
 def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observation.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
-    assert observation.ping(files).state is FindingState.OK
-    monkeypatch.setattr(observation.privileges, "held", frozenset)
-    assert observation.ping(files, frozenset({0})).state is FindingState.LIMITED
+    monkeypatch.setattr(kernel.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
+    assert kernel.ping(files).state is FindingState.OK
+    monkeypatch.setattr(kernel.privileges, "held", frozenset)
+    assert kernel.ping(files, frozenset({0})).state is FindingState.LIMITED
     sysctl(files, "net.ipv4.ping_group_range", "100\t200")
-    assert observation.ping(files, frozenset({1, 150})).state is FindingState.OK
-    assert observation.ping(files, frozenset({99, 201})).state is FindingState.LIMITED
+    assert kernel.ping(files, frozenset({1, 150})).state is FindingState.OK
+    assert kernel.ping(files, frozenset({99, 201})).state is FindingState.LIMITED
 
 
 def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observation.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
-    finding = observation.capabilities()
+    monkeypatch.setattr(kernel.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
+    finding = kernel.capabilities()
     assert finding.state is FindingState.LIMITED
     assert finding.found == "this process lacks CAP_NET_ADMIN"
 
 
 def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     put(files, "/etc/resolv.conf", "nameserver 127.0.0.53")
-    assert "systemd-resolved" in observation.lookups(files, Config()).found
+    assert "systemd-resolved" in kernel.lookups(files, Config()).found
     put(files, "/etc/resolv.conf", "nameserver 192.0.2.1")
     off = Config(steering=SteeringConfig(lookups=False))
-    assert observation.lookups(files, off).remedy == "[steering] lookups = true"
+    assert kernel.lookups(files, off).remedy == "[steering] lookups = true"
 
     def refuse() -> None:
         raise PrivilegeError("no CAP_NET_RAW")
 
-    monkeypatch.setattr(observation, "open_capture", refuse)
-    found = observation.lookups(files, Config())
+    monkeypatch.setattr(kernel, "open_capture", refuse)
+    found = kernel.lookups(files, Config())
     assert (found.state, found.found) == (FindingState.LIMITED, "no CAP_NET_RAW")
-    monkeypatch.setattr(observation, "open_capture", io.BytesIO)
-    assert "over another network" in observation.lookups(files, Config()).found
+    monkeypatch.setattr(kernel, "open_capture", io.BytesIO)
+    assert "over another network" in kernel.lookups(files, Config()).found
 
 
 def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert observation.bpf(files).found == "no cgroup v2 is mounted"
+    assert kernel.bpf(files).found == "no cgroup v2 is mounted"
     put(files, "/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
 
     def refuse(*_: object) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(observation, "load", refuse)
-    assert observation.bpf(files).state is FindingState.LIMITED
+    monkeypatch.setattr(kernel, "load", refuse)
+    assert kernel.bpf(files).state is FindingState.LIMITED
 
 
 def test_flows_of_this_very_host() -> None:
-    assert asyncio.run(observation.flows()).state is FindingState.OK
+    assert asyncio.run(kernel.flows()).state is FindingState.OK
+
+
+def test_retransmission(files: Files) -> None:
+    def found(daemon_runs: bool) -> Finding:
+        return kernel.retransmission(files, daemon_runs)
+
+    assert found(False).state is FindingState.LIMITED  # a kernel without it
+    for key, (usual, _) in RETRANSMISSION.items():
+        sysctl(files, key, usual)
+    assert found(False).state is FindingState.OK
+    assert found(True).state is FindingState.LIMITED
+    for key, (_, ours) in RETRANSMISSION.items():
+        sysctl(files, key, ours)
+    assert "1990 ms" in found(True).found
+    sysctl(files, TCP_RETRIES, "9")
+    assert "tcp_retries2 = 9" in found(True).found
 
 
 def program(folder: Path, script: str) -> str:
@@ -212,12 +241,12 @@ def program(folder: Path, script: str) -> str:
 
 
 def test_iptables(tmp_path: Path) -> None:
-    absent = services.iptables(str(tmp_path))
+    absent = host.iptables(str(tmp_path))
     assert (absent.state, absent.found) == (FindingState.MISSING, "not installed")
     assert absent.remedy == "apt install iptables"
     good = program(tmp_path / "a", "echo 'iptables v1.8.9 (legacy)'")
-    assert services.iptables(good) == ok("iptables", "iptables v1.8.9 (legacy)")
-    assert "does not run" in services.iptables(program(tmp_path / "b", "exit 1")).found
+    assert host.iptables(good) == ok("iptables", "iptables v1.8.9 (legacy)")
+    assert "does not run" in host.iptables(program(tmp_path / "b", "exit 1")).found
 
 
 class FakeBus:
@@ -232,8 +261,8 @@ class FakeBus:
 
 
 def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "SystemBus", FakeBus)
-    states = {one.topic: (one.state, one.found) for one in asyncio.run(services.on_the_bus())}
+    monkeypatch.setattr(host, "SystemBus", FakeBus)
+    states = {one.topic: (one.state, one.found) for one in asyncio.run(host.on_the_bus())}
     assert states == {
         "systemd-resolved": (FindingState.OK, "running"),
         "ModemManager": (FindingState.LIMITED, "not running"),
@@ -244,7 +273,7 @@ def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_bus(tmp_path: Path) -> None:
-    [finding] = asyncio.run(services.on_the_bus(f"unix:path={tmp_path}/none"))
+    [finding] = asyncio.run(host.on_the_bus(f"unix:path={tmp_path}/none"))
     assert finding.state is FindingState.LIMITED
     assert "no system bus" in finding.found
 
@@ -254,7 +283,7 @@ def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
         path = tmp_path / "m.json"
         if content is not None:
             path.write_text(content)
-        finding = surroundings.model(Config(predictors=PredictorsConfig(model=str(path))))
+        finding = host.model(Config(predictors=PredictorsConfig(model=str(path))))
         assert finding.state is FindingState.LIMITED
         assert str(path) in finding.found
 
@@ -264,41 +293,41 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = Directories(tmp_path / "not" / "yet", tmp_path)
-    assert surroundings.state(where).state is FindingState.OK
+    assert host.state(where).state is FindingState.OK
     assert not where.state.exists()
-    monkeypatch.setattr(surroundings.shutil, "disk_usage", lambda _: Usage(1, 1, 3_000_000))
-    finding = surroundings.state(where)
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda _: Usage(1, 1, 3_000_000))
+    finding = host.state(where)
     assert (finding.state, finding.lost) == (FindingState.LIMITED, "history, once the disk is full")
     assert "3 MB free" in finding.found
     (tmp_path / "file").touch(mode=0o777)
-    blocked = surroundings.state(Directories(tmp_path / "file", tmp_path))
+    blocked = host.state(Directories(tmp_path / "file", tmp_path))
     assert blocked.fatal
 
 
 def test_state_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings.os, "access", lambda *_: False)
-    finding = surroundings.state(Directories(tmp_path, tmp_path))
+    monkeypatch.setattr(host.os, "access", lambda *_: False)
+    finding = host.state(Directories(tmp_path, tmp_path))
     assert (finding.state, finding.fatal) == (FindingState.LIMITED, False)
 
 
 def test_daemon(tmp_path: Path) -> None:
     where = Directories(tmp_path / "state", tmp_path / "run")
-    assert surroundings.daemon(where) == ok("daemon", "not running")
+    assert host.daemon(where) == ok("daemon", "not running")
     where.state.mkdir()
     (where.state / "journal.jsonl").touch()
-    assert surroundings.daemon(where).state is FindingState.OK
+    assert host.daemon(where).state is FindingState.OK
     (where.state / "journal.jsonl").write_text("{}\n")
-    left = surroundings.daemon(where)
+    left = host.daemon(where)
     assert (left.state, left.remedy) == (FindingState.LIMITED, "cedos restore")
     with only_daemon(where.pid_file, steers=False):
-        assert surroundings.daemon(where) == ok("daemon", f"running (process {os.getpid()})")
+        assert host.daemon(where) == ok("daemon", f"running (process {os.getpid()})")
 
 
 def test_how_well_the_running_daemon_predicts(
     tmp_path: Path, serve: Any, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = Directories(tmp_path / "state", tmp_path / "run")
-    assert surroundings.predictions(where) is None
+    assert host.predictions(where) is None
     wlan, usb = (
         NetworkMessage(
             name=name, interface=name, kind=kind, metered=False, up=True, predicted=predicted
@@ -315,9 +344,9 @@ def test_how_well_the_running_daemon_predicts(
 
     monkeypatch.setattr(fake_daemon, "networks", networks)
     with serve(fake_daemon, where.socket):
-        assert surroundings.predictions(where) is None, "there is nothing to say yet"
+        assert host.predictions(where) is None, "there is nothing to say yet"
         known.append(wlan)
-        assert surroundings.predictions(where) == ok(
+        assert host.predictions(where) == ok(
             "predictions",
             "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within"
             " the 90 % interval",
@@ -353,17 +382,113 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cedos("doctor").exit_code == 0
 
 
-def test_retransmission(files: Files) -> None:
-    def found(daemon_runs: bool) -> Finding:
-        return rescue.retransmission(files, daemon_runs)
+@pytest.mark.parametrize(("held", "said"), [
+    (None, ""),
+    (Calibration(1, 0.5, 0.5, 1.0), ""),
+    (
+        Calibration(20, 0.5, 0.6, 0.85),
+        "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within the"
+        " 90 % interval",
+    ),
+    (
+        Calibration(8, 1 / 132, 0.1, 0.125),
+        "wlan0: transfers took 132 times as long as expected (median of 8); 1 of 8 were within the 90 %"
+        " interval",
+    ),
+    (
+        Calibration(20, 1.01, 0.6, 0.85),
+        "wlan0: transfers took as long as expected (median of 20); 17 of 20 were within the 90 %"
+        " interval",
+    ),
+])  # fmt: skip
+def test_what_is_said(held: Calibration | None, said: str) -> None:
+    assert predicted_text("wlan0", held) == said
 
-    assert found(False).state is FindingState.LIMITED  # a kernel without it
-    for key, (usual, _) in RETRANSMISSION.items():
-        sysctl(files, key, usual)
-    assert found(False).state is FindingState.OK
-    assert found(True).state is FindingState.LIMITED
-    for key, (_, ours) in RETRANSMISSION.items():
-        sysctl(files, key, ours)
-    assert "1990 ms" in found(True).found
-    sysctl(files, TCP_RETRIES, "9")
-    assert "tcp_retries2 = 9" in found(True).found
+
+NM, MM, LOGIND = (
+    "org.freedesktop.NetworkManager",
+    "org.freedesktop.ModemManager1",
+    "org.freedesktop.login1",
+)
+
+
+class Played(SystemBus):
+    """Answers by member or, for properties, by interface."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__("unix:path=/nowhere")
+        self._answers = answers
+
+    async def call(
+        self, service: str, path: str, interface: str, member: str, *_: Any
+    ) -> list[Any]:
+        asked = _[1][0].rpartition(".")[2] if member == "GetAll" else member
+        if asked not in self._answers:
+            raise BusError(f"{service} {member}: no answer within 2 s")
+        return [self._answers[asked]]
+
+
+async def test_network_manager() -> None:
+    assert (await host.network_manager(Played(), set())).found == "not used"
+    silent = await host.network_manager(Played(), {NM})
+    assert (silent.state, "does not answer" in silent.found) == (FindingState.LIMITED, True)
+    for checks, words in ((True, "running, checks"), (False, "running, does not check")):
+        bus = Played(NetworkManager={"ConnectivityCheckEnabled": checks})
+        finding = await host.network_manager(bus, {NM})
+        assert finding.found == f"{words} for portals"
+
+
+async def test_modems() -> None:
+    assert (await host.modems(Played(), set())).state is FindingState.LIMITED
+    assert "does not answer" in (await host.modems(Played(), {MM})).found
+    nothing = await host.modems(Played(GetManagedObjects={}), {MM})
+    assert nothing.found == "running, without a modem"
+    described = {f"{MM}.Modem": {"Ports": [["wwan0", 2]]}}
+    some = await host.modems(Played(GetManagedObjects={"/m": described}), {MM})
+    assert some.found == "running, with a modem behind wwan0"
+
+
+async def test_the_screen() -> None:
+    assert (await host.user_presence(Played(), set())).found == "logind is not running"
+    assert "no user is logged in" in (await host.user_presence(Played(), {LOGIND})).found
+    seat = {"ActiveSession": ["1", "/s"]}
+    for idle, words in ((False, "a person is there"), (True, "idle or locked")):
+        finding = await host.user_presence(Played(Seat=seat, Session={"IdleHint": idle}), {LOGIND})
+        assert (finding.state, finding.found) == (FindingState.OK, words)
+
+
+async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (await host.phones()).found == "not installed"
+    program = tmp_path / "adb"
+
+    def lists(devices: str) -> None:
+        program.write_text(f"#!/bin/sh\nprintf '{devices}'\n")
+        program.chmod(0o755)
+
+    lists("")
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "9")
+    off = await host.phones()
+    assert "the adb server does not run" in off.found
+    assert "adb start-server" in off.remedy
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        assert (await host.phones()).found == "no phone plugged in"
+        lists("R58 unauthorized usb:1-4\\n")
+        refused = await host.phones()
+        assert (refused.state, refused.found) == (
+            FindingState.LIMITED,
+            "R58 does not allow USB debugging",
+        )
+        lists("R58 device usb:1-4\\n")
+        assert (await host.phones()).found == "R58 can be asked"
+        program.write_text("#!/bin/sh\nexit 1\n")
+        assert (await host.phones()).state is FindingState.LIMITED
+
+
+def test_portals() -> None:
+    assert host.portals(Config()).state is FindingState.OK
+    off = host.portals(Config(probes=ProbesConfig(portal_url="")))
+    assert (off.state, off.remedy) == (FindingState.LIMITED, "set probes.portal_url")
+    assert host.portals(Config(probes=ProbesConfig(enabled=False))).found == "probes are off"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.prefetching import MOST_ITEMS, PriceMessage
+from cedos.api.programs import MOST_ITEMS, PriceMessage
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.prefetch.daemon import DaemonSurroundings, prices_of

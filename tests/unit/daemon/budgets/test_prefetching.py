@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.api.messages import NetworkMessage, parse
-from cedos.api.prefetching import (
+from cedos.api.programs import (
     ItemMessage,
     PrefetchingRequest,
     StartedMessage,

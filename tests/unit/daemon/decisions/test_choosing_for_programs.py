@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.choosing import ChoiceRequest
+from cedos.api.programs import ChoiceRequest
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.decisions.choices import Choices
 from cedos.daemon.decisions.decider import Decider

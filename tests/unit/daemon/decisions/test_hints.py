@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cedos.api.hints import HintRequest, program_mark
+from cedos.api.programs import HintRequest, program_mark
 from cedos.daemon.decisions.hints import LIFETIME_S, MOST, MOST_OF_A_USER, Hints
 from cedos.errors import NotFoundError, PrivilegeError
 from cedos.model import Context

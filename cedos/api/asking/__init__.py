@@ -1,1 +1,0 @@
-"""Programs that ask the daemon beside their data: nobody waits, and without one they go on."""

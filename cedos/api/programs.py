@@ -1,0 +1,263 @@
+"""Messages of programs: hints, choices and prefetching.
+
+Hints are IntNW's labels (dissertation, 2.2.2). A prefetching program and the daemon complement
+each other: the daemon sees all networks, counts the use of all programs and keeps the budgets, and
+the program knows which items may be needed.
+"""
+
+from ipaddress import ip_network
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from cedos.api.messages import ControlMessage, NetworkMessage
+from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
+
+MAX_LIFETIME_S: Final = 30 * 86_400.0
+PROGRAM: Final = "program "
+"""The prefix of a program in place of a server's name. Names of hosts have no space."""
+
+_Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class HintRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts about future transfers.
+
+    Selectors: `destination` (an address or a prefix), `port`, `server_name` (`*.example.org` for a
+    whole domain), `local_port`, `mark` (SO_MARK), and `program`, whose sockets will carry the mark
+    in the answer. At least one is needed, and all that are given must match. The hint holds for
+    `lifetime_s`, a day by default, or until it is removed.
+    """
+
+    destination: str | None = None
+    port: _Port | None = None
+    server_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    local_port: _Port | None = None
+    mark: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] | None = None
+    program: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    size_bytes: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    direction: Direction = Direction.DOWN
+    urgency: Urgency | None = None
+    bulk: Bulk | None = None
+    deadline_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    lifetime_s: Annotated[float, Meta(gt=0, le=MAX_LIFETIME_S)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.destination is not None:
+            try:
+                ip_network(self.destination, strict=False)
+            except ValueError:
+                raise ValueError(
+                    f"destination must be an address or a prefix such as 198.51.100.0/24,"
+                    f' not "{self.destination}"'
+                ) from None
+        which = ("destination", "port", "server_name", "local_port", "mark", "program")
+        if not any(getattr(self, name) for name in which):
+            raise ValueError(
+                f"a hint must say which transfers it means: {', '.join(which[:-1])} or {which[-1]}"
+            )
+        if self.mark is not None and self.program is not None:
+            raise ValueError("mark and program exclude each other: the daemon allots the mark")
+
+    @property
+    def label(self) -> Label:
+        """Return the label. The default is foreground, and small unless the size is large."""
+        bulk = self.bulk
+        if bulk is None:
+            large = self.size_bytes is not None and self.size_bytes >= 100_000
+            bulk = Bulk.LARGE if large else Bulk.SMALL
+        return Label(urgency=self.urgency or Urgency.FOREGROUND, bulk=bulk)
+
+
+class HintAccepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of a stored hint.
+
+    `network` is where such transfers go now. `mark` is for the sockets of a `program`.
+    """
+
+    number: int
+    network: str | None = None
+    mark: int | None = None
+
+
+def program_mark(number: int) -> int:
+    """Return the mark for a program's hint: a fixed byte and the hint's number.
+
+    Only the two lower bytes vary, because VPNs and Kubernetes use the bits between.
+    """
+    return 0xCE00_0000 | number & 0xFFFF
+
+
+def program_text(program: str) -> str:
+    """Return the text that stands for the server in decisions about all connections of a program."""
+    return f"{PROGRAM}{program}"
+
+
+_SMALL_BYTES = 100_000
+
+
+class DetourRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A gateway that could carry the transfer: its round-trip time, and the server's port."""
+
+    rtt_s: Annotated[float, Meta(ge=0, le=1e6)]
+    port: Annotated[int, Meta(ge=1, le=65_535)]
+
+
+class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transfer that is about to begin.
+
+    Attributes:
+        redundant: the program can send copies over several networks.
+        multipath: the program can spread one transfer over several networks, as MPTCP and sessions
+            do.
+        sent_over: a network or interface over which it was sent `waited_s` ago without an answer.
+        detour: all of this is possible only through the gateway, and the daemon decides whether to
+            use it.
+    """
+
+    size_bytes: Annotated[int, Meta(ge=1, le=10**15)]
+    direction: Direction = Direction.DOWN
+    urgency: Urgency = Urgency.FOREGROUND
+    deadline_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    server_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    redundant: bool = False
+    multipath: bool = False
+    sent_over: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    waited_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    detour: DetourRequest | None = None
+
+    @property
+    def transfer(self) -> Transfer:
+        size = SizeEstimate(self.size_bytes, self.size_bytes, self.size_bytes, "hint")
+        bulk = Bulk.LARGE if self.size_bytes >= _SMALL_BYTES else Bulk.SMALL
+        label = Label(self.urgency, bulk)
+        return Transfer(size, self.direction, label, self.deadline_s, None, self.server_name)
+
+
+MOST_ITEMS: Final = 400
+"""The limit of pending items in one request; those to fetch first come first."""
+
+MOST_SHOWN: Final = 50
+
+_Amount = Annotated[float, Meta(ge=0, le=1e15)]
+_Name = Annotated[str, Meta(min_length=1, max_length=64)]
+_Text = Annotated[str, Meta(max_length=300)]
+
+
+class TakingMessage(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
+):
+    """The cost of one way to get an item: seconds, joules, and bytes in the order of `networks`."""
+
+    time_s: _Amount
+    energy_j: _Amount
+    sent: list[_Amount]
+
+
+class StartedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An item whose prefetch has begun: its ways, and the chosen one."""
+
+    ways: list[TakingMessage]
+    chosen: Annotated[int, Meta(ge=0)]
+
+
+class ItemMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """An item for people; its figures are those of the best network.
+
+    Attributes:
+        size_bytes: the bytes that are missing.
+        network: the best network; None: there is none.
+        saves_s: the waiting time that it is expected to save.
+        energy_j, metered_bytes: its cost less the cost that it saves later.
+        gain_s: the balance of all these at today's prices.
+    """
+
+    title: _Text
+    cls: _Text
+    size_bytes: float
+    likely: float
+    why: _Text
+    network: str | None = None
+    saves_s: float | None = None
+    energy_j: float | None = None
+    metered_bytes: float | None = None
+    gain_s: float | None = None
+
+
+class PrefetchingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a prefetching program, and its use since the last request.
+
+    Attributes:
+        networks: the order of networks in lists of bytes.
+        waiting: the ways for each pending item; the first is to fetch it on demand.
+        started: items whose prefetch began.
+        used_bytes: received bytes of pending items, by network.
+        used_j: the energy for them.
+        counts: items by state.
+    """
+
+    program: _Name
+    pid: Annotated[int, Meta(ge=1)]
+    networks: Annotated[list[_Name], Meta(max_length=64)] = []
+    waiting: Annotated[list[list[TakingMessage]], Meta(max_length=MOST_ITEMS)] = []
+    started: Annotated[list[StartedMessage], Meta(max_length=MOST_ITEMS)] = []
+    used_bytes: list[_Amount] = []
+    used_j: _Amount = 0.0
+    counts: dict[str, int] = {}
+    items: Annotated[list[ItemMessage], Meta(max_length=MOST_SHOWN)] = []
+
+    def __post_init__(self) -> None:
+        count = len(self.networks)
+        ways = [way for each in self.waiting for way in each]
+        ways += [way for each in self.started for way in each.ways]
+        if any(len(way.sent) != count for way in ways) or len(self.used_bytes) not in (0, count):
+            raise ValueError(f"bytes are told by {count} networks; so many numbers would be right")
+        if any(not each.chosen < len(each.ways) for each in self.started):
+            raise ValueError("what was chosen must be one of the ways")
+
+
+class RadioMessage(ControlMessage, frozen=True, kw_only=True):
+    """The radio of a network.
+
+    Attributes:
+        radio: its power model (`selector.energy.radio.Radio`).
+        shares: the share of time in each state.
+        idle_s: seconds since the last use; None: it was not used since the daemon started.
+    """
+
+    radio: dict[str, Any]
+    shares: dict[str, float] = msgspec.field(default_factory=dict)
+    idle_s: float | None = None
+
+
+class PriceMessage(ControlMessage, frozen=True, kw_only=True):
+    """The price of a budget.
+
+    Attributes:
+        resource: `data`, `energy` or `money`.
+        networks: the networks that it counts; none: all metered ones.
+        s_per_unit: the price of a small amount; None: nothing may be spent any more.
+        steps: pairs of an amount and the seconds per unit up to it (`selector.budgets.steps`).
+    """
+
+    resource: str
+    networks: tuple[str, ...] = ()
+    s_per_unit: float | None = None
+    steps: tuple[tuple[float, float], ...] = ()
+
+
+class PrefetchingAnswer(ControlMessage, frozen=True, kw_only=True):
+    networks: list[NetworkMessage]
+    radios: dict[str, RadioMessage]
+    prices: list[PriceMessage]
+
+
+class ProgramMessage(ControlMessage, frozen=True, kw_only=True):
+    """A prefetching program, as of its last request."""
+
+    program: str
+    pid: int
+    age_s: float
+    counts: dict[str, int]
+    items: list[ItemMessage]

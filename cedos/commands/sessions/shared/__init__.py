@@ -1,1 +1,0 @@
-"""What several of these programs share: sources on the command line, sessions, what they say."""

@@ -1,0 +1,222 @@
+"""Files that can wait, as downloads or as uploads to a server or to the web."""
+
+import hashlib
+import json
+import mimetypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import quote
+
+import click
+
+from cedos.api.asking import forget
+from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.servers import Source
+from cedos.commands.sessions.transfers import Endpoints, partial_of
+from cedos.config.directories import directories
+from cedos.errors import TransferError
+from cedos.files.getting import Getting
+from cedos.files.messages import WebUpload
+from cedos.files.multipart import framing
+from cedos.files.progress import Progress
+from cedos.files.putting import Putting
+from cedos.files.server_link import Sessions
+from cedos.files.upload_body import UploadBody
+from cedos.model import Direction
+from cedos.session import keys
+
+_MOST_HEADERS: Final = 16_384
+_MOST_FIELDS: Final = 32
+_LONGEST_VALUE: Final = 8_192
+
+Method = Literal["PUT", "POST", "PATCH"]
+
+
+def _headers(text: str) -> list[tuple[str, str]]:
+    lines = [text]
+    if text.startswith("@"):
+        try:
+            lines = Path(text[1:]).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{text[1:]} cannot be read: {error}") from None
+    found = []
+    for line in filter(None, map(str.strip, lines)):
+        name, colon, value = line.partition(":")
+        token = name and all(each.isalnum() or each in "!#$%&'*+-.^_`|~" for each in name)
+        good = name.isascii() and line.isprintable() and len(line) <= _LONGEST_VALUE
+        if not colon or not token or not good:
+            raise ValueError("a header such as 'Authorization: Bearer abc' would be right")
+        found.append((name, value.strip()))
+    return found
+
+
+def _form_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"{text!r} is not name=value")
+    return name, value
+
+
+HEADERS: Final = Parsed("header", _headers)
+"""`Name: value`; `@FILE`: a file of such lines, which keeps secrets out of the list of processes."""
+
+FORM_VALUE: Final = Parsed("value", _form_value)
+
+
+@dataclass(frozen=True, slots=True)
+class WebTarget:
+    """The target of an upload to a web server.
+
+    `url` of a file, or of a folder with a slash at its end.
+
+    `form`: the form's field for the file, sent with the other `values`; None: the file is the
+    body.
+    """
+
+    url: str
+    method: Method
+    headers: list[tuple[str, str]]
+    form: str | None
+    values: tuple[tuple[str, str], ...]
+    keep_s: float
+    again: bool
+
+    def check(self, several: bool) -> None:
+        """Check the options. UsageError: they exclude each other."""
+        if sum(len(name) + len(value) for name, value in self.headers) > _MOST_HEADERS:
+            raise click.UsageError(f"headers of {_MOST_HEADERS} bytes are the most")
+        if len(self.headers) >= _MOST_FIELDS:
+            raise click.UsageError(f"{_MOST_FIELDS} headers are the most")
+        if self.values and self.form is None:
+            raise click.UsageError("--form-value goes with --form FIELD")
+        if self.method == "PUT" and self.form is None and several and not self.url.endswith("/"):
+            raise click.UsageError(f"{self.url} is no folder; {self.url}/ would be right")
+
+    def of(self, path: str) -> str:
+        """Return the URL of a file, by its path below the folder."""
+        whole = self.method != "PUT" or not self.url.endswith("/")
+        return self.url if whole else self.url + quote(path, errors="surrogateescape")
+
+    def prepared(self, source: Path, url: str) -> tuple[UploadBody, WebUpload]:
+        """Return the body and its description. TransferError: the file cannot be read.
+
+        The id is the same for the same state of the file, the same URL and the same options.
+        """
+        body = UploadBody(source)
+        told = [url, self.method, self.form, self.values, str(source.absolute()), str(body.version)]
+        name = hashlib.sha256(json.dumps(told).encode(errors="surrogateescape")).hexdigest()[:32]
+        kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
+        if self.form is not None:
+            body.close()
+            boundary = f"cedos-{name}"
+            body = UploadBody(source, *framing(boundary, self.form, source.name, kind, self.values))
+            kind = f"multipart/form-data; boundary={boundary}"
+        headers = list(self.headers)
+        if not any(each.lower() == "content-type" for each, _ in headers):
+            headers.append(("Content-Type", kind))
+        elif self.form is not None:
+            body.close()
+            raise TransferError("a form has a Content-Type of its own; without --header for it")
+        return body, WebUpload(name, self.method, headers, self.keep_s, self.again)
+
+
+class MovedFile(Protocol):
+    """A `Getting` or a `Putting`."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    @property
+    def told(self) -> dict[str, Any]: ...
+
+    async def ask(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+def _not_noted(_by_network: Mapping[str, int]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The mover of a file and its clean-up.
+
+    Attributes:
+        came_before: returns the bytes by network that earlier programs noted.
+        note: notes the bytes by network in all.
+    """
+
+    moving: MovedFile
+    close: Callable[[], None]
+    came_before: Callable[[], Mapping[str, int]] = dict
+    note: Callable[[Mapping[str, int]], None] = _not_noted
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFile:
+    """A file that can wait.
+
+    Attributes:
+        key: identifies the transfer, also after a restart of its program.
+        name: its short name.
+        origin: its whole source.
+        path: the local file.
+        facts: for --json.
+        move: moves the file over sessions, with a limit for waiting.
+    """
+
+    direction: Direction
+    key: str
+    name: str
+    origin: str
+    path: Path
+    facts: Mapping[str, str]
+    move: Callable[[Sessions, float], Move]
+
+
+def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
+    """Describe a download. Its `move` raises TransferError: the file cannot be written."""
+    # The key identifies the server, at any address.
+    identity = f"{keys.to_text(ends.server.key)}/{source.path}"
+    key = _key(identity, target)
+
+    def move(sessions: Sessions, patience_s: float) -> Move:
+        if target.exists():  # it may have arrived while no daemon ran
+            forget(directories().socket, key)
+        partial = partial_of(target, identity)
+        getting = Getting(source.path, partial, sessions, patience_s)
+        return Move(getting, partial.close, lambda: partial.by_network, partial.note_networks)
+
+    facts = {"path": str(target), "from": source.name}
+    return WaitingFile(Direction.DOWN, key, target.name, source.name, target, facts, move)
+
+
+def upload(source: Path, path: str, where: str, ends: Endpoints) -> WaitingFile:
+    """Describe an upload. Its `move` raises TransferError: the file cannot be read."""
+    key = _key(f"{keys.to_text(ends.server.key)}/{path}\0up", source)
+
+    def move(sessions: Sessions, patience_s: float) -> Move:
+        putting = Putting(UploadBody(source), path, sessions, patience_s)
+        return Move(putting, putting.close)
+
+    facts = {"path": str(source), "to": where}
+    return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
+
+
+def web_upload(source: Path, url: str, target: WebTarget) -> WaitingFile:
+    """Describe an upload to a web server by the gateway. Errors as of `upload`."""
+
+    def move(sessions: Sessions, patience_s: float) -> Move:
+        body, asked = target.prepared(source, url)
+        putting = Putting(body, url, sessions, patience_s, asked)
+        return Move(putting, putting.close)
+
+    facts = {"path": str(source), "to": url}
+    key = _key(f"{target.method} {url}\0up", source)
+    return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
+
+
+def _key(identity: str, path: Path) -> str:
+    return hashlib.sha256(f"{identity}\0{path.absolute()}".encode()).hexdigest()[:32]

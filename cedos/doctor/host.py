@@ -1,0 +1,361 @@
+"""The doctor's findings about the host: programs, D-Bus services, networks, files and the daemon."""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cedos.api.client import ControlClient
+from cedos.api.lock import running_pid
+from cedos.config import Config, unknown_names
+from cedos.config.directories import Directories
+from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing, ok, predicted_text
+from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
+from cedos.model import Network
+from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.networks.links import LinkMonitor
+from cedos.monitor.providers import adb, cellular, networkmanager, screen
+from cedos.monitor.providers.metered import HostMetered
+from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.routing import tunnels
+from cedos.storage import budget_file, predictor_file
+
+_BUS: Final = "org.freedesktop.DBus"
+_SERVICES: Final = (
+    (
+        "systemd-resolved",
+        "org.freedesktop.resolve1",
+        "which DNS server belongs to which network (/etc/resolv.conf does not say)",
+        "systemctl enable --now systemd-resolved",
+    ),
+    (
+        "UPower",
+        "org.freedesktop.UPower",
+        "the battery's state",
+        "systemctl enable --now upower",
+    ),
+)
+
+
+def iptables(path: str | None = None) -> Finding:
+    """Check iptables; `path` as in PATH; None: this process's, and the system's folders."""
+    topic = "iptables"
+    lost = "plain TCP and UDP flows are seen only when they end; no rescue from a dead network"
+    program = shutil.which("iptables", path=path) or (
+        shutil.which("iptables", path="/usr/sbin:/sbin") if path is None else None
+    )
+    if program is None:
+        return missing(topic, "not installed", lost, "apt install iptables")
+    try:
+        done = subprocess.run(
+            [program, "--version"], check=True, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return limited(topic, f"does not run: {error}", lost, "apt install --reinstall iptables")
+    return ok(topic, done.stdout.strip())
+
+
+async def on_the_bus(address: str | None = None) -> list[Finding]:
+    """Check the D-Bus services; `address` of the bus, None: the system's."""
+    bus = SystemBus(address)
+    try:
+        answer = await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "ListNames")
+        names = set(answer[0])
+    except BusError as error:
+        return [
+            limited(
+                "D-Bus",
+                str(error),
+                "what systemd-resolved, ModemManager, UPower, logind and NetworkManager know",
+                "systemctl start dbus",
+            )
+        ]
+    else:
+        return [
+            *(
+                ok(name, "running") if service in names else limited(name, "not running", lost, how)
+                for name, service, lost, how in _SERVICES
+            ),
+            await modems(bus, names),
+            await network_manager(bus, names),
+            await user_presence(bus, names),
+        ]
+    finally:
+        await bus.close()
+
+
+_OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
+_NETWORK_MANAGER: Final = "NetworkManager"
+_MODEMS: Final = "ModemManager"
+_SCREEN: Final = "screen (logind)"
+_PHONE: Final = "Android phone (adb)"
+_PORTALS: Final = "captive portals"
+
+
+async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
+    """Check whether NetworkManager runs, and whether it tests for portals itself."""
+    if networkmanager.SERVICE not in names:
+        return ok(_NETWORK_MANAGER, "not used")
+    try:
+        properties = await bus.properties(
+            networkmanager.SERVICE, networkmanager.PATH, networkmanager.SERVICE
+        )
+    except BusError as error:
+        return limited(_NETWORK_MANAGER, f"does not answer: {error}", "access points it has heard")
+    checks = properties.get("ConnectivityCheckEnabled") is True
+    return ok(_NETWORK_MANAGER, f"running, {'checks' if checks else 'does not check'} for portals")
+
+
+async def modems(bus: SystemBus, names: set[str]) -> Finding:
+    lost = "signal strength of cellular modems (for a tethered phone see adb)"
+    if cellular.SERVICE not in names:
+        return limited(_MODEMS, "not running", lost, "systemctl enable --now ModemManager")
+    try:
+        body = await bus.call(cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects")
+    except BusError as error:
+        return limited(_MODEMS, f"does not answer: {error}", lost)
+    found = cellular.parse_modems(body[0] if body else None)
+    interfaces = ", ".join(sorted(found.by_interface))
+    if interfaces:
+        return ok(_MODEMS, f"running, with a modem behind {interfaces}")
+    return ok(_MODEMS, "running, without a modem")
+
+
+async def user_presence(bus: SystemBus, names: set[str]) -> Finding:
+    """Check that logind knows whether a person is at the screen."""
+    lost = "probes do not pause while the user is away"
+    if screen.SERVICE not in names:
+        return limited(_SCREEN, "logind is not running", lost)
+    state = await screen.read(bus)
+    if state is None:
+        return limited(_SCREEN, "no user is logged in at a screen", lost)
+    return ok(_SCREEN, "a person is there" if state else "idle or locked")
+
+
+async def phones() -> Finding:
+    """Check whether tethered Android phones report their signal. Nothing is started."""
+    lost = "signal strength of a tethered Android phone"
+    if shutil.which("adb") is None:
+        remedy = "apt install adb; then allow USB debugging on the phone"
+        return limited(_PHONE, "not installed", lost, remedy)
+    if not await adb.server_runs():
+        remedy = "`adb start-server`, as the user to whom the phone has allowed USB debugging"
+        return limited(_PHONE, "installed, but the adb server does not run", lost, remedy)
+    try:
+        devices = adb.parse_devices(await adb.run_adb("devices", "-l"))
+    except HostError as error:
+        return limited(_PHONE, str(error), lost)
+    waiting = [serial for serial, state in devices.values() if state == "unauthorized"]
+    if waiting:
+        remedy = "unlock the phone, and allow USB debugging when it asks"
+        return limited(_PHONE, f"{', '.join(waiting)} does not allow USB debugging", lost, remedy)
+    usable = [serial for serial, state in devices.values() if state == "device"]
+    return ok(_PHONE, f"{', '.join(usable)} can be asked" if usable else "no phone plugged in")
+
+
+def portals(config: Config) -> Finding:
+    """Check whether a captive portal is noticed."""
+    probes = config.probes
+    if probes.enabled and probes.portal_url:
+        return ok(_PORTALS, f"each new network is tested with {probes.portal_url}")
+    return limited(
+        _PORTALS,
+        "no test page is set" if probes.enabled else "probes are off",
+        "a log-in page is noticed late, when connections get no reply",
+        "set probes.portal_url",
+    )
+
+
+_ENOUGH_BYTES: Final = 50_000_000
+
+
+async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
+    topic = "networks"
+    remedy = "connect a second one: Wi-Fi, and a phone tethered by USB, say"
+    bus = SystemBus() if config.providers.host else None
+    try:
+        async with LinkMonitor(config.network_overrides(), metered=HostMetered(bus)) as links:
+            found = links.networks()
+    except HostError as error:
+        return [], [missing(topic, str(error), "everything", "", fatal=True)]
+    finally:
+        if bus is not None:
+            await bus.close()
+    shown = ", ".join(
+        f"{one.name} ({one.kind}{', metered' if one.metered else ''}{'' if one.up else ', down'})"
+        for one in found
+    )
+    usable = sum(one.up for one in found)
+    if usable < 2:
+        why = f"only {usable} usable: {shown}" if shown else "none"
+        return found, [
+            limited(topic, why, "nothing to choose between until another one comes", remedy)
+        ]
+    return found, [ok(topic, shown)]
+
+
+def named(config: Config, where: Directories, found: list[Network]) -> Finding | None:
+    """List names in the configuration and in budgets that no network has; None: there are none."""
+    budgets = budget_file.configured(config, datetime.now(), where.state)
+    # `cedos budget` reports a wrong file. Other users may not read the folder.
+    with suppress(ConfigError, PrivilegeError):
+        budgets |= budget_file.read(where.state / budget_file.FILE)
+    strange = unknown_names(
+        config,
+        budgets.values(),
+        interfaces=[network.interface for network in found],
+        networks=[network.name for network in found],
+    )
+    if not strange:
+        return None
+    lost = "their settings apply when they appear"
+    return limited("names", "; ".join(strange), lost, "plug them in, or correct the names")
+
+
+def vpn(found: list[Network]) -> Finding:
+    """Check whether a VPN has the default route, and for rules of other programs."""
+    topic = "VPN and foreign rules"
+    try:
+        kernel = LinuxKernel()
+        try:
+            foreign = tunnels.examine(
+                kernel.rules(), kernel.routes(), kernel.links(), {one.index for one in found}
+            )
+        finally:
+            kernel.close()
+    except (OSError, HostError) as error:
+        return limited(topic, f"cannot be seen: {error}", "VPNs are not noticed")
+    if foreign.notes:
+        lost = "new connections there are not steered" if foreign.tunnelled else "some steering"
+        return limited(topic, "; ".join(foreign.notes), lost)
+    return ok(topic, "none")
+
+
+def model(config: Config) -> Finding:
+    topic = "predictors"
+    path = config.predictors.model_path
+    try:
+        predictor_file.load(path)
+    except ModelError as error:
+        return limited(
+            topic,
+            str(error),
+            "decisions by a rule of thumb instead of predictions",
+            "set predictors.model, or train one with `cedos-emu train`",
+        )
+    return ok(topic, str(path) if path else "the ones that come with cedos")
+
+
+def state(where: Directories) -> Finding:
+    topic = "state directory"
+    folder = _nearest(where.state)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return limited(
+            topic,
+            f"{where.state} is not writable for this user",
+            "`cedos up` cannot be run by this user",
+            "run it as root or by the systemd unit, or set CEDOS_STATE_DIR",
+        )
+    if not folder.is_dir():
+        why = os.strerror(errno.ENOTDIR)
+        return missing(topic, f"{folder}: {why}", "the journal, so steering", fatal=True)
+    free = shutil.disk_usage(folder).free
+    if free < _ENOUGH_BYTES:
+        return limited(
+            topic,
+            f"{where.state}: {free / 1e6:.0f} MB free",
+            "history, once the disk is full",
+            "make room",
+        )
+    return ok(topic, f"{where.state}, {free / 1e9:.1f} GB free")
+
+
+def daemon(where: Directories) -> Finding:
+    """Check whether a daemon runs, and whether a killed one left its changes."""
+    topic = "daemon"
+    if (pid := running_pid(where.pid_file)) is not None:
+        return ok(topic, f"running (process {pid})")
+    journal = where.state / "journal.jsonl"
+    try:
+        left = journal.lstat().st_size > 0
+    except OSError:
+        left = False
+    if left:
+        return limited(
+            topic,
+            "not running; one that was killed left changes behind",
+            "this host's networking is not as it was",
+            "cedos restore",
+        )
+    return ok(topic, "not running")
+
+
+def predictions(where: Directories) -> Finding | None:
+    """Compare the running daemon's predictions with transfers; None: unknown."""
+    try:
+        networks = ControlClient(where.socket).networks()
+    except CedosError:
+        return None
+    told = filter(None, (predicted_text(each.name, each.predicted) for each in networks))
+    found = ". ".join(told)
+    return ok("predictions", found) if found else None
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the nearest existing folder. A folder that cannot be read counts as existing."""
+    while True:
+        try:
+            folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            folder = folder.parent
+        except OSError:
+            return folder
+        else:
+            return folder
+
+
+async def examine(config: Config, where: Directories) -> list[Finding]:
+    files = Files()
+    runs_now = daemon(where)
+    runs = runs_now.state is FindingState.OK and runs_now.found.startswith("running")
+    found, about_networks = await networks(config)
+    findings: list[Finding | None] = [
+        *about_networks,
+        named(config, where, found),
+        vpn(found),
+        runs_now,
+        kernel.capabilities(),
+        kernel.version(os.uname().release),
+        kernel.mptcp(files),
+        kernel.path_manager(files, runs),
+        kernel.black_hole(files),
+        await kernel.endpoints(files, runs),
+        iptables(),
+        kernel.second_wall(),
+        kernel.rescue(),
+        kernel.early_rescue(files),
+        kernel.retransmission(files, runs),
+        await kernel.flows(),
+        kernel.connection_tracking(files),
+        kernel.packets(),
+        kernel.lookups(files, config),
+        kernel.ping(files),
+        kernel.bpf(files),
+        await kernel.wifi_signal(files),
+        *await on_the_bus(),
+        await phones(),
+        portals(config),
+        model(config),
+        predictions(where) if runs else None,
+        state(where),
+    ]
+    return [finding for finding in findings if finding is not None]
+
+
+def can_run(findings: Sequence[Finding]) -> bool:
+    return not any(finding.fatal for finding in findings)

@@ -1,0 +1,394 @@
+"""The doctor's findings about the kernel: MPTCP, observation of flows and packets, rescue, barring."""
+
+import ctypes
+import errno
+import os
+import re
+import socket
+import threading
+from pathlib import Path
+from typing import Final
+
+from cedos.config import Config
+from cedos.doctor import Files, Finding, limited, missing, ok
+from cedos.errors import CedosError, HostError
+from cedos.kernel import generic_netlink, privileges, sock_diag
+from cedos.kernel.bpf.programs import AttachType, ProgramType, instruction, load, root_cgroup
+from cedos.kernel.mptcp_netlink import FAMILY_NAME, GET_ADDRESS, parse_endpoint
+from cedos.kernel.mptcp_socket import IPPROTO_MPTCP, mptcp_info
+from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, AsyncRequester, Requester
+from cedos.kernel.sysctl import MPTCP_ENABLED, MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
+from cedos.profiler.capture.packet_socket import open_capture
+from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RTO_MAX
+from cedos.steer.kernel import first_timeout, ipset
+from cedos.steer.kernel.egress_wall import EgressWall
+
+_NO_MOVES: Final = "living connections cannot be moved; new ones still get their network"
+_MPTCP_KERNEL: Final = "a kernel from 5.19 with CONFIG_MPTCP"
+
+
+def version(release: str) -> Finding:
+    """Check the kernel's version; `release` as `uname -r` prints it."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    if version >= (5, 19):
+        return ok("kernel", release)
+    lost = "per-connection steering of MPTCP" if version >= (5, 6) else _NO_MOVES
+    return limited("kernel", release, lost, _MPTCP_KERNEL)
+
+
+def mptcp(files: Files) -> Finding:
+    enabled = files.sysctl(MPTCP_ENABLED)
+    if enabled is None:
+        return missing("MPTCP", "not in this kernel", _NO_MOVES, _MPTCP_KERNEL)
+    if enabled == "0":
+        remedy = f"sysctl {MPTCP_ENABLED}=1"
+        return missing("MPTCP", "compiled in, but disabled", _NO_MOVES, remedy)
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP).close()
+    except OSError as error:
+        return missing("MPTCP", f"refused: {error.strerror}", _NO_MOVES, _MPTCP_KERNEL)
+    return ok("MPTCP", "compiled in and enabled")
+
+
+def path_manager(files: Files, daemon_runs: bool) -> Finding:
+    """Check that the userspace path manager exists and that no other program uses it."""
+    topic = "MPTCP path manager"
+    manager = files.sysctl(MPTCP_PATH_MANAGER) or files.sysctl(MPTCP_PM_TYPE)
+    if manager is None:
+        return missing(
+            topic, "only the kernel's own", "single connections cannot be moved", _MPTCP_KERNEL
+        )
+    if manager in {"1", "userspace"} and not daemon_runs:
+        return limited(
+            topic,
+            "userspace, though no cedos daemon runs",
+            "another program (mptcpd?) may steer the same connections",
+            "stop that program; if a cedos daemon was killed, run `cedos restore`",
+        )
+    return ok(
+        topic,
+        "userspace is available; in use: "
+        + {"0": "kernel", "1": "userspace"}.get(manager, manager),
+    )
+
+
+def black_hole(files: Files) -> Finding | None:
+    """Check over the loopback whether the kernel has paused MPTCP after a broken connection."""
+    timeout = files.sysctl("net.mptcp.blackhole_timeout")
+    if files.sysctl(MPTCP_ENABLED) != "1" or timeout is None:
+        return None
+    topic = "MPTCP black hole"
+    lives = _mptcp_over_loopback()
+    if lives is None:
+        return limited(
+            topic, "cannot be tested on the loopback", "it is not known whether MPTCP is paused"
+        )
+    if lives:
+        return ok(
+            topic,
+            "not detected"
+            if timeout == "0"
+            else f"not detected; if it is, MPTCP pauses for {timeout} s",
+        )
+    return limited(
+        topic,
+        "detected: new connections are plain TCP for now",
+        _NO_MOVES,
+        f"sysctl net.mptcp.blackhole_timeout={timeout} (writing it forgets the black hole)",
+    )
+
+
+def _mptcp_over_loopback() -> bool | None:
+    try:
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as listening,
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as connecting,
+        ):
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(1)
+            connecting.settimeout(1.0)
+            connecting.connect(listening.getsockname())
+            with listening.accept()[0]:
+                info = mptcp_info(connecting)
+    except OSError as error:
+        # A connection that fell back to TCP has no MPTCP_INFO on newer kernels.
+        return False if error.errno in {errno.EOPNOTSUPP, errno.ENOPROTOOPT} else None
+    return None if info is None else not info.fallback
+
+
+async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
+    """List MPTCP endpoints that other programs wrote (NetworkManager does).
+
+    The kernel's own path manager uses them; a running daemon replaces that.
+    """
+    if files.sysctl(MPTCP_ENABLED) is None:
+        return None
+    topic = "MPTCP endpoints"
+    try:
+        answers = await generic_netlink.dump(FAMILY_NAME, GET_ADDRESS)
+    except PermissionError:
+        return limited(
+            topic,
+            "cannot be seen without CAP_NET_ADMIN",
+            "other programs that manage them stay unseen",
+            "use sudo",
+        )
+    except (OSError, LookupError) as error:
+        return limited(
+            topic, f"cannot be seen: {error}", "other programs that manage them stay unseen"
+        )
+    if not answers:
+        return ok(topic, "none, so no other program manages them")
+    shown = ", ".join(str(each.address) for each in filter(None, map(parse_endpoint, answers)))
+    unused = "not used while the daemon runs" if daemon_runs else "in use while no daemon runs"
+    return ok(topic, f"{len(answers)} of another program (NetworkManager?), {unused}: {shown}")
+
+
+_AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
+
+
+def capabilities() -> Finding:
+    """Check whether this process could be the daemon."""
+    topic = "privileges"
+    held = privileges.held()
+    absent = sorted(privileges.NEEDED.keys() - held)
+    if not absent:
+        return ok(topic, " and ".join(sorted(held)))
+    return limited(
+        topic,
+        f"this process lacks {' and '.join(absent)}",
+        "`cedos up` cannot be run by this user",
+        _AS_ROOT,
+    )
+
+
+async def flows() -> Finding:
+    """Check that sock_diag lists the living flows, which includes MPTCP tokens."""
+    topic = "flows (sock_diag)"
+    lost = "living flows are not seen; new connections are still steered"
+    requester = AsyncRequester(NETLINK_SOCK_DIAG)
+    try:
+        answers = await requester.dump(
+            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flows_request(socket.AF_INET)
+        )
+    except OSError as error:
+        return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_INET_DIAG")
+    finally:
+        requester.close()
+    return ok(topic, f"available; {len(answers)} TCP over IPv4 now")
+
+
+def connection_tracking(files: Files) -> Finding:
+    """Check that connection tracking reports new plain TCP and UDP flows."""
+    topic = "flows (conntrack)"
+    lost = "new plain TCP and UDP flows are noticed late"
+    events = files.sysctl("net.netfilter.nf_conntrack_events")
+    if events is None:
+        return limited(
+            topic, "module nf_conntrack not loaded", lost, "modprobe nf_conntrack_netlink"
+        )
+    if events == "0":
+        return limited(topic, "events are off", lost, "sysctl net.netfilter.nf_conntrack_events=1")
+    return ok(topic, "available")
+
+
+def packets() -> Finding:
+    topic = "first packets (AF_PACKET)"
+    lost = "sizes are guessed, not read from HTTP and TLS"
+    try:
+        # Protocol 0 receives no packets, so the test costs nothing.
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+    except PermissionError:
+        return limited(topic, "needs CAP_NET_RAW", lost, _AS_ROOT)
+    except OSError as error:
+        return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_PACKET")
+    return ok(topic, "available")
+
+
+def ping(files: Files, groups: frozenset[int] | None = None) -> Finding:
+    topic = "ping"
+    if "CAP_NET_RAW" in privileges.held():
+        return ok(topic, "allowed by CAP_NET_RAW")
+    allowed = files.sysctl("net.ipv4.ping_group_range") or "1 0"
+    low, high = (int(bound) for bound in allowed.split()[:2])
+    mine = frozenset({os.getegid(), *os.getgroups()}) if groups is None else groups
+    if any(low <= group <= high for group in mine):
+        return ok(topic, f"allowed by net.ipv4.ping_group_range {low} to {high}")
+    return limited(
+        topic,
+        "needs CAP_NET_RAW, or a group within net.ipv4.ping_group_range",
+        "round-trip times are known only where flows show them",
+        _AS_ROOT,
+    )
+
+
+async def wifi_signal(files: Files) -> Finding:
+    topic = "Wi-Fi signal (nl80211)"
+    lost = "signal strength and link speed of Wi-Fi"
+    try:
+        await generic_netlink.family("nl80211")
+    except LookupError:
+        return missing(topic, "not in this kernel, or no radio", lost)
+    except OSError as error:
+        return missing(topic, str(error.strerror), lost)
+    radios = sorted(path.name for path in _entries(files.path("/sys/class/ieee80211")))
+    if not radios:
+        return limited(topic, "available, but there is no radio", lost)
+    return ok(topic, ", ".join(radios))
+
+
+def bpf(files: Files) -> Finding:
+    """Check that small programs may be attached to the sockets of a cgroup."""
+    topic = "BPF on cgroups"
+    lost = "`cedos exec` cannot mark a program's connections"
+    mounts = (files.read("/proc/self/mounts") or "").splitlines()
+    if not any(line.split()[2:3] == ["cgroup2"] for line in mounts):
+        return missing(
+            topic, "no cgroup v2 is mounted", lost, "mount -t cgroup2 none /sys/fs/cgroup"
+        )
+    try:
+        program = instruction(0xB7, 0, immediate=1) + instruction(0x95)
+        os.close(load(program, ProgramType.CGROUP_SOCK_ADDR, AttachType.INET4_CONNECT))
+    except PermissionError:
+        return limited(topic, "needs root (CAP_BPF)", lost, "sudo cedos exec ...")
+    except HostError as error:
+        return missing(topic, str(error), lost)
+    except OSError as error:
+        return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_CGROUP_BPF")
+    return ok(topic, "available")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def lookups(files: Files, config: Config) -> Finding:
+    """Check what happens to DNS queries that a network's resolver does not answer."""
+    topic = "look-ups"
+    servers = [
+        words[1]
+        for line in (files.read("/etc/resolv.conf") or "").splitlines()
+        if len(words := line.split()) > 1 and words[0] == "nameserver"
+    ]
+    if servers and all(each.startswith("127.0.0.5") for each in servers):
+        return ok(topic, "systemd-resolved asks the resolvers of all networks by itself")
+    lost = "where a network's resolver says nothing, each look-up takes five seconds or fails"
+    if not config.steering.lookups:
+        return limited(topic, "fail over to no other network", lost, "[steering] lookups = true")
+    try:
+        open_capture().close()
+    except CedosError as error:
+        return limited(topic, str(error), lost, "run the daemon with CAP_NET_RAW")
+    return ok(topic, "answered over another network where a resolver says nothing for 0.3 s")
+
+
+_NO_RESCUE: Final = "connections that start on a dead network fail after many seconds"
+_LATE: Final = "first packets on a dead network are sent elsewhere after 1 s instead of 0.25 s"
+
+
+def rescue() -> Finding:
+    """Check that the packet filter can match single flows (ipset)."""
+    topic = "rescue (ipset)"
+    try:
+        requester = Requester(NETLINK_NETFILTER)
+        try:
+            there = ipset.supported(requester)
+        finally:
+            requester.close()
+    except PermissionError:
+        return limited(
+            topic,
+            "cannot be tested without CAP_NET_ADMIN",
+            "it is not known whether first packets can be rescued",
+            _AS_ROOT,
+        )
+    except (OSError, HostError) as error:
+        return missing(topic, str(error), _NO_RESCUE, "a kernel with CONFIG_NETFILTER")
+    if not there:
+        return missing(
+            topic,
+            "not in this kernel",
+            _NO_RESCUE,
+            "modprobe ip_set_hash_ipportip xt_set (CONFIG_IP_SET)",
+        )
+    return ok(topic, "available")
+
+
+def early_rescue(files: Files) -> Finding:
+    """Check that the kernel can be told to repeat first packets early."""
+    topic = "early rescue (BPF sockops)"
+    try:
+        root_cgroup(files.read("/proc/self/mounts") or "")
+        first_timeout.try_out()
+    except PermissionError:
+        return limited(topic, "needs CAP_BPF", _LATE, _AS_ROOT)
+    except HostError as error:
+        return limited(topic, str(error), _LATE, "mount -t cgroup2 none /sys/fs/cgroup")
+    except OSError as error:
+        return limited(
+            topic,
+            f"the kernel refuses the program: {error.strerror}",
+            _LATE,
+            "a kernel from 5.15 with CONFIG_CGROUP_BPF",
+        )
+    return ok(topic, "available")
+
+
+def retransmission(files: Files, daemon_runs: bool) -> Finding:
+    """Check whether the retransmission time-out is bounded, and why not."""
+    topic = "retransmission after an outage"
+    late = "connections that an outage caught may wait as long again as the outage"
+    now = {key: files.sysctl(key) for key in RETRANSMISSION}
+    if now[TCP_RTO_MAX] is None:
+        return limited(topic, f"this kernel has no {TCP_RTO_MAX}", late, "a kernel from 6.15")
+    if daemon_runs and all(now[key] == ours for key, (_, ours) in RETRANSMISSION.items()):
+        return ok(topic, f"after at most {now[TCP_RTO_MAX]} ms, while the daemon runs")
+    own = [f"{key} = {now[key]}" for key, (usual, _) in RETRANSMISSION.items() if now[key] != usual]
+    if own:
+        return ok(topic, f"left alone, as these are not the kernel's defaults: {', '.join(own)}")
+    if daemon_runs:
+        return limited(
+            topic, "the daemon does not bound it", late, "[steering] retransmission = true"
+        )
+    return ok(topic, "can be bounded while the daemon runs")
+
+
+_CLONE_NEWNET: Final = 0x40000000
+_NO_WALL: Final = (
+    "a flush of the packet filter opens networks that a hard budget blocks, for tenths of a second"
+)
+
+
+def second_wall() -> Finding:
+    """Test the second wall in a temporary network namespace."""
+    topic = "hard budgets (clsact)"
+    errors: list[Exception] = []
+    trying = threading.Thread(target=_try_wall, args=(errors,))
+    trying.start()
+    trying.join()
+    if not errors:
+        return ok(topic, "available")
+    (error,) = errors
+    if isinstance(error, PermissionError):
+        return limited(topic, "cannot be tested without root", "it is not known", "run it as root")
+    return limited(topic, str(error), _NO_WALL, "modprobe sch_ingress cls_bpf")
+
+
+def _try_wall(errors: list[Exception]) -> None:
+    """Run in a thread of its own, because that stays in the namespace."""
+    try:
+        if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        wall = EgressWall()
+        try:
+            if not wall.put_up(["lo"]):
+                raise HostError("the filter does not stand")
+        finally:
+            wall.close()
+    except (OSError, HostError) as error:
+        errors.append(error)

@@ -1,0 +1,314 @@
+"""Programs that ask the daemon beside their data: choices, routes and transfers with deadlines."""
+
+import asyncio
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from cedos.api import asking
+from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer, forget
+from cedos.api.programs import ChoiceRequest
+from cedos.api.transfers import TransferReport, TurnMessage
+from cedos.errors import DaemonUnreachableError
+from cedos.model import Bulk, Label, NetworkKind, Strategy, StrategyKind, Urgency
+from cedos.selector.deadlines.transfer_table import TransferTable
+from cedos.session.io.advice import KnownNetwork, Question
+from cedos.session.sockets.own_table import OWN_TABLE
+
+pytestmark = pytest.mark.anyio
+
+URGENT = Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 4_000)
+BULK = Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000)
+
+
+class Client:
+    """A control socket that answers slowly, and counts."""
+
+    def __init__(self, *, there: bool = True) -> None:
+        self.asked: list[ChoiceRequest] = []
+        self.named = 0
+        self._there = there
+
+    def choose(self, request: ChoiceRequest) -> Any:
+        self.asked.append(request)
+        time.sleep(0.02)
+        if not self._there:
+            raise DaemonUnreachableError("no daemon")
+        return SimpleNamespace(
+            number=len(self.asked),
+            evaluations=[object()],
+            choice=Strategy(StrategyKind.SINGLE, ("home",)),
+        )
+
+    def networks(self) -> list[Any]:
+        self.named += 1
+        if not self._there:
+            raise DaemonUnreachableError("no daemon")
+        return [
+            SimpleNamespace(name="home", interface="wlan0", kind=NetworkKind.WIFI, metered=True)
+        ]
+
+
+def chooser(monkeypatch: pytest.MonkeyPatch, client: Client) -> DaemonChooser:
+    made = DaemonChooser(Path("/nowhere"))
+    monkeypatch.setattr(made, "_client", client)
+    return made
+
+
+async def test_alike_questions_of_many_sessions_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    made = chooser(monkeypatch, client)
+    found = await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10])
+    assert set(found) == {Strategy(StrategyKind.SINGLE, ("wlan0",))}
+    assert sorted(each.size_bytes for each in client.asked) == [4_000, 64_000]
+    assert {each.size_bytes: each.redundant for each in client.asked} == {
+        4_000: True,
+        64_000: False,
+    }
+    assert client.named == 1
+
+
+async def test_without_a_daemon_the_first_question_speaks_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client(there=False)
+    made = chooser(monkeypatch, client)
+    assert await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10]) == [None] * 20
+    assert await made.choose(URGENT) is None
+    assert len(client.asked) == 1
+
+
+async def test_a_question_about_what_was_sent_already_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client()
+    made = chooser(monkeypatch, client)
+    await made.choose(URGENT)
+    await made.choose(replace(URGENT, sent_over="wlan0", waited_s=0.1))
+    assert [(each.sent_over, each.waited_s) for each in client.asked] == [
+        (None, 0.0),
+        ("wlan0", 0.1),
+    ]
+
+
+async def test_networks_are_what_the_daemon_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    made = chooser(monkeypatch, client)
+    assert made.network("wlan0") is None
+    for _ in range(2):
+        await made.learn()
+    assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
+    assert made.network("lte0") is None
+    assert client.named == 1, "it has just been asked"
+    nobody = chooser(monkeypatch, Client(there=False))
+    await nobody.learn()
+    assert nobody.network("wlan0") is None
+
+
+async def test_the_last_decision_about_a_label_can_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = chooser(monkeypatch, Client())
+    assert made.decided(BULK.label) is None
+    await made.choose(BULK)
+    await made.choose(URGENT)
+    assert (made.decided(BULK.label), made.decided(URGENT.label)) == (1, 2)
+
+
+async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = chooser(monkeypatch, Client())
+    await made.choose(BULK)
+    later_s = asyncio.get_running_loop().time() + 7.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later_s)
+    assert made.decided(BULK.label) is None
+
+
+async def told(routes: DaemonRoutes, port: int) -> None:
+    deadline_s = time.monotonic() + 5
+    while port not in routes._answers:
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.01)
+
+
+async def test_the_first_connection_does_not_wait_and_the_next_one_knows(
+    fake_daemon: Any, control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_daemon.direct = True
+    routes = DaemonRoutes(control)
+    try:
+        assert not routes.direct(443, None), "a way that nobody measured is not judged"
+        assert not routes.direct(443, 0.03)
+        assert not routes.direct(443, 0.03)
+        await told(routes, 443)
+        assert routes.direct(443, 0.03)
+        (asked,) = fake_daemon.choices
+        assert (asked.detour.rtt_s, asked.detour.port) == (0.03, 443)
+        monkeypatch.setattr(asking, "ROUTE_VALID_S", -1.0)
+        assert not routes.direct(443, 0.03)
+    finally:
+        await routes.close()
+
+
+async def test_without_a_daemon_the_gateway_is_taken(tmp_path: Path) -> None:
+    routes = DaemonRoutes(tmp_path / "none")
+    assert not routes.direct(443, 0.5)
+    await asyncio.gather(*routes._asking.values())
+    assert not routes.direct(443, 0.5)
+    assert not routes._asking, "it is left in peace for a while"
+
+
+KEY = "0" * 32
+
+
+@pytest.fixture
+def control() -> Iterator[Path]:
+    """A short path: a socket's has 108 bytes at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "control.sock"
+
+
+@asynccontextmanager
+async def daemon(
+    path: Path, heard: list[TransferReport], waits_s: float = 0.0
+) -> AsyncIterator[None]:
+    """`waits_s`: the first answer is to wait, the next one comes so much later."""
+
+    async def transfers(request: web.Request) -> web.Response:
+        heard.append(msgspec.json.decode(await request.read(), type=TransferReport))
+        turn = TurnMessage(networks=("wlan0",))
+        if waits_s and len(heard) == 1:
+            turn = TurnMessage()
+        elif waits_s and len(heard) == 2:
+            await asyncio.sleep(waits_s)
+        return web.Response(body=msgspec.json.encode(turn), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/v1/transfers", transfers)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        await web.SockSite(runner, listening).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+            path.unlink()
+
+
+def followed(path: Path) -> FollowedTransfer:
+    def report() -> TransferReport:
+        return TransferReport(key=KEY, name="song", server="s", deadline_unix_s=time.time() + 99.0)
+
+    return FollowedTransfer(path, report, lambda: {"wlan0": False}, lambda: None)
+
+
+async def test_the_end_is_told_to_a_daemon_that_begins_anew(control: Path) -> None:
+    heard: list[TransferReport] = []
+    transfer = followed(control)
+    async with daemon(control, heard):
+        following = asyncio.create_task(transfer.run())
+        async with asyncio.timeout(10.0):
+            await transfer.mine()
+    following.cancel()
+    ending = asyncio.create_task(transfer.end())
+    await asyncio.sleep(0.3)
+    assert not ending.done()
+    async with daemon(control, heard):
+        async with asyncio.timeout(10.0):
+            assert await ending
+    assert heard[-1].ended
+    assert heard[-1].key == KEY
+
+
+async def test_the_time_that_it_waited_is_none_in_which_something_could_come(control: Path) -> None:
+    """Otherwise a network begins with a tenth of its rate after the wait."""
+    heard: list[TransferReport] = []
+    async with daemon(control, heard, waits_s=1.5):
+        following = asyncio.create_task(followed(control).run())
+        async with asyncio.timeout(20.0):
+            while len(heard) < 3:
+                await asyncio.sleep(0.05)
+        following.cancel()
+    assert heard[1].wait_s > 0.0
+    assert 0.9 < heard[2].lasted_s < 2.4  # one epoch, without the wait
+
+
+@pytest.mark.parametrize("has_daemon", [True, False])
+async def test_its_pause_and_the_end_of_that_are_told_at_once(
+    control: Path, monkeypatch: pytest.MonkeyPatch, *, has_daemon: bool
+) -> None:
+    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test's are in it
+    again_unix_s: float | None = None
+    reports: list[TransferReport] = []
+    heard: list[TransferReport] = []
+
+    def report() -> TransferReport:
+        deadline_unix_s = time.time() + 99.0
+        now = TransferReport(
+            key=KEY, name="song", server="s", deadline_unix_s=deadline_unix_s,
+            why="it is away", again_unix_s=again_unix_s,
+        )  # fmt: skip
+        reports.append(now)
+        return now
+
+    async def told(again: float | None) -> None:
+        async with asyncio.timeout(0.9):
+            while reports[-1].again_unix_s != again:
+                await asyncio.sleep(0.01)
+
+    transfer = FollowedTransfer(control, report, lambda: {"wlan0": False}, lambda: None)
+    async with AsyncExitStack() as stack:
+        if has_daemon:
+            await stack.enter_async_context(daemon(control, heard))
+        following = asyncio.create_task(transfer.run())
+        async with asyncio.timeout(10.0):
+            await transfer.mine()
+        for number in range(2):
+            again_unix_s = time.time() + 50.0
+            transfer.tell_soon()
+            await told(again_unix_s)
+            await asyncio.sleep(0.1)
+            assert transfer.turn is None  # what was said before is no turn of now
+            if not has_daemon:
+                assert OWN_TABLE.table.served(KEY) == ()
+                assert len(OWN_TABLE.table) == 1
+            if number == 0:
+                n_reports = len(reports)
+                await asyncio.sleep(1.2)
+                assert len(reports) == n_reports  # nothing changes in a pause
+            again_unix_s = None
+            transfer.tell_soon()
+            await told(None)
+            async with asyncio.timeout(1.0):
+                await transfer.mine()
+            assert transfer.may_use("wlan0")
+        following.cancel()
+        await transfer.end()
+    if has_daemon:
+        assert {each.why for each in heard} == {"it is away"}
+        assert all(each.wait_s == 0.0 for each in heard if each.again_unix_s is not None)
+
+
+async def test_who_never_met_a_daemon_waits_for_none(control: Path) -> None:
+    began_s = time.monotonic()
+    assert not await followed(control).end()
+    assert time.monotonic() - began_s < 1.0
+
+
+async def test_a_key_is_forgotten_where_there_is_a_daemon(control: Path) -> None:
+    heard: list[TransferReport] = []
+    assert not forget(control, KEY)
+    async with daemon(control, heard):
+        assert await asyncio.to_thread(forget, control, KEY)
+    assert [(each.key, each.ended) for each in heard] == [(KEY, True)]

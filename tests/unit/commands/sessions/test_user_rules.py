@@ -1,0 +1,303 @@
+"""The proxy hears of rules while it runs, and looks names up where that tells which rule applies."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api.rules import RuleMessage, RuleRequest
+from cedos.commands.sessions import user_rules
+from cedos.commands.sessions.user_rules import RuledHosts, RuledNetworks
+from cedos.errors import DaemonUnreachableError
+from cedos.model import NetworkKind
+from cedos.session.io.links import Egress
+
+pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
+
+NAMED = RuleRequest(host="updates.example", never=("metered",))
+PREFIX = RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
+
+
+class Daemon:
+    def __init__(self) -> None:
+        self.known: list[RuleMessage] | None = None
+
+    def rules(self) -> list[RuleMessage]:
+        if self.known is None:
+            raise DaemonUnreachableError("no daemon")
+        return self.known
+
+    def has(self, *rules: RuleRequest) -> None:
+        self.known = [
+            RuleMessage(number=number, rule=rule, network=None, why="")
+            for number, rule in enumerate(rules, 1)
+        ]
+
+
+class Resolver:
+    """Answers once it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = {"inside.example": ["198.51.100.7"], "outside.example": ["203.0.113.7"]}
+        self.may = asyncio.Event()
+        self.may.set()
+
+    async def __call__(self, host: str, _port: int) -> list[str]:
+        self.asked.append(host)
+        await self.may.wait()
+        return self.answers.get(host, [])
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    made = Daemon()
+    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket, _timeout_s: made)
+    return made
+
+
+@pytest.fixture
+async def resolver() -> Resolver:
+    return Resolver()
+
+
+@pytest.fixture
+async def ruled(daemon: Daemon) -> AsyncIterator[Any]:
+    made: list[RuledHosts] = []
+
+    async def make(*rules: RuleRequest, **options: Any) -> RuledHosts:
+        if rules:
+            daemon.has(*rules)
+        made.append(RuledHosts(Path("socket"), **options))
+        await made[-1].follow()
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+async def until(ruled: RuledHosts, host: str, covered: bool) -> None:
+    resolver = Resolver()
+    async with asyncio.timeout(5):
+        while ruled.covers(host, 443, resolver) is not covered:
+            await asyncio.sleep(0.01)
+
+
+async def test_rules_that_come_and_go(daemon: Daemon, ruled: Any, resolver: Resolver) -> None:
+    told: list[bool] = []
+
+    async def changed() -> None:
+        told.append(True)
+
+    made = await ruled(changed=changed)
+    assert not made.covers("eu.updates.example", 443, resolver), "there is no daemon"
+    assert not told
+    daemon.has(NAMED, PREFIX)
+    await until(made, "eu.updates.example", True)
+    assert made.covers("198.51.100.7", 22, resolver)
+    assert not made.covers("198.51.100.7", 443, resolver)
+    assert not made.covers("other.example", 443, resolver)
+    daemon.known = None
+    await until(made, "eu.updates.example", False)
+    assert len(told) == 2, "once when they came, once when they went"
+
+
+async def test_whoever_is_told_may_take_its_time(
+    daemon: Daemon, ruled: Any, resolver: Resolver
+) -> None:
+    """The gateway's name is looked up, while there is no network yet: the proxy listens meanwhile."""
+    told: list[bool] = []
+    may = asyncio.Event()
+
+    async def changed() -> None:
+        told.append(True)
+        await may.wait()
+
+    made = await ruled(NAMED, changed=changed)
+    assert made.covers("updates.example", 443, resolver)
+    daemon.has(NAMED, PREFIX)
+    async with asyncio.timeout(5):
+        while not made.covers("198.51.100.7", 22, resolver):
+            await asyncio.sleep(0.01)
+    assert told == [True]
+    daemon.known = None
+    await until(made, "updates.example", False)
+    may.set()
+    async with asyncio.timeout(5):
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(
+    ruled: Any, resolver: Resolver
+) -> None:
+    made = await ruled(PREFIX)
+    for _ in range(2):
+        assert await made.find("Inside.example.", 22, resolver)
+        assert not await made.find("outside.example", 22, resolver)
+        assert not await made.find("nowhere.example", 22, resolver)
+    assert resolver.asked == ["inside.example", "outside.example", "nowhere.example"], "once each"
+    assert not await made.find("another.example", 443, resolver)
+    assert await made.find("198.51.100.9", 22, resolver)
+    assert len(resolver.asked) == 3, "no rule is about that port, and an address needs no look-up"
+
+
+async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(
+    ruled: Any, resolver: Resolver
+) -> None:
+    """Redirected programs connect to addresses: a network of caches has others each time."""
+    made = await ruled(NAMED, PREFIX)
+    assert made.names("EU.updates.example.")
+    assert not made.names("notupdates.example")
+    assert not made.names("198.51.100.1")
+    assert not made.covers("203.0.113.5", 443, resolver)
+    made.learn("eu.updates.example", [ip_address("203.0.113.5"), ip_address("2001:db8::5")])
+    assert made.covers("203.0.113.5", 443, resolver)
+    assert made.covers("2001:db8::5", 443, resolver)
+    assert not made.covers("203.0.113.6", 443, resolver)
+    for number in range(1000):
+        made.learn("updates.example", [ip_address(number)])
+    assert len(made._meant) == user_rules._MOST_NAMES
+
+
+async def test_without_a_prefix_nobody_is_asked(ruled: Any, resolver: Resolver) -> None:
+    made = await ruled(NAMED)
+    assert await made.find("eu.updates.example", 443, resolver)
+    assert not await made.find("inside.example", 22, resolver)
+    assert resolver.asked == []
+
+
+async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled: Any, resolver: Resolver) -> None:
+    """What comes late counts for the next one; the look-ups at once have a limit."""
+    made = await ruled(PREFIX)
+    resolver.may.clear()
+    assert not await made.find("inside.example", 22, resolver)
+    assert not made.covers("inside.example", 22, resolver)
+    for number in range(100):
+        made.covers(f"n{number}.example", 22, resolver)
+    await asyncio.sleep(0.01)
+    assert len(resolver.asked) == user_rules._MOST_LOOKUPS
+    resolver.may.set()
+    await asyncio.sleep(0.01)
+    assert made.covers("inside.example", 22, resolver)
+
+
+async def test_what_is_remembered_has_a_limit(
+    ruled: Any, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_rules, "_MOST_NAMES", 8)
+    made = await ruled(PREFIX)
+    for number in range(20):
+        await made.find(f"n{number}.example", 22, resolver)
+    assert len(made._names) == 8
+
+
+class Played:
+    """The daemon's answers."""
+
+    def __init__(self, *rules: RuleRequest) -> None:
+        self.known = [
+            RuleMessage(number=number, rule=rule, network=None, why="")
+            for number, rule in enumerate(rules, 1)
+        ]
+        self.gone = False
+
+    def rules(self) -> list[RuleMessage]:
+        if self.gone:
+            raise DaemonUnreachableError("no daemon")
+        return self.known
+
+    def networks(self) -> list[Any]:
+        return [
+            type("Network", (), {"name": name, "interface": interface, "metered": metered})
+            for name, interface, metered in (("wlan0", "wlan0", False), ("phone", "usb0", True))
+        ]
+
+
+def asked(
+    monkeypatch: pytest.MonkeyPatch,
+    played: Played,
+    host: str = "home.example",
+    *others: tuple[str, int],
+) -> RuledNetworks:
+    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket, _timeout_s: played)
+    later = (
+        Egress("usb1", 7, frozenset(), NetworkKind.CELLULAR, True),
+        Egress("eth0", 8, frozenset(), NetworkKind.ETHERNET, False),
+    )
+    found = RuledNetworks(
+        Path("socket"),
+        (host, 7000),
+        *others,
+        looked_up=lambda name: ("192.0.2.7",) if name == host else ("192.0.2.8",),
+        egresses=lambda _: later,
+    )
+    found.read()
+    return found
+
+
+@pytest.mark.parametrize("about", ["home.example", "192.0.2.0/24"])
+def test_a_rule_leaves_some_networks(monkeypatch: pytest.MonkeyPatch, about: str) -> None:
+    played = Played(RuleRequest(host=about, never=("metered",)))
+    ruled = asked(monkeypatch, played)
+    assert {name: ruled.may_use(name) for name in ("wlan0", "usb0")} == {
+        "wlan0": True,
+        "usb0": False,
+    }
+    assert ruled.why == f"your rule 1 for {about}: never metered"
+    # What comes up later is taken for what the kernel tells of it.
+    assert ruled.may_use("eth0")
+    assert not ruled.may_use("usb1")
+    assert not ruled.may_use("gone0")
+
+
+def test_a_network_is_meant_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    ruled = asked(monkeypatch, Played(RuleRequest(host="home.example", only=("phone",))))
+    assert ruled.may_use("usb0")
+    assert not ruled.may_use("wlan0")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RuleRequest(host="other.example", never=("metered",)),
+        RuleRequest(host="home.example", port=22, never=("metered",)),
+    ],
+)
+def test_other_rules_leave_all(monkeypatch: pytest.MonkeyPatch, rule: RuleRequest) -> None:
+    ruled = asked(monkeypatch, Played(rule))
+    assert ruled.may_use("usb0")
+    assert ruled.may_use("unknown0")
+    assert ruled.why == ""
+
+
+@pytest.mark.parametrize("about", ["second.example", "192.0.2.8"])
+def test_a_rule_about_one_node_holds_for_sessions_with_any(
+    monkeypatch: pytest.MonkeyPatch, about: str
+) -> None:
+    played = Played(RuleRequest(host=about, never=("metered",)))
+    assert asked(monkeypatch, played).may_use("usb0"), "it is not of this gateway"
+    ruled = asked(monkeypatch, played, "home.example", ("second.example", 7000))
+    assert not ruled.may_use("usb0")
+    assert ruled.may_use("wlan0")
+    assert not ruled.may_use("usb1")
+    assert ruled.why == f"your rule 1 for {about}: never metered"
+
+
+def test_without_a_daemon_there_are_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(RuleRequest(host="home.example", never=("metered",)))
+    ruled = asked(monkeypatch, played)
+    assert not ruled.may_use("usb0")
+    played.gone = True
+    ruled.read()
+    assert ruled.may_use("usb0")
+    played.gone = False
+    ruled.read()
+    assert not ruled.may_use("usb0")
+    played.known = []
+    ruled.read()
+    assert ruled.may_use("usb0"), "the rule was taken back"
