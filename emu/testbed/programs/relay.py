@@ -1,5 +1,6 @@
 """The relay on the providers' side of both phones: clients speak MPTCP to it, servers only TCP."""
 
+import hashlib
 import re
 import shlex
 from pathlib import Path
@@ -18,13 +19,18 @@ _CLIENTS: Final = "198.51.100.0/22"
 
 
 def command(folder: Path, *lines: str) -> list[str]:
-    """Write the shipped configuration to `folder`, with `lines` added; return the unit's command."""
+    """Write the shipped configuration to `folder`, with `lines` added; return the unit's command.
+
+    The name of squid's shared memory is unique, because network namespaces share /dev/shm.
+    """
     config = folder / "relay.conf"
     config.write_text("\n".join([PLAIN["relay-config"].read_text(), *lines, ""]))
     unit = PLAIN["relay-unit"].read_text()
     started = re.search(r"^ExecStart=(.+)$", unit, re.M)
     assert started is not None
-    return shlex.split(started[1].replace("/etc/cedos/relay.conf", str(config)))
+    name = f"cedos{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+    own = started[1].replace("/etc/cedos/relay.conf", str(config)).replace("cedosrelay", name)
+    return shlex.split(own)
 
 
 class Relaying(Started):
