@@ -1,4 +1,4 @@
-"""Carries bytes between a socket and a stream, both ways, until both have ended or one breaks."""
+"""Bytes carried between a socket and a stream, both ways, until both have ended or one breaks."""
 
 import asyncio
 import socket
@@ -13,27 +13,26 @@ from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
 _BLOCK: Final = MOST_CHUNK_BYTES
 _READS: Final = 4
-"""At most so many blocks of one program, then others have their turn."""
+"""Blocks read of one program in a turn of the loop."""
 
 _MOST_CHUNKS: Final = 64
 
 _LAST_S: Final = 10.0
-"""So long a program has for what came before the stream broke."""
+"""Time for a program to take the bytes that came before the stream broke."""
 
 _UNSENT_BYTES: Final = 1 << 18
-"""What waits in the kernel for a program that does not read: by itself that may be megabytes for each,
-until TCP's memory of the host is used up (tcp_mem) and the session's own connections stand still."""
+"""Unsent bytes in the kernel for a program that does not read. Without a limit it may be megabytes for
+each, until the host's memory for TCP is used up (tcp_mem) and the session's own connections stall."""
 
 
 class Carry:
-    """`run` carries, and says how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
+    """A carrier: `run` returns how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
 
-    What breaks on one side is broken on the other: the program's socket is made to reset when it is
-    closed (the caller does that), the stream is reset.
+    If one side breaks, the other is reset: the stream at once, the socket when the caller closes it.
 
     Args:
         first: goes to the stream before anything that the program sends.
-        limit: of what the program sends then, so many bytes are carried, and the rest is left.
+        limit: number of the program's bytes behind `first` that are carried; the rest is left unread.
         idle_s: the longest time without a byte.
         on_taken: called with the bytes that the program took.
 
@@ -52,9 +51,9 @@ class Carry:
         on_taken: Callable[[Chunk], None] | None = None,
     ) -> None:
         self.program, self.stream = program, stream
-        # By its number: to say that it knows a socket not yet, a selector has its addresses written out.
+        # By number: for a socket that it does not know a selector formats its addresses (slow).
         self._file = program.fileno()
-        with suppress(OSError):  # a pipe of `cedos forward -W` knows no such limit
+        with suppress(OSError):  # a pipe of `cedos forward -W` has no such limit
             tcp_info.wake_below(program, _UNSENT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._up: Chunk = first
@@ -71,7 +70,7 @@ class Carry:
 
     @property
     def up_rest(self) -> bytes:
-        """What the program sent and the stream has not taken yet."""
+        """The bytes that the program sent and the stream has not taken yet."""
         return bytes(self._up)
 
     async def run(self) -> TunnelBytes:
@@ -118,7 +117,7 @@ class Carry:
             self._timer = self._loop.call_later(self._idle_s, self._check_idle)
 
     def _stream_changed(self) -> None:
-        """There is something to read, or room to write, or it broke."""
+        """Carry on: the stream has something to read, or room, or it broke."""
         if self._ended.done():
             return
         self._down()
@@ -139,7 +138,7 @@ class Carry:
         if self._up:
             self._up = self._up[self.stream.write(self._up) :]
         if self._limit == 0 and not self._up:
-            self._up_done = True  # whoever reads the answer to one request needs no end of it
+            self._up_done = True  # one request was all; its end follows with the answer's
             self._read(on=False)
         else:
             self._read(on=not self._up and self.stream.room_bytes > 0)
@@ -179,7 +178,7 @@ class Carry:
     # From the stream to the program
 
     def _down(self) -> None:
-        """Gives the program what has come, as far as it takes it."""
+        """Write to the program what has come, as far as it takes it."""
         stream = self.stream
         waiting = stream.waiting
         while waiting:

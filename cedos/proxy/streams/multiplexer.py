@@ -1,4 +1,4 @@
-"""The streams of one session: what is theirs of what comes, and who opens them."""
+"""The streams and associations of one session: their frames and datagrams, and turns of large data."""
 
 import asyncio
 from collections import deque
@@ -45,30 +45,30 @@ from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
 _MOST_AHEAD: Final = 65_536
-"""Streams may be opened in another order than they were numbered in, but not by any distance."""
+"""Streams may be opened in another order than their numbers', within this distance."""
 
 _MOST_WAITING: Final = 65_536
-"""Frames without room in the session; bytes of programs are not among them."""
+"""Frames that wait for room in the session; programs' bytes are not among them."""
 
 _LENT_BYTES: Final = 8 << 20
-"""Of all streams' windows together: a few begin as large as their downloads, hundreds would fill memory
-if nobody read them."""
+"""Window lent to all streams together: a few begin as large as their downloads, hundreds of unread ones
+must not fill memory."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Multiplexer:
-    """Both ends have one; the end that dialled opens streams.
+    """The streams of a session, at either end; the end that dialled opens them.
 
-    It works in the session's own callbacks: between what comes and the program's socket lies no task.
+    It works in the session's own callbacks: no task lies between a message and the program's socket.
 
     Args:
-        opened: called with a stream that the other end opens, and what it asks for; None: it may not.
-        associated: the same of associations.
+        opened: called with a stream that the other end opens, and its OPEN; None: it may not.
+        associated: likewise with associations.
         asked: called with the other end's questions for names; None: they are not answered.
         kept: what another process had of this session's streams.
-        unread: bounds what waits of what the other end sends; None: each stream's window alone does.
-        sizes: what servers sent and took before; what this end opens is learnt from. None: it is not.
+        unread: bounds the unread bytes; None: each stream's window alone does.
+        sizes: of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
 
     Attributes:
         answered: to be set: called with the answers to our own.
@@ -118,11 +118,11 @@ class Multiplexer:
 
     @property
     def streams(self) -> dict[int, ProxiedStream]:
-        """Those that live, by number; no associations."""
+        """Open streams by number, without associations."""
         return self._streams
 
     def open(self, host: str, port: int, *, fetch: bool = False) -> ProxiedStream:
-        """Asks for a connection; what is written to it need not wait until it stands.
+        """Open a stream; it may be written to before the gateway has answered.
 
         Errors: StreamBrokenError, the session has ended.
         """
@@ -131,20 +131,20 @@ class Multiplexer:
         return stream
 
     def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:
-        """Asks for an association; its packets may be sent at once. Errors as above."""
+        """Open an association; packets may be sent at once. StreamBrokenError."""
         association = self._made_association(self._number())
         association.ask(everywhere=everywhere)
         return association
 
     def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
-        """Sends a datagram, or not: where the session has ended, or it is too large, it is lost."""
+        """Send a datagram; it is lost if the session has ended, or if it is too large."""
         if self._left:
             return
         with suppress(SessionError, ValueError):
             self.connection.send_datagram(data, lifetime_s, everywhere=everywhere)
 
     async def run(self) -> None:
-        """Takes what comes until the session ends, which ends all streams."""
+        """Take frames until the session ends; then break all streams."""
         why = "the session ended"
         self.connection.on_change(self._changed)
         try:
@@ -179,11 +179,11 @@ class Multiplexer:
         )
 
     def _state(self) -> bytes | None:
-        """What a session without streams is to know when it has slept; None: it has some."""
+        """Return the state that a session without streams keeps while it sleeps; None: it has some."""
         goes_on = self._streams or self._associations or self._waiting or self._opened_ahead
         return None if goes_on else self._all_opened_to.to_bytes(STATE_BYTES)
 
-    # What streams call
+    # Called by streams
 
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         if self._waiting or not self._sent(stream, data, label, ordered=ordered):
@@ -200,7 +200,7 @@ class Multiplexer:
         return False
 
     def _its_turn(self, stream: ProxiedStream) -> bool:
-        """Large data waits in its stream, not in the session in front of others', and goes in turns."""
+        """Tell whether a stream may send large data now: it waits in its stream, and goes in turns."""
         if stream is self._whose_turn:
             self._whose_turn = None
             return True
@@ -238,7 +238,7 @@ class Multiplexer:
         try:
             sent = self.connection.send_now(data, label, after=after, head=head)
         except SessionError:
-            return False  # the streams are told when it has ended
+            return False  # `run` breaks the streams when the session has ended
         if sent and ordered:
             stream.after = (sent,)
         return bool(sent)
@@ -261,14 +261,16 @@ class Multiplexer:
             self._turning = False
 
     def _turn(self) -> None:
-        """Takes what there is, then sends what has room now."""
+        """Take all messages, then send what has room now."""
         connection = self.connection
         touched: dict[int, ProxiedStream] = {}
+        # Receive: streams note their frames, and are called once afterwards.
         while messages := connection.receive_data_now():
             for message in messages:
                 frame = parse(message)
                 if (stream := self._taken(frame)) is not None:
                     touched[frame.stream] = stream
+        # Frames that waited for room go before new data.
         while self._waiting:
             sender, data, label, ordered = self._waiting[0]
             if not self._sent(sender, data, label, ordered=ordered):
@@ -286,7 +288,7 @@ class Multiplexer:
             self._over.set_result("the session ended")
 
     def _take_turns(self) -> None:
-        """A chunk of each stream that has large data, the one that has waited longest first."""
+        """Send a chunk of each stream with large data, the one that has waited longest first."""
         turns = self._in_turn
         while turns and not self._waiting and not self.connection.backlogged(LARGE):
             number = next(iter(turns))
@@ -298,7 +300,7 @@ class Multiplexer:
                 break  # the session has no room at all
 
     def _taken(self, frame: Frame) -> ProxiedStream | None:
-        """The stream that took a frame; None: no stream has to be told."""
+        """Give a frame to its stream, and return that; None: no stream has to be called."""
         stream = self._streams.get(frame.stream)
         if stream is not None:
             stream.took(frame)
@@ -323,8 +325,8 @@ class Multiplexer:
             and isinstance(frame, StreamBytes | StreamEnd)
             and self._new(frame.stream)
         ):
-            raise ValueError("bytes of a stream that nobody opened")
-        # Else it is over at this end, and the other one did not know yet.
+            raise ValueError("bytes of a stream that was not opened")
+        # Else it is over at this end, and the other end did not know yet.
         return None
 
     def _datagrams(self, datagrams: list[bytes]) -> None:

@@ -1,4 +1,16 @@
-"""One connection of many in a session: bytes both ways, ends, resets, and a window each way."""
+"""One connection of many in a session: bytes both ways, ends, resets, and a window each way.
+
+| state | sent here | may follow |
+| --- | --- | --- |
+| asked (`ask`) | OPEN, early data | accepted, broken |
+| accepted | data within the peer's window | finished, peer_ended, broken |
+| finished | END; data still comes | over, broken |
+| peer_ended | data; END came | over, broken |
+| over | - | - |
+| broken | RESET, unless the peer or the session broke it | - |
+
+Each end counts offsets, so that bytes in another order end the session.
+"""
 
 import asyncio
 from collections import deque
@@ -22,9 +34,8 @@ from cedos.proxy.streams.kept import KeptStream
 from cedos.proxy.streams.unread import CHUNK_BYTES, Reading, Share
 
 INITIAL_WINDOW_BYTES: Final = 1 << 18
-"""What each end may send before the other one has said anything of it (docs/stream-protocol.md): so
-much may wait for a program that never reads. The window doubles whenever all of one was read, or half
-of one while the session lends."""
+"""The first window of each end (docs/stream-protocol.md): so much waits for a program that never reads.
+The window doubles whenever all of one was read, or half of one while the session lends."""
 
 WINDOW_BYTES: Final = 1 << 21
 """The largest window."""
@@ -32,11 +43,11 @@ WINDOW_BYTES: Final = 1 << 21
 LEAST_CHUNK_BYTES: Final = 16_384
 MOST_CHUNK_BYTES: Final = 260_000  # in one record
 _CHUNK_S: Final = 0.010
-"""Of a message nothing is handed on before all of it is there: it is what goes out in so long."""
+"""A message is delivered whole, so it has the bytes that the other program reads in this time."""
 
 SMALL_BYTES: Final = 65_536
 _PAUSE_S: Final = 1.0
-"""What follows a pause is something new: it is small until it turns out not to be."""
+"""Data behind such a pause is a new burst: it is small until it has turned out large."""
 
 SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
@@ -45,51 +56,53 @@ Chunk = bytes | memoryview
 
 
 class StreamBrokenError(OSError):
-    """The other end's connection broke, or the session did: this one is to break, too."""
+    """An error: the other end's connection broke, or the session; this end's has to break, too."""
 
 
 class SessionLostError(StreamBrokenError):
-    """The session that carried it is over."""
+    """An error: the session that carried the stream has ended."""
 
 
 class Numbered(Protocol):
-    """What has frames to send: `after` is the number of the message behind which the next one goes."""
+    """A sender of frames: `after` is the number of the message behind which the next one goes."""
 
     number: int
     after: tuple[int, ...]
 
 
 class StreamSession(Protocol):
-    """What a stream asks of its session."""
+    """The session of a stream."""
 
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
-        """Sends a frame, as soon as there is room."""
+        """Send a frame, as soon as there is room."""
 
     def try_put(self, stream: "ProxiedStream", head: bytes, data: Chunk, label: Label) -> bool:
-        """Sends one, of both, behind the stream's others now; else the stream is told when to try."""
+        """Send a frame now, behind the stream's others; False: `changed` is called when to try again."""
 
     def forget(self, number: int) -> None:
-        """The stream is over."""
+        """Forget a stream that is over."""
 
     def announced(self, size_bytes: int, direction: Direction) -> None:
-        """So many bytes follow on one of them, which begin now; small ones are not told."""
+        """Note that so many bytes follow on a stream now; small bodies are not announced."""
 
     def lend(self, size_bytes: int) -> bool:
-        """Whether a stream's window may be so much larger than what its program has read tells."""
+        """Lend so much of window beyond what a program has read, if there is enough."""
 
 
 class ProxiedStream:
-    """Made by a `Multiplexer`, which tells it what came (`took`), and whoever watches it (`changed`).
+    """A connection of a program. Made by a `Multiplexer`, which calls `took` and `changed`.
 
-    `unread`: bounds what waits of all streams together. `bodies`: reads how much follows. `bursts`:
-    expects how much does where nothing says so.
+    Args:
+        unread: bounds the waiting bytes of all streams together.
+        bodies: reads how much follows.
+        bursts: expects how much follows where nothing says so.
 
     Attributes:
-        lossy: whether what is sent may be lost.
-        host, port: what was asked for, by this end.
+        lossy: False: all data that is sent arrives.
+        host, port: the destination that this end asked for.
         after: the number of the message behind which the next one goes.
         sent_bytes, received_bytes: of the programs.
-        lent_bytes: what its session has lent it.
+        lent_bytes: window that the session has lent it.
     """
 
     def __init__(
@@ -111,7 +124,7 @@ class ProxiedStream:
         self.sent_bytes = self.received_bytes = self.lent_bytes = 0
         self.after: tuple[int, ...] = ()
         self._limit = self._granted = self._window_bytes = INITIAL_WINDOW_BYTES
-        self._window_from = 0  # what had been read when the window was last made larger
+        self._window_from = 0  # bytes read when the window was last made larger
         self._waiting: deque[Chunk] = deque()
         self._waiting_bytes = 0
         self._peer_ended = self._ended = self._accepted = False
@@ -125,48 +138,48 @@ class ProxiedStream:
             self._take_up(kept)
 
     def watch(self, call: Callable[[], None]) -> None:
-        """`call` is called, in the loop, when anything has come, there is room, or it broke."""
+        """Call `call` in the loop when data has come, there is room, or the stream broke."""
         self._watcher = call
 
     @property
     def finished(self) -> bool:
-        """Whether this end has said that nothing follows."""
+        """Tell whether this end has sent END."""
         return self._ended
 
     @property
     def peer_ended(self) -> bool:
-        """Whether nothing follows what is here."""
+        """Tell whether END came: nothing follows the waiting bytes."""
         return self._peer_ended
 
     @property
     def over(self) -> bool:
-        """Whether both ends have ended, and nothing broke."""
+        """Tell whether both ends have sent END, and nothing broke."""
         return self._ended and self._peer_ended and self._broken is None
 
     @property
     def broken(self) -> Exception | None:
-        """What broke it: StreamBrokenError, or the RefusedError of the other end."""
+        """The error that broke it: StreamBrokenError, or the RefusedError of the other end."""
         return self._broken
 
     @property
     def gone(self) -> bool:
-        """Whether it carries nothing any more, whatever ended it."""
+        """Tell whether it carries nothing any more, whatever ended it."""
         return self.over or self._broken is not None
 
     @property
     def server(self) -> str:
-        """Whom it is for: who is redirected asks for an address, and the first words have the name."""
+        """The server's name: a redirected program asks for an address, its first bytes have the name."""
         named = self._bodies.server_name if self._bodies is not None else None
         return named if named is not None and is_address(self.host) else self.host
 
-    # What a program's end calls
+    # Called by the program's end
 
     def ask(self, host: str, port: int, *, fetch: bool = False) -> None:
         self.host, self.port = host, port
         self._say(OpenStream(self.number, host, port, fetch))
 
     async def accepted(self) -> None:
-        """Waits until the connection stands. RefusedError: it does not; StreamBrokenError."""
+        """Wait for the other end's answer. RefusedError; StreamBrokenError."""
         if not self._accepted and self._broken is None:
             self._answer = self._answer or self._loop.create_future()
             await asyncio.shield(self._answer)
@@ -183,27 +196,27 @@ class ProxiedStream:
 
     @property
     def waiting(self) -> deque[Chunk]:
-        """What came and was not taken, in order; `taken` takes it away."""
+        """Received data that was not taken, in order; `taken` removes it."""
         return self._waiting
 
     @property
     def read_bytes(self) -> int:
-        """Of what came, what was handed on."""
+        """Received bytes that were taken."""
         return self.received_bytes - self._waiting_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Of what came, what waits for the program."""
+        """Received bytes that wait for the program."""
         return self._waiting_bytes
 
     def lasts_s(self, now_s: float) -> float | None:
-        """For how long what came lasts its program, at its pace; None: nothing comes."""
-        if self._reading is None:  # whoever never asks has no memory of it
+        """Return how long the unread bytes last the program at its pace, s; None: nothing comes."""
+        if self._reading is None:  # made when it is first asked for
             self._reading = Reading()
         return self._reading.lasts_s(now_s, self.received_bytes, self.read_bytes)
 
     def taken(self, count: int) -> None:
-        """So many of the waiting bytes have been handed on."""
+        """Remove so many waiting bytes, which the program has; widen the window as it reads."""
         waiting = self._waiting
         self._waiting_bytes -= count
         while count:
@@ -226,11 +239,11 @@ class ProxiedStream:
 
     @property
     def room_bytes(self) -> int:
-        """What the other end's window has room for."""
+        """Bytes for which the other end's window has room."""
         return 0 if self._broken else self._limit - self.sent_bytes
 
     def write(self, data: Chunk) -> int:
-        """How many bytes of it were taken; of the rest, `changed` says when to try again."""
+        """Send data; return the number of bytes taken. `changed` is called when to try the rest."""
         begin = 0
         view = memoryview(data)
         while begin < len(data) and (room := self.room_bytes) > 0:
@@ -248,7 +261,7 @@ class ProxiedStream:
         return begin
 
     def finish(self) -> None:
-        """Nothing follows; what comes goes on."""
+        """Send END; data from the other end still comes."""
         if self._broken is None and not self._ended:
             self._say(StreamEnd(self.number, self.sent_bytes))
             self._ended = True
@@ -256,24 +269,24 @@ class ProxiedStream:
                 self._is_over()
 
     def reset(self) -> None:
-        """Breaks it for both ends; nothing happens where it is over."""
+        """Break it for both ends, unless it is over."""
         if self._broken is None and not (self._ended and self._peer_ended):
             self._say(StreamReset(self.number), ordered=False)
             self.broke(StreamBrokenError("it was reset here"))
 
     def drop(self) -> None:
-        """As `reset`; what waits is given up, too."""
+        """Break it as `reset`, and drop the waiting bytes."""
         self.reset()
         self._give_up()
         self.changed()
 
-    # What the multiplexer calls
+    # Called by the multiplexer
 
     def changed(self) -> None:
         self._watcher()
 
     def took(self, frame: Frame) -> None:
-        """Takes what came. ValueError: what an honest end does not send."""
+        """Take a frame. ValueError: an honest end does not send it."""
         match frame:
             case StreamBytes():
                 self._took_data(frame)
@@ -296,7 +309,7 @@ class ProxiedStream:
                 raise ValueError("a stream was opened twice")
 
     def broke(self, error: Exception) -> None:
-        """It is over: nothing is sent or read any more."""
+        """Break it here: nothing is sent or received any more."""
         if self._broken is None:
             self._broken = error
         if self._bursts is not None:
@@ -351,7 +364,7 @@ class ProxiedStream:
             self._grant()
 
     def _expect(self, direction: Direction, count: int, *, goes_on: bool) -> None:
-        """`goes_on`: it is not the program that has paused."""
+        """Learn from bytes that go one way; `goes_on`: they do not begin a request."""
         bursts, bodies = self._bursts, self._bodies
         if bursts is None or (bodies is not None and bodies.says_lengths):
             return
@@ -363,7 +376,7 @@ class ProxiedStream:
                 self._session.announced(size - SMALL_BYTES, way)
 
     def _lent(self, window_bytes: int) -> bool:
-        """Whether the window may be so large, before as much was read."""
+        """Borrow the rest of a larger window from the session, if it lends."""
         more = window_bytes - self._window_bytes
         if not self._session.lend(more):
             return False
@@ -371,7 +384,7 @@ class ProxiedStream:
         return True
 
     def _grant(self) -> None:
-        """Tells the other end of its window, where that is much larger than it knows."""
+        """Send WINDOW, if the limit has grown by half a window."""
         limit = self.read_bytes + self._window_bytes
         if limit - self._granted >= self._window_bytes // 2 and not self._peer_ended:
             self._granted = limit
@@ -387,9 +400,9 @@ class ProxiedStream:
             self._unread.waits(self, self._waiting_bytes + CHUNK_BYTES * len(self._waiting))
 
     def _widen(self, limit: int) -> None:
-        """The other end's program has read, and so fast: what was only handed in says nothing of that."""
+        """Take a WINDOW: the rate at which it grows is that of the other program's reading."""
         now_s, more = self._loop.time(), limit - self._limit
-        if more <= 0:  # one that came late
+        if more <= 0:  # it came late
             return
         if self._widened_at_s:
             wanted = int(more / max(now_s - self._widened_at_s, 1e-6) * _CHUNK_S)
