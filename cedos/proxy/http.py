@@ -36,8 +36,6 @@ def answer(refused: RefusedError) -> bytes:
         f'Proxy-Status: {_AGENT}; error={refused.kind}; details="{quoted}"',
         "Connection: close",
     ]
-    if status is HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-        lines.append(f'Proxy-Authenticate: Basic realm="{_AGENT}"')
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         lines.append("Retry-After: 5")
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -90,10 +88,6 @@ class ProxyRequest:
 class RequestParser:
     def __init__(self) -> None:
         self._data = bytearray()
-
-    @property
-    def empty(self) -> bool:
-        return not self._data
 
     def feed(self, data: bytes) -> ProxyRequest | None:
         """Return the request once it is whole. RefusedError: it cannot be served."""
