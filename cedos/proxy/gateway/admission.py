@@ -1,4 +1,4 @@
-"""Where the gateway may connect. A destination is judged by its address, after its name was resolved."""
+"""Rules for the gateway's destinations, which are judged by their addresses, after the look-up."""
 
 import socket
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ IPNetwork = IPv4Network | IPv6Network
 _LOCAL: Final = tuple(map(ip_network, ("0.0.0.0/8", "127.0.0.0/8", "::/127")))
 LINK_LOCAL: Final = (IPv4Network("169.254.0.0/16"), IPv6Network("fe80::/10"))
 
-# What is behind the gateway's own network, or its provider's, and the services that clouds keep there
-# for their hosts alone (169.254.169.254, 100.100.100.200, fd00:ec2::254, 192.0.0.192).
+# Networks behind the gateway's own, or its provider's, and services that clouds keep there for their
+# hosts alone (169.254.169.254, 100.100.100.200, fd00:ec2::254, 192.0.0.192).
 _INSIDE: Final = tuple(
     map(
         ip_network,
@@ -25,13 +25,13 @@ _INSIDE: Final = tuple(
 )  # fmt: skip
 _TRANSLATED: Final = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
 GUARDED_PORTS: Final = {22: "SSH", 25: "mail between servers"}
-"""What strangers would use a gateway for: trying passwords, and sending mail."""
+"""Ports that attackers would use a gateway for: trying passwords, and sending mail."""
 
 
 def plain(text: str) -> Address:
-    """An address without its zone, and IPv4 also where IPv6 wraps it.
+    """Return an address without its zone, and IPv4 also where IPv6 wraps it.
 
-    That is `::ffff:127.0.0.1`, what NAT64 translates (RFC 6052), and 6to4 (RFC 3056).
+    It does in `::ffff:127.0.0.1`, in NAT64 (RFC 6052) and in 6to4 (RFC 3056).
     """
     address = ip_address(text.partition("%")[0])
     if not isinstance(address, IPv6Address):
@@ -46,12 +46,12 @@ def _within(address: Address, networks: Iterable[IPNetwork]) -> bool:
 
 
 class DestinationRules:
-    """Where the gateway may connect.
+    """Destinations that the gateway may connect to.
 
-    Never to its `own_ports` on this host, nor to `denied` networks. To this host's own and loopback
-    addresses only if `local`; to private and carriers' networks only if they are among the `inside`
-    ones; to ports 22 and 25 only if they are among the `ports`. Link-local addresses, where clouds keep
-    their hosts' secrets, are `inside` only by a network that is no wider than those.
+    It never connects to its `own_ports` on this host, nor to `denied` networks. It connects to this host's
+    own and loopback addresses only if `local`, to private and carriers' networks only if they are among
+    the `inside` ones, and to ports 22 and 25 only if they are among the `ports`. Link-local addresses,
+    where clouds keep their hosts' secrets, are `inside` only by a network that is no wider than those.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DestinationRules:
         self._local = local
 
     def check(self, text: str, port: int) -> None:
-        """Refuses (403) an address, IPv4 or IPv6 as text, that the gateway must not connect to."""
+        """Refuse (403) an address, IPv4 or IPv6 as text, that the gateway must not connect to."""
         address = plain(text)
         if address.is_multicast or address == IPv4Address("255.255.255.255"):
             raise _denied(f"{address} is not one host's address")
@@ -110,7 +110,7 @@ def no_memory() -> RefusedError:
 
 
 def is_own(address: Address) -> bool:
-    """Whether an address is one of this host's: only those can be bound to."""
+    """Tell whether an address is one of this host's: only those can be bound to."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as trying:

@@ -1,4 +1,4 @@
-"""Takes programs' connections on this host, and carries each through the gateway, or direct."""
+"""The local proxy: it accepts programs' connections, and carries each through the gateway, or direct."""
 
 import asyncio
 import errno
@@ -26,9 +26,7 @@ from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.local.resumed_get import carry_get
-from cedos.proxy.local.socks import (
-    SocksAssociation,
-)
+from cedos.proxy.local.socks import SocksAssociation
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import Carry
@@ -41,15 +39,17 @@ _IDLE_S: Final = 86_400.0
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
 _SPARE_FILES: Final = 256
-"""Of the files it may have open: for the paths of its session, above all."""
+"""Open files left for the paths of its session and others that are no connections."""
+
 _FULL_PAUSE_S: Final = 0.2
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *LINK_LOCAL)
+
 _log = structlog.get_logger(__name__)
 
 
 class Fail(StrEnum):
-    """What becomes of new connections while the gateway is out of reach."""
+    """The fate of new connections while the gateway is out of reach: direct, or refused."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -57,10 +57,12 @@ class Fail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where programs connect; `to`: all of it goes there, None: each says where (SOCKS 5 or HTTP).
+    """An address at which programs connect.
 
-    `redirection`: it knows where they were going. `optional`: a host that lacks the address does
-    without it.
+    Attributes:
+        to: the destination of all its connections; None: each asks for its own (SOCKS 5 or HTTP).
+        optional: a host that lacks the address does without it.
+        redirection: knows the destinations of redirected connections.
     """
 
     address: str
@@ -75,11 +77,12 @@ class Listening:
 
 
 class LocalProxy:
-    """`open` (HostError: it cannot listen), then it serves until `close`.
+    """The proxy: `open`, then it serves until `close`.
 
-    `everywhere`: programs' datagrams go over all networks at once. `direct`: whether a connection to a
-    port goes direct, which may be right where the gateway is so far. What is under one of the `rules`
-    goes direct.
+    Args:
+        everywhere: programs' datagrams go over all networks at once.
+        direct: tells whether a connection to a port goes direct, by the round trip to the gateway.
+        rules: connections under a user's rule go direct.
     """
 
     def __init__(
@@ -109,10 +112,11 @@ class LocalProxy:
 
     @property
     def addresses(self) -> list[Listening]:
-        """Where it listens, with the ports that it got."""
+        """Its addresses, with the ports that it got."""
         return [replace(where, port=one.getsockname()[1]) for one, where in self._sockets]
 
     def open(self, listening: Sequence[Listening]) -> None:
+        """Listen at all these addresses. HostError: it cannot listen at one."""
         loop = asyncio.get_running_loop()
         files = open_files.allow(2 * _MOST + _SPARE_FILES)
         self._most = max(1, min(_MOST, (files - min(_SPARE_FILES, files // 2)) // 2))
@@ -149,18 +153,16 @@ class LocalProxy:
         words: FirstWords | None = None,
         fetch: bool = False,
     ) -> ProxiedStream | socket.socket:
-        """A connection of its own to somewhere, through the gateway or direct.
+        """Connect to a host's port, through the gateway or direct. RefusedError.
 
-        `far`: what has an address or a name of this place is meant as one of the gateway's, too.
-        `words`: what may go with it at once; what of them is left is the caller's to send.
-
-        Raises: RefusedError.
+        `far`: nearby names and addresses are those near the gateway. `words`: bytes that may be sent at
+        once; the caller sends what is left of them.
         """
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
             try:
                 stream = await self._opened(host, port, words, fetch=fetch)
             except RefusedError as error:
-                # (A gateway without IPv6 does not keep this host from it.)
+                # A gateway without IPv6 does not keep this host from it.
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
                     raise
                 if words is not None:
@@ -195,7 +197,7 @@ class LocalProxy:
         except GatewayUnreachableError:
             if self._link.stands or not (words is None or words.repeatable):
                 raise
-        # The session was lost at that moment, as one that another node does not know: there is a next.
+        # The session was lost at that moment: try once more, over the next one.
         if words is not None:
             words.end(again=True)
         return await self._link.open(host, port, begun, fetch=fetch)
@@ -207,7 +209,7 @@ class LocalProxy:
         first: bytes = b"",
         limit: int | None = None,
     ) -> TunnelBytes:
-        """Carries both ways until it is over."""
+        """Carry both ways until both sides have ended or one broke."""
         if isinstance(upstream, ProxiedStream):
             return await Carry(program, upstream, first=first, limit=limit).run()
         try:
@@ -245,7 +247,7 @@ class LocalProxy:
             return []
 
     def packets(self, came: Came, refused: Refused = lambda _host, _port: None) -> ProgramPackets:
-        """What carries the datagrams of one socket, and calls with the answers to them."""
+        """Return a carrier of one socket's datagrams, which calls back with the answers."""
         return ProgramPackets(
             self._link,
             self._packets_go_direct,
@@ -257,9 +259,9 @@ class LocalProxy:
         )
 
     def goes_direct(self, host: str) -> bool:
-        """Whether it is of this place, the gateway itself, or this host has a route of its own there.
+        """Tell whether a host is nearby, the gateway itself, or reached by a route of this host's own.
 
-        That is one to a network nearby, or through a VPN.
+        Such a route leads to a network nearby, or through a VPN.
         """
         if is_near(host) or self._link.leads_to(host):
             return True
@@ -287,7 +289,7 @@ class LocalProxy:
             return
         except OSError as error:
             if error.errno in open_files.OUT_OF_FILES:
-                # It would be told the same again at once.
+                # Pause: the loop would call again at once.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(one)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, one, where)
@@ -297,7 +299,7 @@ class LocalProxy:
                 reset_on_close(program)
                 program.close()
                 return
-            # Who has said nothing yet goes first, the oldest: programs speak at once.
+            # Drop the oldest connection without a request: programs send theirs at once.
             self._silent.popitem(last=False)[0].cancel()
         program.setblocking(False)
         task = self._tasks.begin(self._serve(program, where))
@@ -318,7 +320,7 @@ class LocalProxy:
                 return
             to = redirection.destination(program)
             if to is None:
-                reset_on_close(program)  # nobody is served here who was not led here
+                reset_on_close(program)  # only redirected connections are served here
                 return
             try:
                 await self._serve_asked(program, replace(where, to=(to.address, to.port)))
