@@ -1,4 +1,4 @@
-"""`cedos transfers`: what waits for its deadline, or for its store to be played, for what, and why."""
+"""`cedos transfers`: transfers with deadlines, and what they wait for."""
 
 import os
 import pwd
@@ -27,29 +27,34 @@ _BY_ITSELF: Final = "what waits goes on by itself, where its program runs"
 @click.command(
     cls=Manual,
     examples=[
-        ("cedos transfers", "What waits, what is carried, and when it is expected to be here."),
-        ("cedos transfers --json | jq '.[].turn.begin_unix_s'", "When each must begin."),
-        ("cedos explain server.example", "What each way would have cost, for the last decision."),
+        ("cedos transfers", "All transfers with their expected ends."),
+        (
+            "cedos transfers --json | jq '.[].turn.begin_unix_s'",
+            "When each must begin at the latest.",
+        ),
+        ("cedos explain server.example", "The cost of each way, for the last decision."),
     ],
     exits=(0, 1, 3, 6),
     files=[SOCKET, ("/var/lib/cedos/transfers.json", "The table; it survives a restart.")],
 )
 @json_option
 def command(as_json: bool) -> None:
-    """Shows what has a deadline (`cedos-get --by`, `cedos-put --by`, `cedos-pod`), the earliest first.
+    """Show transfers with deadlines, the earliest first.
 
-    WANTED BY is the deadline, HERE what has come of it and over which networks (earlier: nobody knows any
-    more over which, as it was killed, or brought without --by). Below each stands what it waits for or
-    does, when a metered network must begin if Wi-Fi brings no more, and when it is expected to be done:
-    in nine of ten cases between the two times in brackets. What may be late says so first.
-    An episode that did not come says why, and when it is tried again.
+    These are the files of `cedos-get --by` and `cedos-put --by`, and the episodes of `cedos-pod`.
 
-    Metered networks wait for as long as that risks no deadline by more than 1 % (0.1 % in its last two
-    minutes). A transfer whose program does not run waits for it to be started again: the same command
-    goes on.
+    WANTED BY is the deadline. HERE has the received bytes by network; "earlier" are bytes over
+    unknown networks, of a killed program or of one without --by. The line below has what the
+    transfer waits for or does, when a metered network must begin if Wi-Fi brings no more, and the
+    expected end, with a 90 % interval in brackets. A transfer that may be late says so first. A
+    failed podcast episode has its error and the time of the next attempt.
 
-    While no daemon answers it shows what the last one has left, to who may read that, with status 6;
-    --json is an object then, with "daemon_answers": false and these "transfers" (null: nobody knows).
+    Metered networks wait as long as that risks no deadline by more than 1 % (0.1 % in its last two
+    minutes). If the program of a transfer does not run, start the same command again.
+
+    While no daemon answers, the table of the last daemon is shown to users who may read it, with
+    status 6. --json is then an object with "daemon_answers": false and "transfers" (null:
+    unknown).
     """
     client = ControlClient(directories().socket, _TIMEOUT_S)
     try:
@@ -64,7 +69,7 @@ def command(as_json: bool) -> None:
 
 
 def _as_left(why: str, as_json: bool) -> None:
-    # (Heavy, and of use while no daemon answers alone.)
+    # A slow import, needed only while no daemon answers.
     from cedos.daemon.deadlines.kept_transfers import KeptTransfers  # noqa: PLC0415
 
     kept: KeptTransfers | None = None
@@ -88,7 +93,7 @@ def lines(
     *,
     answers: bool = True,
 ) -> Iterator[str]:
-    """`answers`: the daemon does; else these are transfers as it has left them."""
+    """Yield the table; `answers`: whether it is the daemon's or the last daemon's."""
     if not transfers:
         yield "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
         return

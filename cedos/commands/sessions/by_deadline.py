@@ -404,15 +404,15 @@ class FilesByDeadline:
     async def _of(self, pool: SessionPool, line: "_Line") -> None:
         """Move all files of one server: get their sizes over one session, then each in its turn."""
         known: list[FileByDeadline] = []
-        nobody: CedosError | None = None
+        unreached: CedosError | None = None
         for each in [each for each in self._waiting if each.pool is pool]:
             try:
-                if nobody is not None:
-                    raise nobody
+                if unreached is not None:
+                    raise unreached
                 await each.ask()
                 known.append(each)
             except CedosError as error:
-                nobody = None if pool.reached else error  # who waited for it waited for all of them
+                unreached = None if pool.reached else error  # do not wait again for the other files
                 self._given_up(each, error, line)
         await asyncio.gather(*(self._one(each, line) for each in known))
         await pool.close()
@@ -471,7 +471,7 @@ class _Line:
         """Say once that a file will be late, but not in the first seconds, which mislead."""
         late, progress = each.lateness, each.progress
         if _carried(each) and progress.have_bytes <= progress.began_bytes:
-            late = ""  # nobody has measured anything yet
+            late = ""  # there are no measurements yet
         looks = self._late_looks.get(id(each), 0) + 1 if late else 0
         if self._late_looks.get(id(each), 0) >= _LATE_LOOKS:
             return  # it was said

@@ -351,7 +351,7 @@ async def _both_ways(connection: Connection) -> None:
     try:
         await _receive(connection)
         if not sending.done() and sys.stdin.isatty():
-            sending.cancel()  # nobody would know that it waits for Ctrl-D
+            sending.cancel()  # a person would not know that it waits for Ctrl-D
             connection.finish()
         else:
             await sending

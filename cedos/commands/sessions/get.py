@@ -112,7 +112,7 @@ _PLAYED_PIECE: Final = 1 << 14
     "--bitrate", type=BIT_RATE, metavar="RATE",
     help="With -o -: it is played at this rate (640k, 2.5M bits a second). Wi-Fi brings it ahead, and a "
     "metered network only what would else be missing. While Wi-Fi is missed NetworkManager is asked to "
-    "look for access points every 5 s, as long as somebody is at the screen.",
+    "look for access points every 5 s, while a person is at the screen.",
 )  # fmt: skip
 @click.option(
     "--store", type=SIZE, show_default="64MB", metavar="SIZE",

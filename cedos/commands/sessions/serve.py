@@ -148,7 +148,7 @@ def command(
         raise click.UsageError("a FOLDER is needed, or --print-key")
     if writable and clients is None:
         raise click.UsageError(
-            "--writable goes with --clients: whoever has this host's key could fill the disk"
+            "--writable goes with --clients: any client with this host's key could fill the disk"
         )
     if remember is not None and forget:
         raise click.UsageError("--remember and --forget exclude each other")
