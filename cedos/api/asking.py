@@ -17,7 +17,7 @@ import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.programs import ChoiceRequest, DetourRequest
-from cedos.api.transfers import TransferReport, TurnMessage, seen_turn, told_transfer
+from cedos.api.transfers import TransferReport, TurnMessage, table_entry, turn_message
 from cedos.errors import CedosError
 from cedos.model import Bulk, Label, Strategy, Urgency
 from cedos.selector.deadlines.plan import EPOCH_S
@@ -385,11 +385,11 @@ class FollowedTransfer:
     def _by_own_table(self, report: TransferReport) -> TurnMessage:
         try:
             OWN_TABLE.told(
-                told_transfer(report, 0), report.used_bytes, report.lasted_s, self._networks()
+                table_entry(report, 0), report.used_bytes, report.lasted_s, self._networks()
             )
         except ValueError:  # too many: it goes as if it could not wait
             return TurnMessage(networks=tuple(self._networks()))
-        return seen_turn(OWN_TABLE.table, report.key, time.monotonic(), time.time())
+        return turn_message(OWN_TABLE.table, report.key, time.monotonic(), time.time())
 
     @staticmethod
     def _next_begins() -> None:

@@ -135,7 +135,7 @@ class ControlClient:
     def transfers(self) -> list[TransferInTable]:
         return self._ask("GET", "/v1/transfers", list[TransferInTable])
 
-    def tell_carried(self, report: CarriedReport) -> None:
+    def report_carried(self, report: CarriedReport) -> None:
         self._exchange("POST", "/v1/carried", msgspec.json.encode(report))
 
     def decisions(self) -> Iterator[DecisionMessage]:

@@ -119,7 +119,7 @@ class Backend(Protocol):
     async def transfers(self) -> list[TransferInTable]:
         """Return all transfers with deadlines, the earliest first."""
 
-    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+    async def report_carried(self, report: CarriedReport, uid: int) -> None:
         """Store a proxy's report of carried connections. ConfigError: it is not valid."""
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
@@ -348,7 +348,7 @@ class ControlServer:
         application.router.add_get("/v1/probing", self._probing)
         application.router.add_get("/v1/transfers", self._transfers)
         application.router.add_post("/v1/transfers", self._transfer)
-        application.router.add_post("/v1/carried", self._told_carried)
+        application.router.add_post("/v1/carried", self._report_carried)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_get("/v1/rules", self._rules)
         application.router.add_post("/v1/rules", self._add_rule)
@@ -399,9 +399,9 @@ class ControlServer:
     async def _transfers(self, request: web.Request) -> web.Response:
         return _json(await self._backend.transfers())
 
-    async def _told_carried(self, request: web.Request) -> web.Response:
+    async def _report_carried(self, request: web.Request) -> web.Response:
         report = parse(await request.read(), CarriedReport, "carried")
-        await self._backend.told_carried(report, _asker(request))
+        await self._backend.report_carried(report, _asker(request))
         return web.Response(status=204)
 
     async def _hint(self, request: web.Request) -> web.Response:

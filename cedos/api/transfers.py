@@ -153,7 +153,7 @@ _ASKED_BYTES: Final = 10_000
 """More than a request for the size, which goes over each network."""
 
 
-def told_transfer(report: TransferReport, uid: int) -> TableTransfer:
+def table_entry(report: TransferReport, uid: int) -> TableTransfer:
     """Return the table's entry for a user's report."""
     return TableTransfer(
         report.key,
@@ -169,7 +169,7 @@ def told_transfer(report: TransferReport, uid: int) -> TableTransfer:
     )
 
 
-def seen_turn(
+def turn_message(
     table: TransferTable,
     key: str,
     now: float,

@@ -255,7 +255,7 @@ class ApiBackend:
     async def transfers(self) -> list[TransferInTable]:
         return self._transfers.listed()
 
-    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+    async def report_carried(self, report: CarriedReport, uid: int) -> None:
         self._carried.told(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:

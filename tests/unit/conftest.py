@@ -156,7 +156,7 @@ class FakeDaemon:
             prices=[PriceMessage(resource="energy", s_per_unit=0.2, steps=((10.0, 0.3),))],
         )
 
-    async def told_carried(self, report: CarriedReport, uid: int) -> None:
+    async def report_carried(self, report: CarriedReport, uid: int) -> None:
         self.told_carrying.append((report, uid))
 
     async def prefetched(self) -> list[ProgramMessage]:

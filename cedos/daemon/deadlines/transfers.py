@@ -13,8 +13,8 @@ from cedos.api.transfers import (
     TransferInTable,
     TransferReport,
     TurnMessage,
-    seen_turn,
-    told_transfer,
+    table_entry,
+    turn_message,
 )
 from cedos.daemon import state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
@@ -96,7 +96,7 @@ class Transfers:
         if self._is_late(report, uid):
             return TurnMessage()
         interfaces = {each.interface: each.name for each in self._networks()}
-        transfer = told_transfer(report, uid)
+        transfer = table_entry(report, uid)
         try:
             self._table.report(transfer, now)
         except ValueError as error:
@@ -264,7 +264,7 @@ class Transfers:
 
     def _turn(self, key: str, flows: Sequence[DeadlineFlow] | None = None) -> TurnMessage:
         interfaces = {each.name: each.interface for each in self._networks()}
-        turn = seen_turn(self._table, key, time.monotonic(), time.time(), flows)
+        turn = turn_message(self._table, key, time.monotonic(), time.time(), flows)
 
         def named(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(interfaces.get(name, name) for name in names)

@@ -276,7 +276,7 @@ class CarriedTeller:
             connections=tuple(news),
         )
         try:
-            await asyncio.to_thread(self._client.tell_carried, report)
+            await asyncio.to_thread(self._client.report_carried, report)
         except CedosError:  # no daemon, another version, or no right to
             return False
         self._connections.told(news)

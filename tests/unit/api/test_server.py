@@ -102,7 +102,7 @@ def test_carried_connections(control: Path, fake_daemon: Any) -> None:
     report = CarriedReport(
         program="0" * 32, gateway="gw.example", addresses=("2001:db8::7",), connections=(news,)
     )
-    ControlClient(control).tell_carried(report)
+    ControlClient(control).report_carried(report)
     assert fake_daemon.told_carrying == [(report, os.getuid())]
 
 

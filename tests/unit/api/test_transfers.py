@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from cedos.api.transfers import TurnMessage, instant, lateness, seen_turn, sentence
+from cedos.api.transfers import TurnMessage, instant, lateness, sentence, turn_message
 from cedos.model import Direction
 from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
@@ -146,7 +146,7 @@ def told(table: TransferTable, size_bytes: int, in_s: float, *, wifi: bool = Tru
 def test_that_it_is_expected_too_late_is_said_from_the_start(table: TransferTable) -> None:
     """30 MB over 32 Mbit/s in 5.8 s: not impossible at the best rate ever, and nothing was said."""
     told(table, 30_000_000, 5.8)
-    turn = seen_turn(table, "a", 0.0, UNIX_S)
+    turn = turn_message(table, "a", 0.0, UNIX_S)
     assert not turn.late
     text = sentence(turn, UNIX_S + 5.8, datetime.fromtimestamp(UNIX_S))
     assert text.startswith("may not be done by ")
@@ -156,14 +156,14 @@ def test_that_it_is_expected_too_late_is_said_from_the_start(table: TransferTabl
 
 def test_what_is_in_time_is_not_called_late(table: TransferTable) -> None:
     told(table, 30_000_000, 60.0)
-    turn = seen_turn(table, "a", 0.0, UNIX_S)
+    turn = turn_message(table, "a", 0.0, UNIX_S)
     assert lateness(turn, UNIX_S + 60.0, datetime.fromtimestamp(UNIX_S)) == ""
 
 
 def test_a_metered_network_that_has_carried_some_of_it_goes_on(table: TransferTable) -> None:
     told(table, 30_000_000, 600.0, wifi=False)
-    assert seen_turn(table, "a", 0.0, UNIX_S).spare == ("lte0",)
+    assert turn_message(table, "a", 0.0, UNIX_S).spare == ("lte0",)
     table.remembered("a", {"lte0": 400})  # its size was asked for
-    assert not seen_turn(table, "a", 0.0, UNIX_S).begun
+    assert not turn_message(table, "a", 0.0, UNIX_S).begun
     table.remembered("a", {"lte0": 400_000})
-    assert seen_turn(table, "a", 0.0, UNIX_S).begun
+    assert turn_message(table, "a", 0.0, UNIX_S).begun

@@ -168,7 +168,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
         addresses=("198.51.100.7",),
         connections=(news, quiet),
     )
-    await backend.told_carried(report, 1000)
+    await backend.report_carried(report, 1000)
     used = (await backend.usage(0.0)).servers
     assert [(each.server, each.gateway, each.bytes_by_network) for each in used] == [
         ("github.com", "gw.example", {"wlan0": 600}),
@@ -189,7 +189,7 @@ async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
         bytes_by_network={"lte0": 70}, ended_unix_s=1.0,
     )  # fmt: skip
     report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
-    await backend.told_carried(report, 1000)
+    await backend.report_carried(report, 1000)
     (used,) = (await backend.usage(0.0)).servers
     assert (used.server, used.bytes_by_network) == ("a.example", {"lte0": 70})
     backend._usage.close()

@@ -258,7 +258,7 @@ class Daemon:
         self.reports: list[CarriedReport] = []
         self.there = True
 
-    def tell_carried(self, report: CarriedReport) -> None:
+    def report_carried(self, report: CarriedReport) -> None:
         if not self.there:
             raise DaemonUnreachableError("no daemon")
         self.reports.append(report)
