@@ -48,7 +48,7 @@ def _within(address: Address, networks: Iterable[IPNetwork]) -> bool:
 class DestinationRules:
     """Destinations that the gateway may connect to.
 
-    It never connects to its `own_ports` on this host, nor to `denied` networks. It connects to this host's
+    It never connects to its `own_ports` on this host, or to `denied` networks. It connects to this host's
     own and loopback addresses only if `local`, to private and carriers' networks only if they are among
     the `inside` ones, and to ports 22 and 25 only if they are among the `ports`. Link-local addresses,
     where clouds keep their hosts' secrets, are `inside` only by a network that is no wider than those.
