@@ -15,7 +15,7 @@ from typing import Any, Final
 
 MODULES: Final = (
     ("cedos.session", "asyncio: `from cedos import session`"),
-    ("cedos.session.blocking", "BSD-like sockets: `import cedos.session.blocking as socket`"),
+    ("cedos.session.blocking", "BSD-like sockets for programs without asyncio"),
     ("cedos.session.known_hosts", "the user's file of servers"),
     ("cedos.session.keys", "key files"),
     ("cedos.prefetch", "fetching ahead of time"),

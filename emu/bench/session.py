@@ -122,7 +122,7 @@ def run(progress: Progress) -> dict[str, float]:
         `cpu_s_per_gb_clear`, `cpu_s_per_gb_aead`, `cpu_s_per_gb_raw`: of both ends together.
         `message_added_us`: a round trip of 100 bytes in tasks that await, less a plain one in callbacks
         of the loop, the fastest that there is (`message_raw_us`). `message_callbacks_us`,
-        `message_await_us`, `message_blocking_us`: in each way of programming, and `message_..._added_us`:
+        `message_await_us`: in each way of programming, and `message_..._added_us`:
         less a plain one in the same way.
         `messages_per_s`, `messages_batched_per_s`: sent one by one, and by the thousand.
         `resume_median_ms`, `resume_p95_ms`, `resume_allowed_ms`: after an address change; 2 RTT + 5 ms.
@@ -206,15 +206,13 @@ def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
 def round_trips(
     ends: Pair, progress: Progress, rounds: int = _TRIPS, times: int = _TIMES
 ) -> dict[str, float]:
-    """Round trips of a small message, in three ways of programming, against plain TCP in each."""
+    """Round trips of a small message, in two ways of programming, against plain TCP in each."""
     found: dict[tuple[str, str], list[float]] = {}
-    port = ends.far.do("listen_blocking", address=_LOOPBACK)["port"]
     for _ in range(times):
         for way in WAYS:
             for mode in ("raw", "aead"):
-                how = {"way": way, "rounds": rounds}
-                there = {"port": port} if way == "blocking" and mode != "raw" else {}
-                near, _ = ends.both("ask", "answer", mode, {"mode": mode} | how, **how | there)
+                there = {"mode": mode, "way": way, "rounds": rounds}
+                near, _ = ends.both("ask", "answer", mode, there, way=way, rounds=rounds)
                 found.setdefault((way, mode), []).append(1e6 * statistics.median(near["times"]))
     us = {key: statistics.median(each) for key, each in found.items()}
     for way in WAYS:

@@ -40,7 +40,6 @@ _FLAP_S: Final = 1.0
 _PAUSE_S: Final = 0.3
 LABELS: Final = ("foreground,small", "foreground,large", "background,small", "background,large")
 SCHEDULERS: Final = ("intnw", "swtc", "lowest-rtt", "round-robin", "redundant")
-_WAYS: Final = ("await", "blocking")
 _ADDRESS_OF: Final = {WLAN: ADDRESSES[NetworkKind.WIFI], LTE: ADDRESSES[NetworkKind.CELLULAR]}
 
 Progress = Callable[[str], None]
@@ -54,24 +53,20 @@ class Way:
     down: bool
     label: str = LABELS[3]
     scheduler: str = SCHEDULERS[0]
-    sockets: str = _WAYS[0]
 
     def __str__(self) -> str:
-        return f"{'down' if self.down else 'up'}, {self.scheduler}, {self.label}, {self.sockets}"
+        return f"{'down' if self.down else 'up'}, {self.scheduler}, {self.label}"
 
 
 def ways(down: bool, count: int) -> list[Way]:
-    """Return `count` ways in which all labels, schedulers and kinds of sockets occur."""
-    return [
-        Way(down, LABELS[n % 4], SCHEDULERS[(n // 2) % 5], _WAYS[(n // 4) % 2])
-        for n in range(count)
-    ]
+    """Return `count` ways in which all labels and schedulers occur."""
+    return [Way(down, LABELS[n % 4], SCHEDULERS[(n // 2) % 5]) for n in range(count)]
 
 
 def flapping_way(number: int) -> Way:
-    """Down and up in turn; of 40, each label with each scheduler, and each with both kinds of sockets."""
+    """Down and up in turn; of 40, each label with each scheduler."""
     turn = number // 2
-    return Way(number % 2 == 0, LABELS[turn % 4], SCHEDULERS[turn % 5], _WAYS[turn // 4 % 2])
+    return Way(number % 2 == 0, LABELS[turn % 4], SCHEDULERS[turn % 5])
 
 
 def longest_stall_s(arrivals: Arrivals) -> float:
@@ -208,8 +203,8 @@ def transfer(
     ends: Pair, way: Way, networks: Sequence[str], size: int, meanwhile: Callable[[], None]
 ) -> list[tuple[float, int]]:
     """Carry a transfer and return when its bytes arrived; `meanwhile` is called as it begins."""
-    there = ends.far.do("listen_for", address=SERVER, scheduler=way.scheduler, way=way.sockets)
-    common: dict[str, Any] = {"label": way.label, "way": way.sockets}
+    there = ends.far.do("listen_for", address=SERVER, scheduler=way.scheduler)
+    common: dict[str, Any] = {"label": way.label}
     ends.far.start("accept_over", paths=len(networks), **common)
     ends.near.start(
         "open_over", to=SERVER, port=there["port"], key=there["key"], scheduler=way.scheduler,

@@ -18,7 +18,6 @@ Command = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
 COMMANDS: dict[str, Command] = {
     "listen": Peer.listen,
-    "listen_blocking": Peer.listen_blocking,
     "push": throughput.push,
     "pull": throughput.pull,
     "send_to_many": throughput.send_to_many,

@@ -11,7 +11,6 @@ from pyroute2.iproute.linux import AsyncIPRoute
 from cedos import session
 from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
-from cedos.session import blocking
 from cedos.session.protocol.session_limits import SessionLimits
 from emu.workloads.sessions.pair import Peer
 
@@ -136,22 +135,15 @@ _APART_S: Final = 0.005
 _OPEN_S: Final = 10.0
 _LIMIT_S: Final = 90.0
 
-End = session.Connection | blocking.socket
+
+async def listen_for(peer: Peer, address: str, scheduler: str) -> dict[str, Any]:
+    """Listen for one session under a scheduler."""
+    return await peer.listen_again(address, scheduler)
 
 
-async def listen_for(peer: Peer, address: str, scheduler: str, way: str) -> dict[str, Any]:
-    """Wait for one session; `way` is how its end is programmed, `await` or `blocking`."""
-    return await peer.listen_again(address, scheduler, blocks=way == "blocking")
-
-
-async def accept_over(peer: Peer, label: str, paths: int, way: str) -> dict[str, Any]:
-    """End once the session has so many paths."""
-    end: End
-    if way == "blocking":
-        end = await asyncio.to_thread(peer.accept_blocking)
-    else:
-        end = await peer.accept()
-    return await _ready(peer, end, label, paths)
+async def accept_over(peer: Peer, label: str, paths: int) -> dict[str, Any]:
+    """Accept a session; end once it has so many paths."""
+    return await _ready(peer, await peer.accept(), label, paths)
 
 
 async def open_over(
@@ -162,30 +154,18 @@ async def open_over(
     scheduler: str,
     label: str,
     networks: list[str],
-    way: str,
     **_: Any,
 ) -> dict[str, Any]:
     """Open a session over these interfaces; ends once each of them has its path."""
-    end: End
-    if way == "blocking":
-        end = peer.blocking_socket()
-        end.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, bytes.fromhex(key))
-        end.setsockopt(blocking.SOL_SESSION, blocking.SO_SCHEDULER, scheduler)
-        end.setsockopt(blocking.SOL_SESSION, blocking.SO_NETWORKS, networks.__contains__)
-        await asyncio.to_thread(end.connect, (to, port))
-    else:
-        end = await peer.connect(
-            "aead", to, port, key, scheduler=scheduler, networks=networks.__contains__
-        )
+    end = await peer.connect(
+        "aead", to, port, key, scheduler=scheduler, networks=networks.__contains__
+    )
     return await _ready(peer, end, label, len(networks))
 
 
 async def give(peer: Peer, size: int) -> dict[str, Any]:
     """Send so many bytes; ends when all have arrived."""
     end = peer.transferring
-    if isinstance(end, blocking.socket):
-        await asyncio.to_thread(_give, end, size)
-        return {}
     left = size
     async with asyncio.timeout(_LIMIT_S):
         while left:
@@ -200,8 +180,6 @@ async def give(peer: Peer, size: int) -> dict[str, Any]:
 async def take(peer: Peer) -> dict[str, Any]:
     """Receive all; return `arrivals` (monotonic instants and bytes so far) and `lost_paths`."""
     end = peer.transferring
-    if isinstance(end, blocking.socket):
-        return {"arrivals": await asyncio.to_thread(_take, end)}
     total, arrivals = 0, [(time.monotonic(), 0)]
     async with asyncio.timeout(_LIMIT_S):
         while data := await end.read():
@@ -213,26 +191,6 @@ async def take(peer: Peer) -> dict[str, Any]:
     return {"arrivals": arrivals}
 
 
-def _give(end: blocking.socket, size: int) -> None:
-    end.settimeout(_LIMIT_S)
-    end.sendall(bytes(size))
-    end.shutdown(blocking.SHUT_WR)
-    end.recv(1)
-    end.close_wait(_LIMIT_S)
-
-
-def _take(end: blocking.socket) -> list[tuple[float, int]]:
-    end.settimeout(_LIMIT_S)
-    total, arrivals = 0, [(time.monotonic(), 0)]
-    while data := end.recv(_PIECE_BYTES):
-        total += len(data)
-        _arrived(arrivals, total)
-    arrivals.append((time.monotonic(), total))
-    end.shutdown(blocking.SHUT_WR)
-    end.close_wait(_LIMIT_S)
-    return arrivals
-
-
 def _arrived(arrivals: list[tuple[float, int]], total: int) -> None:
     """Note an arrival; of arrivals close together the first and the last are kept."""
     now = time.monotonic()
@@ -242,16 +200,12 @@ def _arrived(arrivals: list[tuple[float, int]], total: int) -> None:
         arrivals.append((now, total))
 
 
-async def _ready(peer: Peer, end: End, label: str, paths: int) -> dict[str, Any]:
+async def _ready(peer: Peer, end: session.Connection, label: str, paths: int) -> dict[str, Any]:
     urgency, bulk = label.split(",")
     meant = Label(Urgency(urgency), Bulk(bulk))
-    flow = end if isinstance(end, session.Connection) else end.session
-    if isinstance(end, session.Connection):
-        end.label = meant
-    else:
-        end.setsockopt(blocking.SOL_SESSION, blocking.SO_LABEL, meant)
+    end.label = meant
     async with asyncio.timeout(_OPEN_S):
-        while len(flow.paths()) < paths:  # noqa: ASYNC110 - no event of either API tells it
+        while len(end.paths()) < paths:  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.005)
     peer.transfers(end)
     return {}

@@ -1,6 +1,5 @@
 """Two processes at the ends of a measurement, and what each of them holds."""
 
-import asyncio
 import json
 import os
 import select
@@ -13,7 +12,6 @@ from typing import Any
 
 from cedos import session
 from cedos.errors import EmulationError
-from cedos.session import blocking
 from cedos.session.protocol.crypto import KeyPair
 from emu.testbed import stale
 from emu.testbed.hosts import End, Hosts, add_address, connect, limit_rate
@@ -110,8 +108,7 @@ class Peer:
         self.key = KeyPair(os.urandom(32))
         self._listener: session.Listener | None = None
         self._plain: socket.socket | None = None
-        self._blocking: blocking.socket | None = None
-        self._transferring: session.Connection | blocking.socket | None = None
+        self._transferring: session.Connection | None = None
 
     async def listen(self, address: str) -> dict[str, Any]:
         self._listener = await session.listen((address, 0), key=self.key, clear=True)
@@ -123,45 +120,21 @@ class Peer:
             "key": self.key.public.hex(),
         }
 
-    async def listen_blocking(self, address: str) -> dict[str, Any]:
-        self._blocking = self.blocking_socket()
-        self._blocking.bind((address, 0))
-        await asyncio.to_thread(self._blocking.listen)
-        return {"port": self._blocking.getsockname()[1]}
-
-    async def listen_again(self, address: str, scheduler: str, *, blocks: bool) -> dict[str, Any]:
+    async def listen_again(self, address: str, scheduler: str) -> dict[str, Any]:
         """Listen for one more session, under a scheduler; the earlier listener ends."""
-        if blocks:
-            if self._blocking is not None:
-                await asyncio.to_thread(self._blocking.close)
-            self._blocking = self.blocking_socket()
-            self._blocking.setsockopt(blocking.SOL_SESSION, blocking.SO_SCHEDULER, scheduler)
-            self._blocking.bind((address, 0))
-            await asyncio.to_thread(self._blocking.listen)
-            return {"port": self._blocking.getsockname()[1], "key": self.key.public.hex()}
         if self._listener is not None:
             await self._listener.close()
         self._listener = await session.listen((address, 0), key=self.key, scheduler=scheduler)
         return {"port": self._listener.address[1], "key": self.key.public.hex()}
 
-    def transfers(self, end: session.Connection | blocking.socket) -> None:
+    def transfers(self, end: session.Connection) -> None:
         """Make this session the one that the next commands are about."""
         self._transferring = end
 
     @property
-    def transferring(self) -> session.Connection | blocking.socket:
+    def transferring(self) -> session.Connection:
         assert self._transferring is not None
         return self._transferring
-
-    def blocking_socket(self) -> blocking.socket:
-        made = blocking.socket()
-        made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, self.key)
-        return made
-
-    def accept_blocking(self) -> blocking.socket:
-        assert self._blocking is not None
-        accepted, _ = self._blocking.accept()
-        return accepted
 
     @property
     def plain(self) -> socket.socket:

@@ -1,29 +1,25 @@
-"""Round trips of one small message at a time: sessions and plain TCP, each used in three ways.
+"""Round trips of one small message at a time: sessions and plain TCP, each used in two ways.
 
-`callbacks` of the event loop, tasks that `await`, and `blocking` calls. What a way of programming costs
-is the same on both sides of a comparison only if both are used in the same way.
+The ways are `callbacks` of the event loop and tasks that `await`. What a way of programming costs is the
+same on both sides of a comparison only if both are used in the same way.
 """
 
 import asyncio
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from cedos import session
-from cedos.session import blocking
 from emu.workloads.sessions.pair import Peer
 
 SIZE: Final = 100
-WAYS: Final = ("callbacks", "await", "blocking")
+WAYS: Final = ("callbacks", "await")
 
 
 async def ask(
     peer: Peer, mode: str, way: str, to: str, port: int, key: str, rounds: int
 ) -> dict[str, Any]:
-    if way == "blocking":
-        return await asyncio.to_thread(_ask_blocking, peer, mode, to, port, key, rounds)
     data = bytes(SIZE)
     times: list[float] = []
     if mode == "raw":
@@ -46,8 +42,6 @@ async def ask(
 
 
 async def answer(peer: Peer, mode: str, way: str, rounds: int) -> dict[str, Any]:
-    if way == "blocking":
-        return await asyncio.to_thread(_answer_blocking, peer, mode, rounds)
     if mode == "raw":
         plain, _ = await asyncio.get_running_loop().sock_accept(peer.plain)
         with plain:
@@ -191,56 +185,3 @@ class _AwaitedSocket:
         for _ in range(rounds):
             self._plain.send(await self._receive())
         self._loop.remove_reader(self._plain.fileno())
-
-
-def _ask_blocking(
-    peer: Peer, mode: str, to: str, port: int, key: str, rounds: int
-) -> dict[str, Any]:
-    data = bytes(SIZE)
-    times: list[float] = []
-
-    def ask(send: Callable[[bytes], object], receive: Callable[[], object]) -> None:
-        for _ in range(rounds):
-            began_s = time.perf_counter()
-            send(data)
-            receive()
-            times.append(time.perf_counter() - began_s)
-
-    if mode == "raw":
-        with socket.create_connection((to, port)) as plain:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ask(plain.sendall, partial(_whole, plain))
-        return {"times": times}
-    connection = peer.blocking_socket()
-    connection.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, bytes.fromhex(key))
-    connection.connect((to, port))
-    time.sleep(0.1)
-    ask(connection.ms_send, connection.ms_recv)
-    connection.close_wait()
-    return {"times": times}
-
-
-def _answer_blocking(peer: Peer, mode: str, rounds: int) -> dict[str, Any]:
-    if mode == "raw":
-        peer.plain.setblocking(True)
-        plain, _ = peer.plain.accept()
-        peer.plain.setblocking(False)
-        with plain:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for _ in range(rounds):
-                plain.sendall(_whole(plain))
-        return {}
-    accepted = peer.accept_blocking()
-    for _ in range(rounds):
-        message = accepted.ms_recv()
-        assert message is not None
-        accepted.ms_send(message.data, message.label)
-    accepted.close_wait()
-    return {}
-
-
-def _whole(plain: socket.socket) -> bytes:
-    data = plain.recv(SIZE)
-    while 0 < len(data) < SIZE:
-        data += plain.recv(SIZE - len(data))
-    return data

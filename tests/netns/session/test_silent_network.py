@@ -1,22 +1,15 @@
 """One network falls silent under load while the other lives: the session goes on over the other one."""
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.keys import to_text
-from emu.testbed.netns import Namespace
 
 MOST_STALL_S = 1.5
 """Far below the 30 s after which the kernel gives up; how short it is, the bench measures."""
@@ -182,68 +175,6 @@ def test_what_this_host_cannot_send_is_not_waited_for(
 
     arrivals = transfer(world, meanwhile, down=down, size=SIZE // 4)
     assert longest_stall_s(arrivals) < MOST_STALL_S
-
-
-_BLOCKING = """
-import json, sys, time
-from cedos.session import blocking
-from cedos.session.keys import from_text
-from cedos.session.protocol.crypto import KeyPair
-
-end, key, takes, size = sys.argv[1], from_text(sys.argv[2]), sys.argv[3] == "takes", int(sys.argv[4])
-s = blocking.socket()
-if end == "far":
-    s.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, KeyPair(key))
-    s.bind(("10.99.0.1", 7100))
-    s.listen()
-    print("ready", flush=True)
-    s, _ = s.accept()
-else:
-    s.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, key)
-    s.connect(("10.99.0.1", 7100))
-while len(s.session.paths()) < 2:
-    time.sleep(0.01)
-if takes:
-    total, longest, last = 0, 0.0, time.monotonic()
-    while data := s.recv(1 << 16):
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
-        before, total = total, total + len(data)
-        if before < size // 4 <= total:
-            print("quarter", flush=True)
-    s.shutdown(blocking.SHUT_WR)
-else:
-    s.sendall(bytes(size))
-    s.shutdown(blocking.SHUT_WR)
-    assert s.recv(1) == b""
-s.close_wait(30)
-if takes:
-    print(json.dumps([total, longest]), flush=True)
-"""
-
-
-@pytest.mark.parametrize("down", [True, False], ids=["down", "up"])
-def test_a_dead_path_is_not_waited_for_by_blocking_sockets(
-    world: Any, silence: Silence, tmp_path: Path, down: bool
-) -> None:
-    def start(where: Namespace, end: str, key: bytes, *, takes: bool) -> "subprocess.Popen[str]":
-        does = "takes" if takes else "gives"
-        process: subprocess.Popen[str] = where.popen(
-            *(sys.executable, "-c", _BLOCKING, end, to_text(key), does, str(SIZE)),
-            stdout=subprocess.PIPE, text=True, env=os.environ | {"CEDOS_STATE_DIR": str(tmp_path)},
-        )  # fmt: skip
-        return process
-
-    with start(world.far, "far", world.server_key.private, takes=not down) as far:
-        assert far.stdout is not None
-        assert far.stdout.readline() == "ready\n"
-        with start(world.near, "near", world.server_key.public, takes=down) as near:
-            taking = (near if down else far).stdout
-            assert taking is not None
-            assert taking.readline() == "quarter\n"
-            silence.set(True)
-            total, longest_s = json.loads(taking.readline())
-    assert (near.returncode, far.returncode, total) == (0, 0, SIZE)
-    assert longest_s < MOST_STALL_S
 
 
 @pytest.mark.parametrize("down", [True, False], ids=["down", "up"])
