@@ -9,11 +9,9 @@ decided, and why, is in `cedos.selector.prefetch`.
 """
 
 from cedos.prefetch.blocking import BlockingFuture, BlockingPrefetcher
-from cedos.prefetch.daemon import DaemonSurroundings
 from cedos.prefetch.http import HttpFetcher
-from cedos.prefetch.imap import Inbox
 from cedos.prefetch.prefetcher import Future, Prefetcher
-from cedos.prefetch.surroundings import NetworkFacts, Surroundings, View
+from cedos.prefetch.surroundings import DaemonSurroundings, NetworkFacts, Surroundings, View
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 
 __all__ = [
@@ -24,7 +22,6 @@ __all__ = [
     "Fetcher",
     "Future",
     "HttpFetcher",
-    "Inbox",
     "NetworkFacts",
     "NotThereError",
     "Prefetcher",

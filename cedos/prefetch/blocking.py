@@ -16,7 +16,7 @@ _CLOSES_S = 10.0
 
 
 class BlockingPrefetcher:
-    """A `Prefetcher` in a thread of its own, as a `with` block; to be used from any thread."""
+    """A `Prefetcher` in a thread of its own, as a `with` block, for calls from any thread."""
 
     def __init__(self, surroundings: Surroundings, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
@@ -42,7 +42,7 @@ class BlockingPrefetcher:
         self.close()
 
     def close(self) -> None:
-        """Ends all prefetches; who still waits gets a FetchError. Again does nothing."""
+        """Cancel all prefetches; waiting callers get a FetchError. A second call does nothing."""
         prefetcher, self._prefetcher = self._prefetcher, None
         if prefetcher is not None:
             try:
@@ -95,7 +95,7 @@ class BlockingPrefetcher:
 
 
 class BlockingFuture(Generic[T]):
-    """What `prefetch` returns; dropping the last reference to it cancels the prefetch."""
+    """A handle of a prefetch; dropping the last reference to it cancels the prefetch."""
 
     def __init__(self, prefetcher: BlockingPrefetcher, future: Future[T]) -> None:
         self._prefetcher = prefetcher

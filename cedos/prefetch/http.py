@@ -1,23 +1,192 @@
-"""Fetches a URL, and goes on where an earlier attempt ended (RFC 9110, 13.1.5 and 14: ranges).
+"""Fetches a URL, resumes it (RFC 9110, 13.1.5 and 14), and keeps out of other programs' way.
 
-A part that was received is used again only where the server says by its validator that it is still the
-same thing. Without a strong one the next attempt begins anew: half of one version and half of another
-is worse than a second download.
+Received bytes are used again only if the server says by its validator that they are of the same version.
+Without a strong validator the next attempt begins anew: half of one version and half of another is worse
+than a second download.
+
+What is prefetched must not delay what a person waits for. The receive window follows the round trip that
+the host sees (in the spirit of LEDBAT, RFC 6817, at the receiving end): it grows while the round trip is
+short, and shrinks once a queue builds up. While another program begins something, the window is closed.
 """
 
+import asyncio
+import errno
 import socket
 import ssl
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 import aiohttp
 from aiohttp import hdrs
 
+from cedos.errors import HostError
+from cedos.kernel.interface_socket import bind_to_interface
+from cedos.kernel.tcp_info import receive_rtt_s, tcp_info
 from cedos.model import Urgency
-from cedos.prefetch.bound import bind_to
 from cedos.prefetch.turn import FetchError, NotThereError, Turn
-from cedos.prefetch.yielding import Yielding
+
+FIRST_BYTES: Final = 32 * 1024
+LEAST_BYTES: Final = 8 * 1024
+MOST_BYTES: Final = 1 << 20
+_WANTED_QUEUE_S: Final = 0.002
+"""The wanted queue: it shows that the path is full."""
+_DOUBLES: Final = 2.0
+_GROWS_BYTES: Final = 1_500
+_SHRINKS: Final = 0.8
+
+
+class BackgroundWindow:
+    """The receive window of one connection.
+
+    Attributes:
+        bytes: what may be on its way.
+    """
+
+    __slots__ = ("_ramps", "_rtt_least_s", "bytes")
+
+    def __init__(self, rtt_least_s: float | None = None) -> None:
+        """Begin with the shortest round trip so far, such as the handshake's."""
+        self.bytes = FIRST_BYTES
+        self._ramps = True
+        self._rtt_least_s = rtt_least_s
+
+    def observe(self, rtt_s: float | None, came_bytes: float) -> int:
+        """Take a round trip and the bytes received in it; return the window in bytes."""
+        if rtt_s is None or rtt_s <= 0.0:
+            return self.bytes
+        least_s = rtt_s if self._rtt_least_s is None else min(rtt_s, self._rtt_least_s)
+        self._rtt_least_s = least_s
+        if rtt_s - least_s > _WANTED_QUEUE_S:
+            self._ramps = False
+            # What fills the path without the queue.
+            fills = came_bytes * least_s / rtt_s if came_bytes else self.bytes
+            self.bytes = int(max(_SHRINKS * self.bytes, min(self.bytes, fills)))
+        elif came_bytes > self.bytes / 2:  # else the window is not what bounds it
+            more = _DOUBLES * self.bytes if self._ramps else self.bytes + _GROWS_BYTES
+            self.bytes = int(more)
+        self.bytes = max(LEAST_BYTES, min(self.bytes, MOST_BYTES))
+        return self.bytes
+
+
+_BACKGROUND_BUFFER = 256 * 1024
+"""The bytes that a server may send ahead of time before the fetch can step back."""
+
+_TCP_WINDOW_CLAMP = 10
+
+
+def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> None:
+    """Bind a socket that has not been connected yet.
+
+    Raises:
+        HostError: there is no such interface, or the host does not let us.
+    """
+    if background:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
+    if interface is None:
+        return
+    try:
+        bind_to_interface(one, interface)
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise HostError(f"there is no network interface {interface}") from error
+        raise HostError(f"cannot bind to {interface}: {error.strerror}") from error
+
+
+def clamp_window(one: Any, size_bytes: int) -> None:
+    """Limit what the other end may send from now on; what it has been granted stays granted."""
+    # A connection that is over has nothing on its way.
+    with suppress(OSError):
+        one.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, size_bytes)
+
+
+_LOOK_S: Final = 0.010
+"""Another program's first packet is on its way for longer than this, and its answer as long again."""
+_LEAST_ROUND_S: Final = 0.020
+_HARDLY_ANY_BYTES: Final = 1
+"""The kernel makes it its least, a small segment a round trip."""
+
+
+class Yielding:
+    """A `with` block in which a connection reads only what leaves other programs their rate.
+
+    Its window keeps its queue short (`BackgroundWindow`). While other programs begin something, or this
+    one's user waits for something else, the window is closed; so the other end stops within a round trip.
+
+    Args:
+        transport: of the connection; None: it has been handed back already.
+    """
+
+    def __init__(self, transport: asyncio.Transport | None, turn: Turn) -> None:
+        self._transport = transport
+        self._turn = turn
+        self._socket: Any = None if transport is None else transport.get_extra_info("socket")
+        info = None if self._socket is None else tcp_info(self._socket)
+        self._window = BackgroundWindow(None if info is None else info.rtt_min_s)
+        self._came = 0
+        self._round_at_s = 0.0
+        self._paused = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Yielding":
+        if self._socket is not None and self._behind:
+            clamp_window(self._socket, self._window.bytes)
+            self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._pause(False)
+
+    def received(self, count: int) -> None:
+        self._came += count
+
+    @property
+    def _behind(self) -> bool:
+        return self._turn.label.urgency is Urgency.BACKGROUND
+
+    async def _watch(self) -> None:
+        while self._behind:
+            self._pause(self._turn.waits())
+            if not self._paused:
+                self._steer(time.monotonic())
+            await asyncio.sleep(_LOOK_S)
+        self._pause(False)
+        clamp_window(self._socket, MOST_BYTES)
+
+    def _steer(self, now_s: float) -> None:
+        rtt_s = receive_rtt_s(self._socket)
+        if now_s - self._round_at_s < max(rtt_s or 0.0, _LEAST_ROUND_S):
+            return
+        self._round_at_s = now_s
+        before = self._window.bytes
+        came, self._came = self._came, 0
+        if self._window.observe(rtt_s, came) != before:
+            clamp_window(self._socket, self._window.bytes)
+
+    def _pause(self, pauses: bool) -> None:
+        transport = self._transport
+        if pauses is self._paused or transport is None or transport.is_closing():
+            return
+        self._paused = pauses
+        if pauses:
+            transport.pause_reading()
+            # Else as much would still come as the kernel's buffer holds.
+            clamp_window(self._socket, _HARDLY_ANY_BYTES)
+        else:
+            transport.resume_reading()
+            clamp_window(self._socket, self._window.bytes)
+            self._came, self._round_at_s = 0, time.monotonic()
+
 
 _BLOCK_BYTES = 16 * 1024
 _CONNECT_S = 15.0
@@ -27,7 +196,7 @@ _GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What was fetched: where it came from in the end, its type, and its bytes or its file."""
+    """A fetched body: its final URL, its type, and its bytes or its file."""
 
     url: str
     content_type: str
@@ -35,7 +204,7 @@ class Body:
 
 
 class HttpFetcher:
-    """Fetches one URL, into a file that appears when it is complete, or into memory."""
+    """A fetcher of one URL, into a file that appears when it is complete, or into memory."""
 
     def __init__(
         self,
@@ -53,13 +222,13 @@ class HttpFetcher:
 
     @property
     def title(self) -> str:
-        """What people call it; what stands behind "?" is often secret, before "@" always."""
+        """Return the URL for people, without its query and user, which are secrets."""
         scheme, separator, rest = self.url.partition("?")[0].partition("://")
         authority, slash, path = rest.partition("/")
         return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
 
     async def fetch(self, turn: Turn) -> Body:
-        """The body.
+        """Fetch the body.
 
         Raises:
             NotThereError: the server does not have it, or not for us.
@@ -106,7 +275,7 @@ class HttpFetcher:
         async with session.get(self.url, headers=headers) as answer:
             total = self._begin(answer)
             turn.received(part.size, total)
-            # (What fits into the first packets is there already, and its connection handed back.)
+            # A small body came with the first packets; its connection was returned already.
             connection = answer.connection
             async with Yielding(None if connection is None else connection.transport, turn) as slow:
                 await turn.turn()
@@ -120,7 +289,7 @@ class HttpFetcher:
         return Body(str(answer.url), answer.content_type, part.finish())
 
     def _begin(self, answer: aiohttp.ClientResponse) -> int | None:
-        """Takes the head of an answer; returns the size of the whole thing, None where not told."""
+        """Take the head of an answer; return the size of the whole, None if it is unknown."""
         part = self._part
         if answer.status == 206:
             span = _content_range(answer.headers.get(hdrs.CONTENT_RANGE, ""))
@@ -149,7 +318,7 @@ class HttpFetcher:
 
 
 def _validator(answer: aiohttp.ClientResponse) -> str | None:
-    """What tells one version from another: a strong entity tag, else a date that is old enough."""
+    """Return what tells one version from another: a strong entity tag, else a date that is old enough."""
     tag = answer.headers.get(hdrs.ETAG, "")
     if tag and not tag.startswith("W/"):
         return tag
@@ -159,7 +328,7 @@ def _validator(answer: aiohttp.ClientResponse) -> str | None:
 
 
 def _content_range(text: str) -> tuple[int, int | None] | None:
-    """`bytes 100-199/1000` -> (100, 1000); None where it is something else."""
+    """Return (100, 1000) of `bytes 100-199/1000`; None for anything else."""
     unit, _, rest = text.partition(" ")
     span, _, total = rest.partition("/")
     first, _, last = span.partition("-")
@@ -175,7 +344,7 @@ def _number(text: str) -> bool:
 
 
 class _ReceivedPart(Protocol):
-    """What was received so far, and the validator of what it is a part of."""
+    """The received part of a body, and the validator of its version."""
 
     validator: str | None
     size: int
@@ -206,7 +375,7 @@ class _MemoryPart:
 
 
 class _FilePart:
-    """A file beside the wanted one, until it is complete; gone with the program that began it."""
+    """A part in a file beside the wanted one, until it is complete; it ends with its program."""
 
     def __init__(self, into: Path) -> None:
         self.validator: str | None = None

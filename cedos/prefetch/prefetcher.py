@@ -1,14 +1,14 @@
-"""Carries out what the decision says: starts, stops, resumes and hands over (dissertation, 3.3.1).
+"""Prefetching for one application: starts, stops, resumes and hands over (dissertation, 3.3.1).
 
-One loop looks at the networks once a second, and at once where something changes. A fetcher that raises
-is tried again later; one that hangs loses its turn; neither disturbs the others, nor the application.
+One loop looks at the networks once a second, and at once when something changes. A fetcher that raises is
+tried again later; one that hangs loses its turn; neither disturbs the others or the application.
 """
 
 import asyncio
 import itertools
 import time
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,18 +18,59 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from cedos.errors import CedosError
+from cedos.kernel.tcp_info import active_opens
 from cedos.model import Bulk, Label, Urgency
-from cedos.prefetch import state_file as learnt
-from cedos.prefetch.calling import call
-from cedos.prefetch.news import Ledger
-from cedos.prefetch.other_programs import OtherPrograms
-from cedos.prefetch.rates import Rates
-from cedos.prefetch.surroundings import NewsListener, Surroundings
-from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
+from cedos.prefetch import learnt
+from cedos.prefetch.learnt import Rates
+from cedos.prefetch.surroundings import Ledger, NewsListener, Surroundings
+from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn, call
 from cedos.selector.prefetch.accuracy import ShadowAccuracy
 from cedos.selector.prefetch.choices import ways
 from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.queue import Queue, State
+
+_AFTER_S = 0.4
+"""A connection that was begun so short a time ago has priority: small things are over by then."""
+_MOST_S = 2.0
+_THEN_S = 0.5
+"""If others begin connections all the time, prefetching waits this long at most, then goes on for a
+while. It shares then, with a short queue."""
+
+
+class OtherPrograms:
+    """A watch on connections that other programs open, by the kernel's counter, without privileges.
+
+    Args:
+        count: connections that were begun on this host so far, None where unknown.
+    """
+
+    def __init__(self, count: Callable[[], int | None] = active_opens) -> None:
+        self._count = count
+        self._seen = count()
+        self._own = 0
+        self._opened_s = self._since_s = float("-inf")
+
+    def own(self) -> None:
+        """Count the next connection as this program's own; called before it begins."""
+        self._own += 1
+
+    def busy(self, now_s: float | None = None) -> bool:
+        """Return True while other programs should go first."""
+        now_s = time.monotonic() if now_s is None else now_s
+        seen = self._count()
+        if seen is None:
+            return False
+        new = seen - (seen if self._seen is None else self._seen)
+        ours = min(new, self._own)
+        self._seen, self._own = seen, self._own - ours
+        if new > ours:
+            if now_s - self._opened_s >= _AFTER_S:
+                self._since_s = now_s
+            self._opened_s = now_s
+        if now_s - self._opened_s >= _AFTER_S:
+            return False
+        return (now_s - self._since_s) % (_MOST_S + _THEN_S) < _MOST_S
+
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -40,7 +81,7 @@ _WANTED = Label(Urgency.FOREGROUND, Bulk.LARGE)
 
 @dataclass(slots=True)
 class _Attempt:
-    """One call of a fetcher; `network` None: on demand, over whatever the host uses."""
+    """An attempt of a fetcher; `network` None: on demand, over the host's own choice."""
 
     turn: Turn
     network: str | None
@@ -54,7 +95,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Entry:
-    """One item: its fetcher, its result, who waits for it, and the attempt that is under way."""
+    """An item: its fetcher, its result, its waiting callers, and the running attempt."""
 
     fetcher: Fetcher[Any]
     done: "asyncio.Future[Any] | None" = None
@@ -66,7 +107,7 @@ class _Entry:
 
 
 class Prefetcher:
-    """Prefetches for one application, in one event loop, as an `async with` block.
+    """The prefetches of one application, in one event loop, as an `async with` block.
 
     Args:
         surroundings: where the facts come from.
@@ -129,7 +170,7 @@ class Prefetcher:
         await self.close()
 
     async def close(self) -> None:
-        """Ends all prefetches; who still waits gets a FetchError. What was learned is kept."""
+        """Cancel all prefetches and save what was learnt; waiting callers get a FetchError."""
         watcher, self._watcher, self._loop = self._watcher, None, None
         if watcher is not None:
             watcher.cancel()
@@ -151,7 +192,7 @@ class Prefetcher:
     def prefetch(
         self, fetcher: Fetcher[T], *, size: float | None = None, cls: str = ""
     ) -> "Future[T]":
-        """Says that an item may be needed.
+        """Announce an item that may be needed.
 
         Args:
             fetcher: fetches it, now or later or on demand.
@@ -181,6 +222,7 @@ class Prefetcher:
         if entry is None or self._loop is None:
             raise FetchError("it was cancelled, or its prefetcher was closed")
         self.queue.demand(key, time.monotonic())
+        # Fast path: the item is here.
         if entry.there:
             return entry.result
         if entry.done is None:
@@ -188,7 +230,9 @@ class Prefetcher:
         if entry.attempt is None:
             self._start(key, entry, None)
         else:
+            # A prefetch of it runs: from now on it yields to nothing.
             entry.attempt.turn.hurry()
+        # While a caller waits, prefetches of other items yield.
         entry.waiters += 1
         self._foreground += 1
         try:
@@ -210,13 +254,13 @@ class Prefetcher:
         return state in (State.WAITING, State.RUNNING)
 
     def abandon(self, key: Hashable) -> None:
-        """The last reference to a handle is gone: from any thread, at any time."""
+        """Cancel an item whose last handle is gone; called from any thread, at any time."""
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # closed meanwhile
                 loop.call_soon_threadsafe(self.cancel, key)
 
-    # What follows runs in the loop.
+    # The following methods run in the loop.
 
     async def _watch(self) -> None:
         while True:
@@ -229,13 +273,14 @@ class Prefetcher:
                     self._blind = str(error)
                     _log.warning("nothing is prefetched for now", why=self._blind)
             except Exception:
-                # The surroundings are somebody else's code.
+                # The surroundings are the application's code.
                 _log.exception("the surroundings cannot be looked at")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
                     await self._kicked.wait()
 
     async def _plan_round(self) -> None:
+        # Take the facts, and end attempts that they make hopeless.
         view = await self._surroundings.view()
         now_s = time.monotonic()
         paths = self.rates.update(list(view.networks), now_s)
@@ -244,6 +289,7 @@ class Prefetcher:
         listener = self._surroundings if isinstance(self._surroundings, NewsListener) else None
         before = ways(self.queue, now_s, paths, view.prices) if listener is not None else ()
         plan = self.queue.plan(now_s, paths, view.prices)
+        # Stops come first: the next round, which follows at once, plans with their room.
         for key in plan.stops:
             self._stop(self._entries[key])
             self.queue.stopped(key)
@@ -253,6 +299,7 @@ class Prefetcher:
         begun = []
         for key, network in plan.starts:
             entry = self._entries[key]
+            # A cancelled attempt must have released the fetcher before the next one begins.
             if entry.over is None or entry.over.done():
                 self._start(key, entry, network, interfaces[network])
                 begun.append((key, network))
@@ -266,13 +313,13 @@ class Prefetcher:
         return str(getattr(self._entries[key].fetcher, "title", f"item {key}"))
 
     def _end_silence(self, present: set[str], now_s: float) -> None:
-        """Attempts of which nothing is heard, or whose network is gone, have had their turn."""
+        """Stop attempts that are silent, or whose network is gone."""
         for key, entry in self._entries.items():
             attempt = entry.attempt
             if attempt is None or attempt.network is None:
                 continue
             if entry.waiters:
-                # Somebody waits: the host's own choice of network is better than a silent one.
+                # A caller waits: the host's own choice of network is better than a silent one.
                 if attempt.network not in present or now_s - attempt.heard_s > 2 * self._every_s:
                     self._stop(entry)
                     self.queue.stopped(key)
@@ -318,6 +365,7 @@ class Prefetcher:
             return
         attempt = entry.attempt
         attempt.heard_s = time.monotonic()
+        # The first report has what earlier attempts brought: rates begin after it.
         if attempt.first_s is None:
             attempt.first_s, attempt.had_bytes = attempt.heard_s, total
         self._ledger.received(attempt.network, total - max(attempt.total_bytes, attempt.had_bytes))
@@ -350,7 +398,7 @@ class Prefetcher:
             self.queue.finished(key, size if size is not None else self.queue.left_bytes(key))
             self._settle(entry, None)
         elif entry.waiters and attempt.network is not None:
-            # It was begun ahead of time; now that somebody waits it is tried as that.
+            # The attempt began ahead of time; a caller waits now, so it is repeated on demand.
             self.queue.stopped(key)
             self._start(key, entry, None)
         else:
@@ -374,7 +422,7 @@ class Prefetcher:
             )
 
     def _settle(self, entry: _Entry, error: Exception | None) -> None:
-        """Tells those who wait; after a failure the next `get` begins anew."""
+        """Wake the waiting callers; after a failure the next `get` begins anew."""
         done, entry.done = entry.done, None
         if done is None or done.done():
             return
@@ -387,9 +435,9 @@ class Prefetcher:
 
 
 class Future(Generic[T]):
-    """What `prefetch` returns (dissertation, 3.3.1.2 and 3.3.1.3).
+    """A handle of a prefetch (dissertation, 3.3.1.2 and 3.3.1.3).
 
-    Whoever drops the last reference to it cancels the prefetch. Use it in the loop of its prefetcher.
+    Dropping the last reference to it cancels the prefetch. Use it in the loop of its prefetcher.
     """
 
     def __init__(self, prefetcher: "Prefetcher", key: Hashable) -> None:
@@ -400,7 +448,7 @@ class Future(Generic[T]):
         self._end.atexit = False
 
     async def get(self, timeout_s: float | None = None) -> T:
-        """The item: at once where it is there, else when it is fetched, on demand if need be.
+        """Return the item: at once if it is here, else when it is fetched, on demand if necessary.
 
         Raises:
             TimeoutError: it took longer; it is still being fetched, and can be asked for again.
@@ -412,7 +460,7 @@ class Future(Generic[T]):
             return result
 
     def cancel(self) -> bool:
-        """It is no longer needed; whether that spared anything. Again does nothing."""
+        """Cancel the item; return True if that saved a fetch. A second call does nothing."""
         if not self._end.detach():
             return False
         return self._prefetcher.cancel(self._key)
@@ -423,7 +471,7 @@ class Future(Generic[T]):
 
 
 def _presentable(error: BaseException) -> Exception:
-    """What is raised where the item was asked for: the fetcher's own, or what stands for it."""
+    """Return the error for callers of `get`: the fetcher's own, or a FetchError in its place."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return FetchError(f"the fetcher ended with {type(error).__name__}: {error}")

@@ -1,29 +1,140 @@
-"""What prefetching has to know of the world: the networks, and what is left to spend."""
+"""The facts that prefetching needs and the reports that it makes, from and to the daemon.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+The daemon sees all networks, and counts what all programs spend. Once a second a program reports what it
+has open and has used, so that budgets are paced for it and people can see it; the answer has networks,
+radios and prices.
+"""
 
-from cedos.model import NetworkKind
-from cedos.prefetch.news import News
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+import msgspec
+
+from cedos.api.client import ControlClient
+from cedos.api.messages import NetworkMessage
+from cedos.api.programs import (
+    MOST_ITEMS,
+    ItemMessage,
+    PrefetchingRequest,
+    PriceMessage,
+    RadioMessage,
+    StartedMessage,
+    TakingMessage,
+)
+from cedos.config.directories import directories
+from cedos.model import NetworkKind, Resource
+from cedos.selector.budgets.prices import Prices, prices
+from cedos.selector.budgets.steps import Step, SteppedQuote
+from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.energy.radio import Radio
+from cedos.selector.prefetch.choices import Taking, ways
+from cedos.selector.prefetch.path import Path as NetworkPath
 from cedos.selector.prefetch.path import PrefetchPrices, RadioModel
+from cedos.selector.prefetch.queue import Plan, Queue
+from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchedItem:
+    title: str
+    verdict: PrefetchVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """The changes since the last report.
+
+    Attributes:
+        networks: those that bytes are told by, in order.
+        waiting: per open item its ways, leaving it to demand first.
+        started: the ways of what was begun, with the network chosen.
+        used_bytes: what was received for items of this program, by network.
+        used_j: joules of that, on an awake radio.
+        counts: items by state.
+        items: those for people to see.
+    """
+
+    networks: tuple[str, ...] = ()
+    waiting: Sequence[Sequence[Taking]] = ()
+    started: Sequence[tuple[Sequence[Taking], int]] = ()
+    used_bytes: tuple[float, ...] = ()
+    used_j: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    items: Sequence[PrefetchedItem] = ()
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._used: dict[str, float] = {}
+
+    def received(self, network: str | None, received_bytes: float) -> None:
+        """Count received bytes of an item; None: on demand, over an unknown network."""
+        if network is not None and received_bytes > 0.0:
+            self._used[network] = self._used.get(network, 0.0) + received_bytes
+
+    def news(
+        self,
+        queue: Queue,
+        now_s: float,
+        paths: Sequence[NetworkPath],
+        prices: PrefetchPrices,
+        plan: Plan,
+        before: Sequence[tuple[Hashable, Sequence[Taking]]],
+        title: Callable[[Hashable], str],
+    ) -> News:
+        """Return the news of a round whose plan was carried out; `before`: the `ways` before it."""
+        names = tuple([path.name for path in paths])
+        used = tuple([self._used.pop(name, 0.0) for name in names])
+        self._used.clear()
+        known = dict(before)
+        started = []
+        for key, network in plan.starts:
+            options = known.get(key, ())
+            at = names.index(network)
+            place = next((n for n, one in enumerate(options) if one.network == at), None)
+            if place is not None:
+                started.append((options, place))
+        return News(
+            networks=names,
+            waiting=[options for _, options in ways(queue, now_s, paths, prices)],
+            started=started,
+            used_bytes=used,
+            used_j=sum(
+                path.active_j(8.0 * each / path.rate_bps, each)
+                for path, each in zip(paths, used, strict=True)
+                if each > 0.0 and path.rate_bps > 0.0
+            ),
+            counts=dict(Counter(str(item.state) for item in queue.items.values())),
+            items=[
+                PrefetchedItem(title(verdict.item.key), verdict)
+                for verdict in verdicts(queue, now_s, paths, prices, plan, SHOWN)
+            ],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFacts:
-    """One network now; what is not known is None.
+    """The facts of one network now; unknown ones are None.
 
     Attributes:
         name: what budgets know it by.
         interface: where to send.
         kind: decides what it is taken for before anything is known.
         up: whether packets can leave.
-        metered: whether its bytes are counted by somebody.
+        metered: whether its bytes count against a data cap.
         rate_bps: what it carried of late, towards the host.
         rtt_s: its round-trip time.
         radio: its power model.
         shares: in which states its radio is found, on average.
-        idle_s: seconds since anybody on this host used its radio.
+        idle_s: seconds since a program of this host used its radio.
     """
 
     name: str
@@ -39,7 +150,7 @@ class NetworkFacts:
 
 
 class Unbudgeted:
-    """Prices where nothing is budgeted: everything may be spent."""
+    """The prices without budgets: everything may be spent."""
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
         return 0.0
@@ -59,7 +170,7 @@ class View:
 
 class Surroundings(Protocol):
     async def view(self) -> View:
-        """The facts now; a CedosError where they cannot be had: nothing is prefetched then."""
+        """Return the facts now. CedosError: they are unknown, and nothing is prefetched."""
         ...
 
 
@@ -68,5 +179,135 @@ class NewsListener(Protocol):
     """Surroundings that want to know what is prefetched, and what is still open."""
 
     def report(self, news: News) -> None:
-        """What has changed since the last view; called after each, in the loop."""
+        """Take the changes since the last view; called after each view, in the loop."""
         ...
+
+
+_MOST_BYTES: Final = 60_000
+"""A request is smaller than the daemon's limit."""
+
+_NO_FIGURE_S: Final = 1e12
+"""A prohibitive price is not shown: its figure says nothing to people."""
+
+_RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
+
+
+class DaemonSurroundings:
+    """The facts of the daemon, under the name `program` (None: the name of the process)."""
+
+    def __init__(self, socket: Path | None = None, program: str | None = None) -> None:
+        self._client = ControlClient(socket or directories().socket, timeout_s=2.0)
+        self._program = _text(program or Path(sys.argv[0]).name or "a program", 64)
+        self._news = News()
+
+    async def view(self) -> View:
+        """Ask the daemon. DaemonUnreachableError: no daemon answers."""
+        request = self._request()
+        answer = await asyncio.to_thread(self._client.prefetching, request)
+        # What has happened is not to be said twice; what is open stays open.
+        self._news = replace(self._news, started=(), used_bytes=(), used_j=0.0)
+        return View(
+            [_facts(network, answer.radios[network.name]) for network in answer.networks],
+            prices_of(
+                answer.prices, [network.name for network in answer.networks if network.metered]
+            ),
+        )
+
+    def report(self, news: News) -> None:
+        """Keep the news for the next question."""
+        self._news = news
+
+    def _request(self) -> PrefetchingRequest:
+        news, most = self._news, MOST_ITEMS
+        while True:
+            request = PrefetchingRequest(
+                program=self._program,
+                pid=os.getpid(),
+                networks=list(news.networks),
+                waiting=[_takings(each) for each in news.waiting[:most]],
+                started=[
+                    StartedMessage(ways=_takings(options), chosen=place)
+                    for options, place in news.started[:most]
+                ],
+                used_bytes=list(news.used_bytes),
+                used_j=news.used_j,
+                counts=news.counts,
+                items=[_item(each) for each in news.items],
+            )
+            if most <= 1 or len(msgspec.json.encode(request)) <= _MOST_BYTES:
+                return request
+            most //= 2
+
+
+def prices_of(messages: Sequence[PriceMessage], metered: Sequence[str]) -> Prices:
+    """Return prices of the daemon's budgets; a budget without a price now is left out."""
+    return prices(
+        [
+            (
+                Resource(each.resource),
+                each.networks,
+                SteppedQuote(
+                    PROHIBITIVE if each.s_per_unit is None else each.s_per_unit,
+                    [Step(*step) for step in each.steps],
+                ),
+            )
+            for each in messages
+        ],
+        metered,
+    )
+
+
+def _facts(network: NetworkMessage, radio: RadioMessage) -> NetworkFacts:
+    def known(name: str) -> float | None:
+        indicator = network.indicators.get(name)
+        return indicator.value if indicator is not None else None
+
+    rates = [rate for rate in map(known, _RATES) if rate]
+    captive = bool(known("captive"))
+    return NetworkFacts(
+        network.name,
+        network.interface,
+        network.kind,
+        # Behind a portal nothing comes that was asked for, nor where a budget bars the way.
+        network.up and not captive and not network.barred and known("available") != 0.0,
+        network.metered,
+        msgspec.convert(radio.radio, Radio),
+        max(rates, default=None),
+        known("rtt_s"),
+        radio.shares,
+        radio.idle_s,
+    )
+
+
+def _takings(options: Sequence[Taking]) -> list[TakingMessage]:
+    # Three digits are enough, and a third of the bytes.
+    return [
+        TakingMessage(
+            float(f"{each.time_s:.3g}"),
+            float(f"{each.energy_j:.3g}"),
+            [float(f"{sent:.3g}") for sent in each.sent],
+        )
+        for each in options
+    ]
+
+
+def _text(name: str, most: int) -> str:
+    """Replace lone surrogates, which JSON cannot carry, and shorten."""
+    return name[:most].encode(errors="replace").decode()
+
+
+def _item(item: PrefetchedItem) -> ItemMessage:
+    verdict = item.verdict
+    weighed = verdict.weighed
+    return ItemMessage(
+        title=_text(item.title, 300),
+        cls=_text(str(verdict.item.cls), 300),
+        size_bytes=verdict.left_bytes,
+        likely=verdict.likely,
+        why=verdict.why[:300],
+        network=verdict.network,
+        saves_s=weighed.saves_s if weighed else None,
+        energy_j=weighed.energy_j if weighed else None,
+        metered_bytes=(weighed.sent_bytes if verdict.metered else 0.0) if weighed else None,
+        gain_s=weighed.gain_s if weighed and abs(weighed.gain_s) < _NO_FIGURE_S else None,
+    )

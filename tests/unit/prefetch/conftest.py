@@ -79,13 +79,6 @@ class Application:
         """What a fetcher does that never ends."""
         await asyncio.Event().wait()
 
-    async def until(self, true: Callable[[], Any], what: str = "it") -> None:
-        for _ in range(2000):
-            if true():
-                return
-            await asyncio.sleep(0.005)
-        pytest.fail(f"{what} did not happen")
-
 
 @pytest.fixture(scope="session")
 def app(make_radio: Callable[[], Any]) -> Application:

@@ -4,15 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.api.programs import MOST_ITEMS, PriceMessage
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
-from cedos.prefetch.daemon import DaemonSurroundings, prices_of
 from cedos.prefetch.http import HttpFetcher
-from cedos.prefetch.news import News, PrefetchedItem
 from cedos.prefetch.prefetcher import Prefetcher
-from cedos.prefetch.surroundings import NewsListener
+from cedos.prefetch.surroundings import (
+    DaemonSurroundings,
+    News,
+    NewsListener,
+    PrefetchedItem,
+    prices_of,
+)
 from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.choices import Taking
@@ -65,7 +70,7 @@ async def test_it_tells_what_waits_and_what_was_used(
         received = app.item(lambda turn: begins_and_waits(app, turn))
         one = prefetcher.prefetch(received, size=50_000, cls="news")
         two = prefetcher.prefetch(app.item(), size=9_000, cls="news")
-        await app.until(
+        await until(
             lambda: any(asked.used_bytes == [30_000.0] for asked in fake_daemon.prefetching_said)
         )
         began = next(asked for asked in fake_daemon.prefetching_said if asked.started)

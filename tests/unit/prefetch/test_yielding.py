@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from cedos.model import Bulk, Label, Urgency
-from cedos.prefetch.background_window import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, BackgroundWindow
-from cedos.prefetch.http import HttpFetcher
-from cedos.prefetch.other_programs import OtherPrograms
+from cedos.prefetch.http import (
+    FIRST_BYTES,
+    LEAST_BYTES,
+    MOST_BYTES,
+    BackgroundWindow,
+    HttpFetcher,
+    Yielding,
+)
+from cedos.prefetch.prefetcher import OtherPrograms
 from cedos.prefetch.turn import Turn
-from cedos.prefetch.yielding import Yielding
 
 _TCP_WINDOW_CLAMP = 10
 

@@ -1,33 +1,82 @@
-"""How fast networks are and have been: what prefetching itself measured, beside what the host knows.
+"""The memory of a program's prefetching: how often hints came true, and what networks are like.
 
-The present is the shared predictor's (`predictors.network`), the average the outlook's.
+A JSON file keeps both from one start to the next. A damaged file is logged and its content lost. The
+present rate is the shared predictor's (`predictors.network`), the average the outlook's.
 """
 
+import os
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
 
 from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts
+from cedos.selector.prefetch.accuracy import ShadowAccuracy
 from cedos.selector.prefetch.outlook import Average, Outlook
-from cedos.selector.prefetch.path import Path, mean_wake_j
+from cedos.selector.prefetch.path import Path as NetworkPath
+from cedos.selector.prefetch.path import mean_wake_j
 from predictors.network import NetworkPredictor
+
+_log = structlog.get_logger(__name__)
+
+
+class LearntState(msgspec.Struct):
+    accuracy: dict[str, list[float]] = {}
+    outlook: dict[str, dict[str, Any]] = {}
+
+
+def load(file: Path) -> LearntState:
+    """Read the state; an empty one if the file is missing or damaged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=LearntState)
+    except FileNotFoundError:
+        return LearntState()
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning(
+            "prefetching starts anew: its file cannot be read", file=str(file), why=str(error)
+        )
+        return LearntState()
+
+
+def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
+    """Write the state as a whole; a failure is logged."""
+    content = msgspec.json.encode(LearntState(accuracy.to_state(), outlook.to_state()))
+    temporary = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        with os.fdopen(handle, "wb") as new:
+            new.write(content)
+        Path(temporary).replace(file)
+    except OSError as error:
+        _log.warning("what prefetching learned was not kept", file=str(file), why=str(error))
+        if temporary is not None:
+            with suppress(OSError):
+                Path(temporary).unlink()
+
 
 _FRESH_S = 30.0
 _LEAST_BYTES = 20_000
 """Less says more of the latency than of the rate."""
 
 _ROUND_TRIPS = 2.0
-"""Until the first byte of an answer over a new connection."""
+"""The round trips until the first byte of an answer over a new connection."""
 
 PRIORS: Mapping[NetworkKind, Average] = {
     NetworkKind.WIFI: Average(0.5, 1 / 10e6, 0.08, 300.0),
     NetworkKind.CELLULAR: Average(0.98, 1 / 8e6, 0.15, 30.0),
     NetworkKind.ETHERNET: Average(0.5, 1 / 50e6, 0.04, 3600.0),
 }
-"""What networks are taken for before they are known: round figures, worth ten minutes of watching."""
+"""The assumptions on unknown networks: round figures, worth ten minutes of watching."""
 
 
 class Rates:
-    """Keeps the outlook, and the rates of one's own transfers."""
+    """The outlook on networks, and the rates of this program's own transfers."""
 
     def __init__(self, outlook: Outlook) -> None:
         self.outlook = outlook
@@ -37,7 +86,7 @@ class Rates:
         self._seen_at_s: float | None = None
 
     def carried(self, network: str, received_bytes: float, seconds: float, now_s: float) -> None:
-        """A transfer of ours received so much in the `seconds` after its first byte."""
+        """Take a transfer of this program: its bytes and its seconds after the first byte."""
         self._used_at_s[network] = now_s
         if received_bytes < _LEAST_BYTES or seconds <= 0.0:
             return
@@ -46,8 +95,8 @@ class Rates:
         self._predictors[network].observe_rate(8.0 * received_bytes / seconds, now_s)
         self._measured_at_s[network] = now_s
 
-    def update(self, networks: list[NetworkFacts], now_s: float) -> list[Path]:
-        """Takes the facts into the averages; returns all networks as a prefetch would find them.
+    def update(self, networks: list[NetworkFacts], now_s: float) -> list[NetworkPath]:
+        """Take the facts into the averages; return all networks as a prefetch would find them.
 
         Networks that are known and not there any more are among them, absent: they may come back.
         """
@@ -66,7 +115,7 @@ class Rates:
             used_s = self._used_at_s.get(name)
             own_idle_s = None if used_s is None else now_s - used_s
             paths.append(
-                Path(
+                NetworkPath(
                     name,
                     rate_bps or 1.0 / average.s_per_bit,
                     average.latency_s if latency_s is None else latency_s,
@@ -87,7 +136,7 @@ class Rates:
         return self._predictors[name].bandwidth_bps
 
     def _rate(self, facts: NetworkFacts, now_s: float) -> float | None:
-        """By our own transfers; else what anybody's carried, which may be less than it can."""
+        """Return the rate of own transfers, else of all programs', which may be less than possible."""
         fresh_bps = self._fresh_bps(facts.name, now_s)
         if fresh_bps is not None:
             return fresh_bps
