@@ -13,20 +13,20 @@ CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class StorePart:
-    """Of one folder that `count` processes use: the clients of which one is this process's."""
+    """The share of one of `count` processes in a folder: the clients of that process."""
 
     number: int
     count: int
 
     def has(self, client: str) -> bool:
-        """A client is named by its host's id, which says whose it is (`sibling_processes.py`)."""
+        """Return True for a client of this process, by its host's id (`sibling_processes.py`)."""
         return (
             CLIENT.fullmatch(client) is not None and int(client[:2], 16) % self.count == self.number
         )
 
 
 class ClientsFolder:
-    """Made and locked by `open`, left by `close`."""
+    """A folder with a folder for each client, locked by `open`, released by `close`."""
 
     def __init__(self, path: Path, part: StorePart | None) -> None:
         self.path, self._part = path, part
@@ -37,7 +37,7 @@ class ClientsFolder:
         return self._lock >= 0
 
     def open(self, read: Callable[[], None]) -> None:
-        """Locks it and calls `read`; OSError: it cannot be used, or another process has it."""
+        """Lock the folder and call `read`. OSError: no access, or another process has it."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = self._file_to_lock()
         try:
@@ -62,7 +62,7 @@ class ClientsFolder:
             self._lock = -1
 
     def of_clients(self) -> Iterator[Path]:
-        """The folders of this process's clients, whatever they are named where it has all of them."""
+        """Return the folders of this process's clients; of one process alone all folders."""
         for each in self.path.iterdir():
             if each.is_symlink() or not each.is_dir():
                 continue

@@ -1,7 +1,7 @@
-"""The fetching end: goes on after lost networks, lost servers, and its own crash."""
+"""The receiving end of a file: it survives lost networks, lost servers and its own crash."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
@@ -15,19 +15,43 @@ from cedos.files.messages import (
     pack,
     read,
 )
-from cedos.files.progress import Progress
-from cedos.files.server_link import ServerLink, Sessions
-from cedos.files.target import Target
+from cedos.files.server_link import Progress, ServerLink, Sessions
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
+
+
+class Target(Protocol):
+    """A destination of received bytes: a part on the disk, or a pipe.
+
+    `have` bytes of `version` are here; the errors of all are TransferErrors.
+    """
+
+    @property
+    def have(self) -> int: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def begin(self, start: int, version: str, size: int) -> None: ...
+
+    def write(self, data: Any) -> Awaitable[None] | None:
+        """Take the next bytes; the caller awaits the result."""
+
+    def is_right(self, digest: bytes) -> bool: ...
+
+    def discard(self) -> None:
+        """Drop the received bytes: the server has others."""
+
+    def finish(self, modified_unix_s: float) -> None: ...
+
 
 _READ_BYTES: Final = 1 << 18
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
 
 
 class Getting:
-    """One file from one server; given up after `patience_s` without one byte and without a session.
+    """A download of one file; it fails after `patience_s` without a byte and without a session.
 
     `pause` is waited for behind each piece, for a limit of the rate, and gets its size.
     """
@@ -49,15 +73,15 @@ class Getting:
 
     @property
     def told(self) -> dict[str, Any]:
-        """For --json, beyond what its progress says."""
+        """Return facts for --json beyond the progress."""
         return {}
 
     async def ask(self) -> None:
-        """For its size alone; what is here of another version is given up. Errors: as of `run`."""
+        """Ask for the size alone, and drop received bytes of another version. Errors: as of `run`."""
         await self._link.until_done(self._head, self.progress, self._patience_s)
 
     async def run(self) -> None:
-        """Until the file is whole and right.
+        """Download until the file is whole and its digest is right.
 
         Raises:
             TransferError: the server will not, the disk cannot, or what came is wrong again and again.
@@ -89,6 +113,7 @@ class Getting:
 
     async def _over(self, connection: "Connection") -> bool:
         target, progress = self._target, self.progress
+        # The server answers with the offset that it sends from, the bytes, and their digest.
         answer = await self._asked(connection)
         while target.have < answer.size:
             data = await connection.read(min(self._read_bytes, answer.size - target.have))
@@ -100,6 +125,7 @@ class Getting:
             progress.have_bytes = target.have
             if self._pause is not None:
                 await self._pause(len(data))
+        # A part of an older version, or a faulty disk, is found here.
         if not target.is_right(await connection.read_exactly(DIGEST_BYTES)):
             return self._not_right()
         target.finish(answer.modified_unix_s)
@@ -119,7 +145,7 @@ class Getting:
 
 
 async def entries(link: ServerLink, path: str, patience_s: float) -> list[Entry]:
-    """What is in a folder of the server's, by name.
+    """Return what is in a folder of the server, by name.
 
     Raises:
         TransferError: there is no such folder.

@@ -1,4 +1,4 @@
-"""What the two ends say on a session's stream: requests and answers, bytes of files, digests.
+"""The messages on a session's stream of files: requests and answers, bytes of files, digests.
 
 A message is JSON behind its length (32 bits, big-endian). The client asks for one thing after another:
 
@@ -40,7 +40,7 @@ HeaderValue = Annotated[
 
 
 class FileRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="file"):
-    """A file, or what follows `have` bytes of a version of it.
+    """A request for a file, or for what follows `have` bytes of a version of it.
 
     `head`: only the answer: to know the size of what can wait costs few metered bytes.
     """
@@ -53,14 +53,14 @@ class FileRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="file"):
 
 
 class ListRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
-    """What is in a folder; the empty path is what is served."""
+    """A request for the list of a folder; the empty path is the served folder."""
 
     path: PathText
     protocol: int = VERSION
 
 
 class WebUpload(msgspec.Struct, frozen=True):
-    """What a gateway asks of an origin once it has the whole body.
+    """The request that a gateway sends to an origin once it has the whole body.
 
     `id`: the client's own for this upload: it is sent once, however often it is asked for; `again`: once
     more all the same. `keep_s`: how long the gateway waits for a client that is away.
@@ -74,7 +74,7 @@ class WebUpload(msgspec.Struct, frozen=True):
 
 
 class WebAnswer(msgspec.Struct, frozen=True):
-    """What became of an upload: the origin's answer, the begin of its body; or (`status` 0) a `problem`.
+    """The result of an upload: the origin's answer and the beginning of its body; or a `problem`.
 
     `unknown`: it may have arrived, or not.
     """
@@ -94,7 +94,7 @@ class WebAnswer(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The body, where it is one that people can read; else nothing."""
+        """Return the body if it is text, else an empty string."""
         kinds = [value for name, value in self.headers if name.lower() == "content-type"]
         kind = (kinds or [""])[0].lower()
         shown = kind.startswith("text/") or "json" in kind or "xml" in kind
@@ -102,7 +102,7 @@ class WebAnswer(msgspec.Struct, frozen=True):
 
 
 class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
-    """A file to be kept under `path`; `version` is the client's own word for this state of it.
+    """A request to keep a file under `path`; `version` is the client's own name of its version.
 
     `web`: `path` is a URL.
     """
@@ -119,7 +119,7 @@ AnyRequest = FileRequest | ListRequest | PutRequest
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The file from `start` on: as asked, or 0 if the version is another one; or why not."""
+    """The answer with a file from `start` on, 0 if the version is another one; or a refusal."""
 
     size: Offset = 0
     start: Offset = 0
@@ -129,7 +129,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The bytes of the list that follow; or why there is none."""
+    """The answer with the size of the list that follows; or a refusal."""
 
     size: Annotated[int, msgspec.Meta(ge=0, le=LONGEST_LISTING)] = 0
     refused: WhyText = ""
@@ -144,13 +144,13 @@ class Entry(msgspec.Struct, frozen=True):
     modified_unix_s: UnixTime = 0.0
 
     def __post_init__(self) -> None:
-        """A name that leads elsewhere is none."""
+        """Refuse a name that leads out of the folder."""
         if self.name in {".", ".."} or "/" in self.name or "\0" in self.name:
             raise ValueError("a name that is none")
 
 
 class PutAnswer(msgspec.Struct, frozen=True):
-    """From where on the server wants the file; or, afterwards, that it has it; or why not."""
+    """The answer to an upload: from where on the server wants it, then that it has it; or a refusal."""
 
     start: Offset = 0
     refused: WhyText = ""
@@ -164,7 +164,7 @@ def pack(message: msgspec.Struct) -> bytes:
 
 
 async def read(kind: Any, exactly: Callable[[int], Awaitable[bytes]], begun: bytes = b"") -> Any:
-    """The next message, a `kind`, whose first bytes may have been read already.
+    """Read the next message of a `kind`; `begun` are its first bytes, if they have been read.
 
     Raises:
         TransferError: it is not one; says what is wrong with it.
@@ -176,7 +176,7 @@ async def read(kind: Any, exactly: Callable[[int], Awaitable[bytes]], begun: byt
 
 
 def decode(data: bytes, kind: Any) -> Any:
-    """A message's body, or that of a list.
+    """Decode the body of a message or of a list.
 
     Raises:
         TransferError: it is not one; says what is wrong with it.

@@ -1,7 +1,7 @@
-"""A file that is not whole yet: NAME.part, and NAME.part.json that says of which version it is.
+"""A file that is not whole yet: NAME.part, and NAME.part.json with its version and its bytes by network.
 
-Only whole files appear under their name. A crash leaves a part that the next attempt continues; one of
-an older version, or whose end was never written to the disk, is found out by the digest.
+Only whole files appear under their name. After a crash the next attempt continues the part. The digest
+finds a part of an older version, or one whose end was never written to the disk.
 """
 
 import asyncio
@@ -12,11 +12,82 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from cedos.errors import TransferBusyError, TransferError
-from cedos.files.part_note import NotedBytes, PartNote, PartOf
 from cedos.kernel import own_file
+
+_LONGEST: Final = 1 << 20
+_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Bytes = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PartOf(msgspec.Struct, frozen=True):
+    """The source, the version and the whole size of a file."""
+
+    source: str
+    version: str
+    size: int
+
+
+class NotedBytes(msgspec.Struct, frozen=True):
+    """Received bytes by interface; `metered_bytes` of them came over metered networks."""
+
+    by_network: dict[str, _Bytes] = {}
+    metered_bytes: _Bytes = 0
+
+
+class PartNote:
+    """The note beside a part: a line that is replaced as a whole, and one that each piece overwrites.
+
+    Nothing depends on the second line: without it the bytes by network are unknown.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._path = target.with_name(target.name + ".part.json")
+        self._first_length = self._length = 0
+
+    def read(self) -> tuple[PartOf, NotedBytes] | None:
+        """Return the note; None if there is none, or another file."""
+        try:
+            first, _, second = own_file.read(self._path, _LONGEST).partition(b"\n")
+            part_of = msgspec.json.decode(first, type=PartOf)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        noted = NotedBytes()
+        with suppress(msgspec.MsgspecError):
+            noted = msgspec.json.decode(second, type=NotedBytes)
+        return part_of, noted
+
+    def write(self, part_of: PartOf, noted: NotedBytes) -> None:
+        """Replace the note. OSError: it is unchanged."""
+        draft = self._path.with_name(self._path.name + ".new")
+        draft.unlink(missing_ok=True)
+        first, second = msgspec.json.encode(part_of) + b"\n", msgspec.json.encode(noted)
+        with os.fdopen(own_file.create(draft), "wb") as written:
+            written.write(first + second)
+        draft.replace(self._path)
+        self._first_length, self._length = len(first), len(second)
+
+    def write_bytes(self, noted: NotedBytes) -> None:
+        """Overwrite the second line alone, so that no file is made for each piece. Errors: OSError."""
+        number = os.open(self._path, _FLAGS)
+        try:
+            own_file.check(number, self._path)
+            # Nothing of a longer one is left behind it.
+            second = msgspec.json.encode(noted).ljust(self._length)
+            os.pwrite(number, second, self._first_length)
+        finally:
+            os.close(number)
+        self._length = len(second)
+
+    def remove(self) -> None:
+        """Remove the note. Errors: OSError."""
+        self._path.unlink(missing_ok=True)
+
 
 _READ_AT_ONCE: Final = 1 << 20
 _BUSY_S: Final = 5.0
@@ -24,7 +95,7 @@ _LOOK_S: Final = 0.05
 
 
 def _opened(path: Path) -> int:
-    """The part, which in a folder that others write into may be anything: only a file of ours will do."""
+    """Open the part; others may write into its folder, so that only a file of this user is accepted."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     number = os.open(path, flags, 0o666)
     try:
@@ -42,7 +113,7 @@ def _why(error: OSError) -> str | None:
 
 
 class Partial:
-    """The part on this disk, locked against other programs.
+    """A part on the disk, locked against other programs.
 
     A part from another `source` than this is not continued. `have` bytes are here, of `version`
     (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
@@ -85,6 +156,7 @@ class Partial:
         if target.exists() or not self._still_there():  # the other program has just finished it
             os.close(self._number)
             raise TransferError(f"{target} is there already; it is not overwritten")
+        # The digest of the received bytes is computed again; nothing of it is stored.
         self._digest = hashlib.sha256()
         self._read_note()
 
@@ -110,7 +182,7 @@ class Partial:
                 at += len(piece)
 
     def begin(self, start: int, version: str, size: int) -> None:
-        """The rest comes from `start` on: the end of what is here, or 0 if that is of no use."""
+        """Begin to receive from `start`: the end of the received bytes, or 0 if they are of no use."""
         if start not in {0, self.have}:
             raise TransferError(f"the server sends from byte {start}, not from {self.have} or 0")
         try:
@@ -126,16 +198,16 @@ class Partial:
             raise TransferError(f"{self.path}: {error.strerror}") from error
 
     def note_networks(self, by_network: Mapping[str, int], metered_bytes: int = 0) -> None:
-        """What has come over each in all, for who goes on after a crash; nothing depends on it."""
+        """Note all received bytes by network, for the next program after a crash."""
         noted = NotedBytes(dict(by_network), metered_bytes)
-        # (None: nothing has come yet, or the file is whole.)
+        # None: no byte was received yet, or the file is whole.
         if self._noted is not None and self._noted != noted:
             with suppress(OSError):
                 self._note.write_bytes(noted)
                 self._noted = noted
 
     def write(self, data: Any) -> None:
-        """The next bytes.
+        """Append the next bytes.
 
         Raises:
             TransferError: the disk is full, say.
@@ -154,12 +226,13 @@ class Partial:
         return self._digest.digest() == digest
 
     def finish(self, modified_unix_s: float) -> None:
-        """Gives the whole file its name, once it is on the disk.
+        """Give the whole file its name once it is on the disk.
 
         Raises:
             TransferError: it cannot be; the part is kept.
         """
         try:
+            # The bytes must be on the disk before the name is.
             os.utime(self._number, (modified_unix_s, modified_unix_s))
             os.fsync(self._number)
             try:
@@ -175,11 +248,11 @@ class Partial:
             raise TransferError(f"{self.target}: {error.strerror}; {self.path} is kept") from error
 
     def discard(self) -> None:
-        """Forgets what is here: it is not what the server has."""
+        """Drop the received bytes: the server has others."""
         self.begin(0, "", 0)
 
     def close(self) -> None:
-        """Lets go; an empty part is removed."""
+        """Close the part; an empty one is removed."""
         self._noted = None
         if not self.have:
             self.path.unlink(missing_ok=True)
@@ -188,7 +261,7 @@ class Partial:
 
 
 async def when_free(target: Path, source: str) -> Partial:
-    """A part that a session of before may still have, which ends as soon as it hears of this one.
+    """Return a part once an earlier session, which ends now, has released it.
 
     Errors: as of `Partial`.
     """

@@ -1,22 +1,106 @@
-"""The sending end: a file for a server that takes files, in as many pieces as networks make of it."""
+"""The sending end of a file: in as many pieces as networks make of it, also as a web form."""
 
 import asyncio
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cedos.errors import TransferError
 from cedos.files.messages import PutAnswer, PutRequest, WebAnswer, WebUpload, pack, read
-from cedos.files.progress import Progress
-from cedos.files.server_link import Sessions
-from cedos.files.upload_body import UploadBody
+from cedos.files.server_link import Progress, Sessions
+from cedos.files.tree import Version, digest_of, reader
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
+
+
+class UploadBody:
+    """The bytes of an upload: `before`, the file, `after`. The file is open until `close`.
+
+    Raises:
+        TransferError: the file cannot be read.
+    """
+
+    def __init__(self, source: Path, before: bytes = b"", after: bytes = b"") -> None:
+        self._before, self._after = before, after
+        try:
+            self._number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise TransferError(str(error.strerror)) from error
+        status = os.fstat(self._number)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._number)
+            raise TransferError("is no plain file")
+        self.version = Version.of(status)
+        self.size = len(before) + self.version.size + len(after)
+
+    def close(self) -> None:
+        os.close(self._number)
+
+    def reader(self, start: int) -> Callable[[int, int], bytes]:
+        """Return a reader as `tree.reader` does."""
+        before, behind = len(self._before), len(self._before) + self.version.size
+        if not (self._before or self._after):
+            return reader(self._number, start)
+        of_file = reader(self._number, 0)
+
+        def fetch(offset: int, count: int) -> bytes:
+            first, end = start + offset, start + offset + count
+            data = self._before[first:end]
+            if (inside := max(first, before)) < min(end, behind):
+                data += of_file(inside - before, min(end, behind) - inside)
+            return data + self._after[max(first - behind, 0) : max(end - behind, 0)]
+
+        return fetch
+
+    def digest(self) -> bytes:
+        """Return SHA-256 of the whole. TransferError: the file has changed."""
+        if not (self._before or self._after):
+            digest = digest_of(self._number, self.size)
+        else:
+            whole, fetch, at = hashlib.sha256(), self.reader(0), 0
+            while at < self.size:
+                piece = fetch(at, min(1 << 20, self.size - at))
+                whole.update(piece)
+                at += len(piece)
+            digest = whole.digest()
+        if Version.of(os.fstat(self._number)) != self.version:
+            raise TransferError("changed while it was sent; the same command tries anew")
+        return digest
+
+
+def framing(
+    boundary: str,
+    field: str,
+    file_name: str,
+    content_type: str,
+    values: Sequence[tuple[str, str]] = (),
+) -> tuple[bytes, bytes]:
+    """Return the bytes before and behind the file's; `values` are the form's other fields."""
+    before = "".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(name)}"\r\n\r\n{value}\r\n'
+        for name, value in values
+    )
+    before += (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{_escaped(field)}";'
+        f' filename="{_escaped(file_name)}"\r\nContent-Type: {content_type}\r\n\r\n'
+    )
+    return before.encode(errors="surrogateescape"), f"\r\n--{boundary}--\r\n".encode()
+
+
+def _escaped(name: str) -> str:
+    """Escape a name as browsers do (WHATWG HTML, 4.10.21.8)."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+
 
 _SHOWN_S: Final = 0.2
 
 
 class Putting:
-    """One file to one server; given up after `patience_s` without one byte and without a session.
+    """An upload of one file; it fails after `patience_s` without a byte and without a session.
 
     `web`: the server is a gateway, `path` a URL, and `answer` what came of it there.
     """
@@ -36,11 +120,11 @@ class Putting:
         self.progress = Progress(size_bytes=body.size)
 
     async def ask(self) -> None:
-        """Whether there is a server; over which networks is known from then on. Errors: as of `run`."""
+        """Reach the server, so that its networks are known. Errors: as of `run`."""
         await self._link.until_done(self._reached, self.progress, self._patience_s)
 
     async def run(self) -> None:
-        """Until the server has the whole file under its name.
+        """Upload until the server has the whole file under its name.
 
         Raises:
             TransferError: the server will not, or the file changed; or what became of an upload is no
@@ -61,7 +145,7 @@ class Putting:
 
     @property
     def told(self) -> dict[str, Any]:
-        """For --json: what the web server answered."""
+        """Return for --json what the web server answered."""
         if (answer := self.answer) is None:
             return {}
         return {
@@ -82,6 +166,7 @@ class Putting:
     async def _over(self, connection: "Connection") -> bool:
         body, progress = self._body, self.progress
         version = body.version
+        # Ask from where on the server wants the file: an earlier session may have brought a part.
         asked = PutRequest(
             self._path, body.size, str(version), version.modified_ns / 1e9, web=self._web
         )
@@ -95,6 +180,7 @@ class Putting:
         # A server that refuses says so while bytes are under way.
         answering = asyncio.get_running_loop().create_task(self._answer(connection))
         sending = asyncio.get_running_loop().create_task(self._send(connection, start))
+        # Progress is what the server has acknowledged, not what was written.
         first = connection.written_bytes
         try:
             while not answering.done():

@@ -1,21 +1,39 @@
-"""One session with a file server: made when it is needed, used for one file after the other."""
+"""A session with a file server, made when it is needed and used for one file after the other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cedos.errors import SessionError, SessionRefusedError, TransferError
-from cedos.files.progress import Progress
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+
+
+@dataclass(slots=True)
+class Progress:
+    """The progress of a file; `state` says what it waits for, empty while bytes come.
+
+    `began_bytes`: what an earlier attempt of another program had brought.
+    """
+
+    began_bytes: int = 0
+    have_bytes: int = 0
+    size_bytes: int | None = None
+    sessions: int = 0
+    state: str = ""
+    connection: "Connection | None" = None
+
 
 _PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 _GOODBYE_S: Final = 3.0
 
 
 class Sessions(Protocol):
-    """Whatever has sessions with the server, as `ServerLink`."""
+    """A provider of sessions with the server, such as `ServerLink`."""
 
     async def until_done(
         self,
@@ -26,7 +44,7 @@ class Sessions(Protocol):
 
 
 class ServerLink:
-    """`connect` makes a session with the server; it is asked again when one has ended."""
+    """A session with the server; `connect` makes it, and the next one when it has ended."""
 
     def __init__(self, connect: Callable[[], Awaitable["Connection"]]) -> None:
         self._connect = connect
@@ -38,7 +56,7 @@ class ServerLink:
         progress: Progress,
         patience_s: float,
     ) -> None:
-        """Does something over one session, or over the next ones, until it is done.
+        """Call `over` with one session, or with the next ones, until it returns True.
 
         `over` tells whether it is. Given up after `patience_s` without one byte and without a session,
         and at once where the very first session cannot be had.
@@ -89,7 +107,7 @@ class ServerLink:
             progress.connection = None
 
     async def close(self) -> None:
-        """Says goodbye, if there is still somebody: nothing depends on it any more."""
+        """Close the session; an error changes nothing any more."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

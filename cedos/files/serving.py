@@ -1,11 +1,13 @@
-"""The serving end: one request after the other in a session; files are read when they have to be sent."""
+"""The server of files: one request after the other in a session; clients may send new files."""
 
 import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,14 +28,88 @@ from cedos.files.messages import (
     pack,
     read,
 )
+from cedos.files.partial import Partial, when_free
 from cedos.files.tree import Tree, Version, reader
-from cedos.files.uploads import Uploads
 from cedos.session import keys
 from cedos.session.protocol.crypto import host_id
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
     from cedos.session.sockets.listener import Listener
+
+_AT_ONCE: Final = 8  # of one host
+_OURS: Final = (".part", ".part.json", ".part.json.new")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """The size of the largest file, and the bytes of the disk that must stay free."""
+
+    largest_bytes: int = 10 * 10**9
+    keep_free_bytes: int = 10**9
+
+
+class Uploads:
+    """The uploads into a tree. A part lies beside the file's name until it is whole."""
+
+    def __init__(self, tree: Tree, limits: UploadLimits) -> None:
+        self._tree, self._limits = tree, limits
+        self._of_host: dict[bytes, int] = {}
+        self._reserved = 0
+
+    @asynccontextmanager
+    async def begun(self, peer_key: bytes, request: PutRequest) -> AsyncIterator[Partial]:
+        """Open the part of a file that a host sends, with the bytes of earlier sessions.
+
+        Raises:
+            TransferError: the name cannot be, there is such a file, or it does not fit.
+        """
+        parts = self._tree.parts(request.path)
+        if (
+            parts is None
+            or any(part.startswith(".") for part in parts)
+            or parts[-1].endswith(_OURS)
+        ):
+            raise TransferError(
+                f"{request.path!r} cannot be kept; a name without .., a leading dot and .part would be "
+                "right"
+            )
+        if request.size > self._limits.largest_bytes:
+            raise TransferError(
+                f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
+            )
+        running = self._of_host.get(peer_key, 0)
+        if running >= _AT_ONCE:
+            raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
+        # Open the folder once: its path may lead elsewhere later.
+        folder = self._tree.folder(parts[:-1], make=True)
+        self._of_host[peer_key] = running + 1
+        partial, reserved = None, 0
+        inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
+        try:
+            source = f"{keys.to_text(peer_key)}/{request.version}"
+            partial = await when_free(Path(inside) / parts[-1], source)
+            # Reserve the disk space of all running uploads.
+            missing = request.size - (partial.have if partial.version == request.version else 0)
+            disk = os.fstatvfs(folder)
+            free = disk.f_bavail * disk.f_frsize - self._reserved - missing
+            if free < self._limits.keep_free_bytes:
+                raise TransferError("not enough room on the server's disk")
+            reserved = missing
+            self._reserved += reserved
+            yield partial
+        except TransferError as error:
+            why = str(error).replace(inside, "")
+            raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
+        finally:
+            self._reserved -= reserved
+            if partial is not None:
+                partial.close()
+            os.close(folder)
+            self._of_host[peer_key] -= 1
+            if not self._of_host[peer_key]:
+                del self._of_host[peer_key]
+
 
 REQUEST_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
@@ -44,7 +120,7 @@ log = structlog.get_logger("cedos-serve")
 
 
 class Serving:
-    """Serves a tree to whoever the listener lets in; `served` files went out, `kept` came in, whole.
+    """A server of a tree to the clients that the listener admits; it counts whole files.
 
     Without `uploads` no file is taken.
     """
@@ -73,7 +149,7 @@ class Serving:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Ends all sessions; clients go on with the next server at this place."""
+        """Close all sessions; clients go on with the next server at this address."""
         await self._listener.close()
         for task in self._tasks:
             task.cancel()
@@ -140,6 +216,7 @@ class Serving:
         if isinstance(request, PutRequest):
             await self._take(connection, request, who)
             return {}
+        # Bound the open files: each stays open until the client has acknowledged its bytes.
         while len(files) >= _OPEN_FILES:  # a client that asks ahead
             await asyncio.sleep(_LOOK_S)
             if connection.ended:
@@ -159,7 +236,7 @@ class Serving:
 
     @contextmanager
     def _only(self, connection: "Connection", path: str) -> Iterator[None]:
-        """Ends older sessions of this host for this file that have no network: their client is gone.
+        """Abort older sessions of this host for this file without a network: their client is gone.
 
         A client that crashed would else be waited for until its deadline.
         """
@@ -176,9 +253,10 @@ class Serving:
                 self._sending.pop((connection.peer_key, path), None)
 
     async def _send(self, connection: "Connection", request: FileRequest, number: int) -> int:
-        """Answer, bytes and digest, as far as there is room: they are sent while the session lives."""
+        """Send answer, bytes and digest as far as there is room; the session goes on with the rest."""
         status = os.fstat(number)
         version = Version.of(status)
+        # Continue a part of this very version, else begin anew.
         known = request.version == str(version) and request.have <= version.size
         start = request.have if known else 0
         answer = Answer(version.size, start, str(version), status.st_mtime)
@@ -200,7 +278,7 @@ class Serving:
         await connection.write(body)
 
     async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
-        """A file from a client, from where an earlier session ended."""
+        """Receive a file from a client, from where an earlier session ended."""
         if request.web is not None:
             raise TransferError("this server is no gateway: it sends nothing on")
         if self._uploads is None:
@@ -227,7 +305,7 @@ class Serving:
         await connection.write(pack(PutAnswer(request.size)))
 
     async def _has(self, connection: "Connection", request: PutRequest) -> bool:
-        """Whether such a file is there: a client that ended before it heard so sends it again.
+        """Return True if the file is here: a client that ended before the answer sends it again.
 
         Raises:
             TransferError: there is another one.
@@ -253,7 +331,7 @@ class Serving:
 
 
 async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:
-    """The next request; None when the client has finished. The first one must come soon."""
+    """Return the next request, None when the client has finished. The first one must come soon."""
     async with asyncio.timeout(REQUEST_S if first else None):
         begun = bytes(await connection.read(1))
         if not begun:
@@ -263,7 +341,7 @@ async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:
 
 
 def _close_old(files: "deque[tuple[int, int]]", acknowledged_bytes: int) -> None:
-    """Closes what the client has: nobody will ask for its bytes again."""
+    """Close the files that the client has acknowledged: their bytes are not sent again."""
     while files and files[0][0] <= acknowledged_bytes:
         os.close(files.popleft()[1])
 
@@ -279,7 +357,7 @@ def _since(began_s: float) -> float:
 
 
 def client_names(clients: dict[str, bytes]) -> dict[bytes, str]:
-    """Keys of clients with their names, for the log.
+    """Return the names of clients by key, for the log.
 
     Raises:
         TransferError: one key has two names.

@@ -1,4 +1,4 @@
-"""What is served: the regular files below one folder, and nothing outside of it."""
+"""The served tree: the regular files below one folder, and nothing outside of it."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ _MOST_ENTRIES: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One state of one file: any change of content changes one of these."""
+    """The version of a file: any change of its content changes one of these."""
 
     inode: int
     size: int
@@ -51,12 +51,12 @@ class Tree:
 
     @staticmethod
     def parts(path: str) -> list[str] | None:
-        """A path's names from the root on; None where it is empty, leads out, or is none."""
+        """Return a path's names from the root on; None if it is empty, leads out, or is no path."""
         parts = [part for part in path.split("/") if part not in {"", "."}]
         return None if not parts or ".." in parts or "\0" in path else parts
 
     def open(self, path: str) -> int:
-        """A file descriptor of a file below the root, for reading; symbolic links are not followed.
+        """Open a file below the root for reading; symbolic links are not followed.
 
         Raises:
             TransferError: there is no such file; the same words whatever is there instead, but for a
@@ -89,7 +89,7 @@ class Tree:
         return number
 
     def folder(self, parts: list[str], *, make: bool = False) -> int:
-        """A file descriptor of a folder below the root; with `make` it is made where it is not there.
+        """Open a folder below the root; `make` creates a missing one.
 
         Raises:
             TransferError: there is no such folder, or it cannot be made.
@@ -109,7 +109,7 @@ class Tree:
         return number
 
     def entries(self, path: str) -> list[Entry]:
-        """The regular files and the folders in a folder; no links, and not what is not whole yet.
+        """Return the regular files and the folders in a folder, without links and parts.
 
         Raises:
             TransferError: there is no such folder, or it holds too many of them.
@@ -139,7 +139,7 @@ class Tree:
         return [each for each in found if each.name not in hidden]
 
     async def digest(self, number: int, version: Version) -> bytes:
-        """SHA-256 of a whole open file, computed beside the event loop, once per version."""
+        """Return SHA-256 of a whole open file, computed in a thread, once per version."""
         digest = self._digests.get(version)
         if digest is None:
             digest = await asyncio.to_thread(digest_of, number, version.size)
@@ -151,7 +151,7 @@ class Tree:
 
 
 def _entry(each: "os.DirEntry[str]") -> Entry | None:
-    """None for what cannot be asked for: links, pipes, names that are no text."""
+    """Return an entry; None for what cannot be requested: links, pipes, names that are no text."""
     try:
         each.name.encode()
         status = each.stat(follow_symlinks=False)
@@ -170,7 +170,7 @@ def _replaced(old: int, new: int) -> int:
 
 
 def reader(number: int, start: int) -> Callable[[int, int], bytes]:
-    """What a session asks for the bytes of an open file, from `start` on, whenever it sends them."""
+    """Return a function that reads an open file from `start` on; a session calls it when it sends."""
 
     def fetch(offset: int, count: int) -> bytes:
         data = os.pread(number, count, start + offset)
@@ -181,7 +181,7 @@ def reader(number: int, start: int) -> Callable[[int, int], bytes]:
 
 
 def digest_of(number: int, size: int) -> bytes:
-    """SHA-256 of the first `size` bytes of an open file."""
+    """Return SHA-256 of the first `size` bytes of an open file."""
     digest = hashlib.sha256()
     buffer = bytearray(_HASHED_AT_ONCE)
     view = memoryview(buffer)

@@ -12,6 +12,6 @@ def test_the_page_is_that_of_this_code() -> None:
 
 def test_it_has_what_programs_call() -> None:
     lines = api_page.page().splitlines()
-    for call in ("await connect(", "wait_for(", "makefile(", "create_server("):
+    for call in ("await connect(", "wait_for(", "setsockopt(", "prefetch("):
         assert any(line.startswith(f"- `{call}") for line in lines), call
     assert len(lines) <= 600

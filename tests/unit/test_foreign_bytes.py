@@ -34,11 +34,10 @@ from cedos.api.transfers import TransferReport
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
 from cedos.daemon.privileged import wire as privileged_wire
-from cedos.errors import ConfigError, FeedError, ProtocolError, TransferError
+from cedos.errors import ConfigError, ProtocolError, TransferError
 from cedos.files import messages as files
 from cedos.files.objects.http_rules import CacheLookup
-from cedos.files.objects.object_record import HeaderLists, ObjectRecord
-from cedos.files.podcasts import feed
+from cedos.files.objects.object_store import HeaderLists, ObjectRecord
 from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.generic_netlink import parse_family
@@ -295,14 +294,6 @@ PARSERS: dict[str, Parser] = {
     "adb": Parser(text(adb.parse_devices), (b"List of devices attached\nX device usb:1-1\n",)),
     "phone registry": Parser(
         text(android.parse_registry), (b"mSignalStrength=CellSignalStrengthLte: rsrp=-90 rsrq=-9",)
-    ),
-    "podcast feeds": Parser(
-        feed.parse,
-        (
-            b'<rss><channel><title>a</title><item><guid>1</guid><title>b</title><enclosure '
-            b'url="http://x.test/a.mp3" length="3"/></item></channel></rss>',
-        ),
-        (FeedError,),
     ),
     "requests and answers of files": Parser(
         said_of_files,

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
-    from cedos.files.progress import Progress
+    from cedos.files.server_link import Progress
 
 
 _RATE_OVER_S: Final = 5.0

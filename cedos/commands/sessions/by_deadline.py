@@ -28,8 +28,7 @@ from cedos.commands.sessions.waiting_files import (
 )
 from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
-from cedos.files.progress import Progress
-from cedos.files.server_link import ServerLink
+from cedos.files.server_link import Progress, ServerLink
 from cedos.model import Direction
 from cedos.session.known_hosts import KnownServer
 from cedos.session.sockets.connection import Connection

@@ -34,7 +34,7 @@ from cedos.commands.sessions.transfers import say_if_closed
 from cedos.commands.sessions.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import TransferError
-from cedos.files.progress import Progress
+from cedos.files.server_link import Progress
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer, shown

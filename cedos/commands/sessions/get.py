@@ -36,8 +36,7 @@ from cedos.commands.sessions.transfers import (
 from cedos.errors import CedosError, TransferError
 from cedos.files.getting import Getting, entries
 from cedos.files.messages import Entry
-from cedos.files.pipe_target import PipeTarget
-from cedos.files.play_target import PlayTarget
+from cedos.files.playing import PipeTarget, PlayTarget
 from cedos.files.server_link import ServerLink
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer
@@ -403,7 +402,7 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
     CedosError: that failed.
     """
     # A slow import, only for streams.
-    from cedos.files.wifi_search import WifiSearch  # noqa: PLC0415
+    from cedos.files.playing import WifiSearch  # noqa: PLC0415
     from cedos.monitor.bus import SystemBus  # noqa: PLC0415
 
     window = min(max(int(bitrate_bps / 8 * _WINDOW_S), _LEAST_WINDOW), store_bytes)

@@ -30,9 +30,8 @@ from cedos.commands.sessions.transfers import (
 from cedos.commands.sessions.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
 from cedos.errors import CedosError
 from cedos.files.messages import MOST_KEPT_S
-from cedos.files.putting import Putting
+from cedos.files.putting import Putting, UploadBody
 from cedos.files.server_link import ServerLink
-from cedos.files.upload_body import UploadBody
 from cedos.session import keys
 
 _BEYOND_S: Final = 86_400.0

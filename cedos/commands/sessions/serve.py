@@ -21,9 +21,8 @@ from cedos.commands.console.servers import (
 from cedos.commands.sessions.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
-from cedos.files.serving import Serving, client_names, log
+from cedos.files.serving import Serving, UploadLimits, Uploads, client_names, log
 from cedos.files.tree import Tree
-from cedos.files.uploads import UploadLimits, Uploads
 from cedos.kernel.process import open_files
 from cedos.session import keys
 from cedos.session.io.idle_sessions import IdleSessions

@@ -20,8 +20,7 @@ from cedos.commands.sessions.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError
 from cedos.files.partial import Partial
-from cedos.files.progress import Progress
-from cedos.files.server_link import ServerLink
+from cedos.files.server_link import Progress, ServerLink
 from cedos.proxy.local import joined_gateway
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair

@@ -19,11 +19,8 @@ from cedos.config.directories import directories
 from cedos.errors import TransferError
 from cedos.files.getting import Getting
 from cedos.files.messages import WebUpload
-from cedos.files.multipart import framing
-from cedos.files.progress import Progress
-from cedos.files.putting import Putting
-from cedos.files.server_link import Sessions
-from cedos.files.upload_body import UploadBody
+from cedos.files.putting import Putting, UploadBody, framing
+from cedos.files.server_link import Progress, Sessions
 from cedos.model import Direction
 from cedos.session import keys
 

@@ -1,4 +1,4 @@
-"""What HTTP allows with what is kept (RFC 9111), by hishel's rules: pure but for the date of today."""
+"""The rules of HTTP's caches (RFC 9111), by hishel: pure but for the date of today."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from hishel import (
     StoreAndUse,
 )
 
-from cedos.files.objects.object_record import HeaderLists, ObjectRecord
+from cedos.files.objects.object_store import HeaderLists, ObjectRecord
 
 # Each client has objects of its own: what is meant for one user alone may be kept.
 _OPTIONS: Final = CacheOptions(shared=False)
@@ -33,7 +33,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of an answer: `fresh`, the object that is good for the request; or the answer's own.
+    """The use of an answer: `fresh`, the stored object that answers the request, or a new object.
 
     `store`: the answer's may serve other requests; `replaced` are no good any more; `updated` have
     other headers now.
@@ -46,7 +46,7 @@ class Verdict:
 
 
 class CacheLookup:
-    """One request, and what of those `kept` may answer it.
+    """A request, and which of the `kept` objects may answer it.
 
     `fresh`: the id of one that does, without asking; else `headers` are to be asked with.
     """
@@ -68,7 +68,7 @@ class CacheLookup:
         return isinstance(self._state, NeedRevalidation)
 
     def answered(self, status: int, headers: HeaderLists) -> Verdict:
-        """What the origin's answer means for what is kept."""
+        """Return what the origin's answer means for the kept objects."""
         assert self._state is not None
         old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
         state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
@@ -113,7 +113,7 @@ def _lists(headers: Headers) -> HeaderLists:
 
 
 def strong_validator(headers: HeaderLists) -> str:
-    """An entity tag that tells every byte (RFC 9110, 8.8.1), else a date that does; empty: none."""
+    """Return a strong entity tag (RFC 9110, 8.8.1), else a date that is as strong, else ""."""
     tag = headers.get("etag", [""])[0]
     if tag and not tag.startswith("W/"):
         return tag
@@ -123,7 +123,7 @@ def strong_validator(headers: HeaderLists) -> str:
 
 
 def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
-    """Whether who asks has this already: `if-none-match`, else `if-modified-since` (RFC 9110, 13.2.2)."""
+    """Return True if the client has this version: `if-none-match`, else `if-modified-since` (13.2.2)."""
     if (wanted := asked.get("if-none-match")) is not None:
         tag = headers.get("etag", [""])[0].removeprefix("W/")
         if wanted.strip() == "*":
@@ -138,7 +138,7 @@ def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
 
 
 def one_range(text: str, size: int) -> tuple[int, int] | None:
-    """First byte and the one behind the last (RFC 9110, 14.1.2); None: not one range of these bytes."""
+    """Return the first byte and the one behind the last (RFC 9110, 14.1.2); None: not one valid range."""
     match = _RANGE.fullmatch(text.strip())
     if match is None or not (match[1] or match[2]):
         return None

@@ -15,10 +15,8 @@ from yarl import URL
 
 from cedos.errors import TransferError
 from cedos.files.objects.http_rules import CacheLookup, strong_validator
-from cedos.files.objects.object_record import HeaderLists
-from cedos.files.objects.object_store import ObjectStore
+from cedos.files.objects.object_store import HeaderLists, ObjectStore, StoredObject
 from cedos.files.objects.origin_client import OriginClient, words
-from cedos.files.objects.stored_object import StoredObject
 
 _BLOCK: Final = 1 << 17
 _SILENCE_S: Final = 60.0
@@ -40,7 +38,7 @@ _CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 _Ways = StoredObject | str
-"""What an origin's answer leads to: an object, or the URL that it is at."""
+"""The result of an origin's answer: an object, or the URL of its new place."""
 
 _Answered = Callable[
     [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],
@@ -49,7 +47,7 @@ _Answered = Callable[
 
 
 class ObjectFetcher:
-    """`find`; `close` ends what is under way.
+    """The fetching of objects from origins for all clients; `close` ends it.
 
     Args:
         refused: why there may be no connection to that address and port, in words; empty: there may.
@@ -63,7 +61,7 @@ class ObjectFetcher:
         self._fetching: Counter[str] = Counter()
 
     async def find(self, client: str, url: str, version: str) -> StoredObject:
-        """The object, which may be on its way yet; `version`: the state that was begun with.
+        """Return the object, which may still grow; `version`: the one that the client has begun with.
 
         Raises:
             TransferError: there is none, in words for who asked.
@@ -91,7 +89,7 @@ class ObjectFetcher:
         self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
-        """Asks once for all who want it now."""
+        """Ask the origin once for all requests of now."""
         key = client, str(url)
         asking = self._under_way.get(key)
         if asking is None:
@@ -119,7 +117,7 @@ class ObjectFetcher:
     async def answer(
         self, client: str, url: URL, asked: dict[str, str]
     ) -> StoredObject | aiohttp.ClientResponse | None:
-        """What answers a program's own request; None: too many are on their way for this client.
+        """Answer a program's own request; None: this client has too many requests pending.
 
         Large ones that are whole answers are kept and brought, whatever becomes of the program; others
         are the origin's answer, for the caller to hand on and to close.
@@ -136,14 +134,14 @@ class ObjectFetcher:
         return way
 
     def kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
-        """What is here, whole, and answers a request without the origin. TransferError: no disk."""
+        """Return a whole object that answers a request by itself. TransferError: the disk fails."""
         self.store.open()
         there = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
         fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
         return None if fresh is None else there[fresh]
 
     def changed(self, client: str, url: URL) -> None:
-        """An origin was told to change that: what is kept of it answers nobody (RFC 9111, 4.4)."""
+        """Invalidate a URL that a request has changed at its origin (RFC 9111, 4.4)."""
         for each in self.store.of(client):
             if each.record.url == str(url):
                 each.record.reusable = False  # (of one that is on its way yet)
@@ -151,9 +149,9 @@ class ObjectFetcher:
                     self.store.remove(client, each)
 
     def unwanted(self, client: str, found: StoredObject) -> None:
-        """Nobody waits for it any more: what may answer nobody else goes."""
+        """Drop an object without users, unless it may answer other requests."""
         if not found.record.reusable and not found.users:
-            found.fail("nobody wants it any more")
+            found.fail("no request waits for it any more")
             self.store.remove(client, found)
 
     async def _looked_up(
@@ -211,7 +209,7 @@ class ObjectFetcher:
     async def _request(
         self, url: URL, headers: dict[str, str], *, patient: bool
     ) -> aiohttp.ClientResponse:
-        """`patient`: its program waits for as long as the origin likes."""
+        """Ask the origin; `patient`: without a limit of silence."""
         try:
             return await self._origins.ask(
                 "GET", url, headers, silence_s=None if patient else _SILENCE_S
@@ -295,7 +293,7 @@ class ObjectFetcher:
         found: StoredObject,
         answer: aiohttp.ClientResponse | None,
     ) -> None:
-        """All of it, with as many connections to the origin as it takes."""
+        """Receive the whole object, over as many connections to the origin as necessary."""
         failures = 0
         try:
             while True:
@@ -328,7 +326,7 @@ class ObjectFetcher:
     async def _rest(
         self, url: URL, asked: dict[str, str], found: StoredObject
     ) -> aiohttp.ClientResponse:
-        """What is not here of the same state of it."""
+        """Ask for the missing rest of the same version."""
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
         answer = await self._origins.ask("GET", url, asked | wanted, silence_s=_SILENCE_S)
@@ -363,7 +361,7 @@ def _is_kept(each: StoredObject, url: URL) -> bool:
 
 
 def object_url(text: str) -> URL:
-    """Errors: TransferError, it is none that a gateway asks for."""
+    """Parse a URL. TransferError: a gateway does not fetch such URLs."""
     try:
         url = URL(text).with_fragment(None)
     except ValueError:

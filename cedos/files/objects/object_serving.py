@@ -23,19 +23,19 @@ from cedos.files.messages import (
     read,
 )
 from cedos.files.objects.object_fetcher import ObjectFetcher
-from cedos.files.objects.stored_object import StoredObject
+from cedos.files.objects.object_store import StoredObject
 from cedos.files.tree import reader
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.connection import Connection
 
 _GOODBYE_S: Final = 3.0
 _AHEAD_BYTES: Final = 32 << 20
-"""So much is handed to the session at most before its peer has it: nothing of it takes memory."""
+"""The most that the session may hold unacknowledged; it takes no memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _HandedOn:
-    """One that was handed to the session, to its digest at `end` of the stream."""
+    """An object that was handed to the session; its digest ends at `end` of the stream."""
 
     end: int
     number: int
@@ -43,14 +43,14 @@ class _HandedOn:
 
 
 class UploadTaker(Protocol):
-    """Takes uploads to web servers, as `web_uploads.WebUploads`."""
+    """A receiver of uploads to web servers, such as `web_uploads.WebUploads`."""
 
     async def take(self, connection: Connection, client: str, request: PutRequest) -> None:
-        """Raises: TransferError, it is not taken; SessionError."""
+        """Take an upload. Errors: TransferError, it is refused; SessionError."""
 
 
 class ObjectServing:
-    """`run` until the stream ends. `admitted`: whether this client is still to be served.
+    """The gateway's end of a stream of requests; `admitted` tells whether the client is still served.
 
     Attributes:
         busy: something was asked for: the session cannot go on without this.
@@ -70,7 +70,7 @@ class ObjectServing:
         self.busy = False
 
     async def run(self) -> None:
-        """Raises: SessionError, it ended otherwise."""
+        """Answer requests until the stream ends. SessionError: it broke."""
         connection = self._connection
         try:
             while begun := bytes(await connection.read(1)):
@@ -112,7 +112,7 @@ class ObjectServing:
                 "a gateway has neither folders nor room for files, but takes uploads to web servers"
             )
         found = await self._fetcher.find(self._client, request.path, request.version)
-        if found.whole and not found.path.exists():  # somebody tidied up
+        if found.whole and not found.path.exists():  # a user deleted it
             self._fetcher.store.remove(self._client, found)
             found = await self._fetcher.find(self._client, request.path, request.version)
         found.users += 1
@@ -162,7 +162,7 @@ class ObjectServing:
         await connection.write(digest)
 
     def _let_go(self) -> None:
-        """Of what the client has: what may not answer anybody else goes."""
+        """Release objects that the client has received; those that may not be reused are removed."""
         handed = self._handed_on
         while handed and handed[0].end <= self._connection.acknowledged_bytes:
             each = handed.popleft()

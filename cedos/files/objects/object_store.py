@@ -1,5 +1,12 @@
-"""The objects of all clients on the disk: each client's are its own, together they have a limit."""
+"""The gateway's store of web objects on disk, each handed on while it still grows.
 
+An object is a file of bytes and a record beside it. The least recently used go when the store is full.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -13,13 +20,113 @@ import structlog
 
 from cedos.errors import TransferError
 from cedos.files.clients_folder import ClientsFolder, StorePart
-from cedos.files.objects.object_record import HeaderLists, ObjectRecord
-from cedos.files.objects.stored_object import StoredObject
 from cedos.kernel import own_file
 from cedos.storage import whole_file
 
+HeaderLists = dict[str, list[str]]
+
+
+class ObjectRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """The record of an object, in a file beside its bytes.
+
+    `version` tells one state of the object from another; of equal strong validators it is equal.
+    `reusable`: HTTP lets it answer other requests, too; else it is kept for those that began with it.
+    """
+
+    id: str
+    url: str
+    version: str
+    asked: HeaderLists
+    headers: HeaderLists
+    reusable: bool
+    received_unix_s: float
+    size: int | None = None
+    sha256: str = ""
+    used_unix_s: float = 0.0
+    modified_unix_s: float = 0.0
+
+
+_ENOUGH: Final = 1 << 18
+
+
+class StoredObject:
+    """An object on the disk: `have` bytes of it, `whole` or `failed` with a reason.
+
+    Attributes:
+        users: who hand it on now: it is not removed.
+    """
+
+    def __init__(self, path: Path, record: ObjectRecord, *, whole: bool = False) -> None:
+        self.path, self.record = path, record
+        self.whole, self.failed = whole, ""
+        self.have = record.size or 0 if whole else 0
+        self.users = 0
+        self._digest = hashlib.sha256()
+        self._number = -1 if whole else own_file.create(path)
+        self._grown = asyncio.Event()
+
+    def reserve(self) -> None:
+        """Reserve the disk space of an object of known size. OSError: the disk is full."""
+        if self.record.size:
+            # Else written bytes would be appended behind the reserved room.
+            flags = fcntl.fcntl(self._number, fcntl.F_GETFL)
+            fcntl.fcntl(self._number, fcntl.F_SETFL, flags & ~os.O_APPEND)
+            os.posix_fallocate(self._number, 0, self.record.size)
+
+    def write(self, data: bytes) -> None:
+        """Append the next bytes. OSError: the disk fails."""
+        self._digest.update(data)
+        view = memoryview(data)
+        while view:
+            count = os.write(self._number, view)
+            view = view[count:]
+            self.have += count
+        self._tell()
+
+    async def finish(self) -> None:
+        """Mark the object whole. OSError: the disk fails."""
+        await asyncio.to_thread(os.fdatasync, self._number)
+        self.record.size, self.record.sha256 = self.have, self._digest.hexdigest()
+        self.whole = True
+        self._close()
+
+    def fail(self, why: str) -> None:
+        if not self.whole:
+            self.failed = why
+            self._close()
+
+    async def known_size(self) -> int:
+        """Wait for the size. TransferError: the object failed."""
+        while self.record.size is None:
+            self._check()
+            await self._grown.wait()
+        self._check()
+        return self.record.size
+
+    async def beyond(self, offset: int, least: int = _ENOUGH) -> int:
+        """Wait for enough bytes behind `offset`, or for all; return how many are here. TransferError."""
+        while not self.whole and self.have < offset + least:
+            self._check()
+            await self._grown.wait()
+        return self.have
+
+    def _check(self) -> None:
+        if self.failed:
+            raise TransferError(self.failed)
+
+    def _tell(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def _close(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+            self._number = -1
+        self._tell()
+
+
 KEPT_S: Final = 7 * 86_400.0
-"""What nobody asked for in so long goes."""
+"""An object without a request for so long is removed."""
 
 _LONGEST_RECORD: Final = 1 << 18
 _OURS: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\.json|\.new)?")
@@ -28,7 +135,7 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
 class ObjectStore:
-    """A folder of its own, made and read when it is first wanted; or a part of one.
+    """The objects of all clients in one folder, or in a share of one; read at the first use.
 
     Those used longest ago go first, whosever they are; one client has half of it at most.
     """
@@ -43,7 +150,7 @@ class ObjectStore:
         return self._most // 2
 
     def open(self) -> None:
-        """TransferError: the folder cannot be used."""
+        """Lock and read the folder. TransferError: it cannot be used."""
         if self._clients.is_open:
             return
         try:
@@ -58,11 +165,11 @@ class ObjectStore:
         self._clients.close()
 
     def of(self, client: str) -> list[StoredObject]:
-        """A client's objects, those under way among them."""
+        """Return a client's objects, also those that still grow."""
         return list(self._objects.get(client, {}).values())
 
     def find(self, client: str, version: str) -> StoredObject | None:
-        """That state of an object, if it is here or on its way."""
+        """Return that version of an object, if it is here or on its way."""
         for each in self.of(client):
             if each.record.version == version and not each.failed:
                 return each
@@ -79,7 +186,7 @@ class ObjectStore:
         reusable: bool,
         size: int | None,
     ) -> StoredObject:
-        """To be written. TransferError: there is no room, or no disk."""
+        """Create an object to be written. TransferError: there is no room, or the disk fails."""
         self.room(client, size or 0)
         name, now_s = str(uuid4()), time.time()
         record = ObjectRecord(
@@ -100,7 +207,7 @@ class ObjectStore:
         return made
 
     def room(self, client: str, more_bytes: int) -> None:
-        """Makes room for so many bytes. TransferError: there is none."""
+        """Make room for so many bytes. TransferError: there is none."""
         if more_bytes > self.most_per_client:
             raise TransferError(
                 f"it is larger than the {self.most_per_client} bytes that this gateway keeps for a client"
@@ -117,7 +224,7 @@ class ObjectStore:
             self._remove_next(everybody)
 
     def keep(self, client: str, found: StoredObject) -> None:
-        """Writes down what is known of it: from now on it survives a restart. OSError."""
+        """Write the record, so that the object survives a restart. OSError."""
         whole_file.write(found.path.with_suffix(".json"), msgspec.json.encode(found.record))
         self._objects.setdefault(client, {})[found.record.id] = found
 
@@ -125,7 +232,7 @@ class ObjectStore:
         found.record.used_unix_s = time.time()
 
     def remove(self, client: str, found: StoredObject) -> None:
-        """It is gone for new requests; who hands it on has it open."""
+        """Remove an object for new requests; current users have its file open."""
         self._objects.get(client, {}).pop(found.record.id, None)
         for path in (found.path, found.path.with_suffix(".json")):
             path.unlink(missing_ok=True)
@@ -137,14 +244,14 @@ class ObjectStore:
 
     def _bytes(self, client: str | None) -> int:
         return sum(
-            # (What is under way counts with all that will be.)
+            # An object that still grows counts with its whole size.
             max(each.have, each.record.size or 0)
             for owner, each in self._all()
             if client in (None, owner) and not each.failed
         )
 
     def _oldest(self, client: str | None) -> "list[tuple[str, StoredObject]]":
-        """Those that may go, the one used longest ago last."""
+        """Return the removable objects, the least recently used last."""
         found = [(owner, each) for owner, each in self._all() if client in (None, owner)]
         found = [(owner, each) for owner, each in found if _may_go(each)]
         return sorted(found, key=lambda one: one[1].record.used_unix_s, reverse=True)

@@ -20,12 +20,12 @@ _SILENT: Final = {
 
 
 class OriginClient:
-    """`ask`, and `close` at the end.
+    """A client of origins, which connects only to permitted addresses.
 
     Args:
         refused: why there may be no connection to that address and port, in words; empty: there may.
-        fresh: each request has a connection of its own: one that is used again may have ended, and
-            nobody could tell whether it took a request along.
+        fresh: each request has a connection of its own. A reused one may have been closed, and the
+            client could not know whether the origin received the request.
     """
 
     def __init__(self, refused: Callable[[str, int], str], *, fresh: bool = False) -> None:
@@ -41,7 +41,7 @@ class OriginClient:
         silence_s: float | None,
         data: Any = None,
     ) -> aiohttp.ClientResponse:
-        """The head of the answer, for the caller to read on and to close.
+        """Send a request; return the answer's head, for the caller to read on and to close.
 
         Raises: aiohttp.ClientError, OSError, TimeoutError (`words` says which).
         """
@@ -76,7 +76,7 @@ class OriginClient:
 
 
 def words(error: BaseException) -> str:
-    """Why an origin could not be asked."""
+    """Return in words why an origin could not be asked."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -89,7 +89,7 @@ def words(error: BaseException) -> str:
 
 
 def _not_connected(error: OSError) -> str:
-    """One address is told of by its number, several in a text of asyncio's; neither is a sentence."""
+    """Put a failed connection in words, also asyncio's list of several addresses."""
     numbers = {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(error))}
     if numbers == {errno.ECONNREFUSED}:
         return "it refuses the connection"

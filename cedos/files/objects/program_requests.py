@@ -1,6 +1,6 @@
 """Programs' plain requests that the gateway fetches for them: whole and at once, kept by HTTP's rules.
 
-Only what anybody would get: a GET that names no user; of what is kept already also a part, or the word
+Only what every user would get: a GET that names no user; of stored objects also a range, or the word
 that its program has the same.
 All else goes to its origin as it is, and so does what the gateway has no room for.
 """
@@ -15,7 +15,7 @@ from yarl import URL
 from cedos.errors import TransferError
 from cedos.files.objects.http_rules import not_modified, one_range
 from cedos.files.objects.object_fetcher import ObjectFetcher
-from cedos.files.objects.stored_object import StoredObject
+from cedos.files.objects.object_store import StoredObject
 from cedos.session.protocol.crypto import host_id
 
 _BLOCK: Final = 1 << 18
@@ -31,7 +31,7 @@ _HOP_BY_HOP: Final = frozenset(
 
 
 class ProgramRequests:
-    """What `cedos.proxy.gateway.fetched_answer.RequestFetcher` asks for."""
+    """The answers to programs' plain HTTP requests (`cedos.proxy.gateway.fetched_answer`)."""
 
     def __init__(self, fetcher: ObjectFetcher) -> None:
         self._fetcher = fetcher
@@ -72,7 +72,7 @@ class ProgramRequests:
     def _on_condition(
         self, client: str, url: URL, asked: dict[str, str], conditions: dict[str, str]
     ) -> "StoredAnswer | None":
-        """What is fresh here says whether its program has the same (RFC 9111, 4.3.2)."""
+        """Answer a conditional request from a fresh object (RFC 9111, 4.3.2)."""
         found = self._fetcher.kept(client, url, asked)
         if found is None or not not_modified(conditions, found.record.headers):
             return None
@@ -94,7 +94,7 @@ class ProgramRequests:
 
 
 class StoredAnswer:
-    """An object of the store, which may still be on its way; or a part, to the byte before its end.
+    """An object of the store, which may still grow, or a range of one.
 
     `unchanged`: its program has it, and hears just that.
     """
@@ -146,7 +146,7 @@ class StoredAnswer:
 
 
 class PassedAnswer:
-    """An origin's answer that is not kept, handed on as it comes."""
+    """An origin's answer that is not stored, passed on as it arrives."""
 
     version = ""
 
@@ -173,7 +173,7 @@ class PassedAnswer:
 
 
 def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:
-    """What a program asks for at a connection. ValueError: its `Host` says something else."""
+    """Return the URL of a program's request. ValueError: its `Host` names another server."""
     there = f"[{host}]" if ":" in host else host
     there = there if port == 80 else f"{there}:{port}"
     for each in hosts:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.files.progress import Progress
+from cedos.files.server_link import Progress
 
 
 class Terminal(io.StringIO):

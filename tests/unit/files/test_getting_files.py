@@ -12,14 +12,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cedos.commands.console.progress import ProgressLine
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 from cedos.files import server_link
 from cedos.files.getting import Getting
 from cedos.files.messages import Answer, pack
 from cedos.files.partial import Partial
-from cedos.files.server_link import ServerLink
+from cedos.files.server_link import Progress, ServerLink
 from cedos.files.serving import Serving, client_names
 from cedos.files.tree import Tree
+
+
+@pytest.mark.anyio
+async def test_a_server_that_does_not_answer_is_what_the_line_waits_for() -> None:
+    progress, answers = Progress(), asyncio.Event()
+    line = ProgressLine("song", progress, quiet=True)
+
+    class Connection:
+        def paths(self) -> list[Any]:
+            return []
+
+    async def connect() -> Any:
+        await answers.wait()
+        return Connection()
+
+    seen = []
+
+    async def over(connection: Any) -> bool:
+        seen.append(line.text(1.0))
+        return True
+
+    done = asyncio.create_task(ServerLink(connect).until_done(over, progress, 5.0))
+    await asyncio.sleep(0)
+    assert line.text(0.0) == "song: 0 B, no answer from the server yet"
+    answers.set()
+    await done
+    assert seen == ["song: 0 B, waiting for a network"]
+    assert progress.state == ""
+
 
 TEXT = random.Random(8).randbytes(900_000)
 

@@ -1,8 +1,11 @@
 """What web servers do wrong, in plain words: refused where trying again cannot help."""
 
+import asyncio
+import gzip
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.odd_web_server import AUDIO, OddWebServer
@@ -10,6 +13,9 @@ from kit.odd_web_server import AUDIO, OddWebServer
 from cedos.errors import TransferError, WebError
 from cedos.files import web_getting
 from cedos.files.partial import Partial
+from cedos.files.web_getting import LeadingNetworks
+from cedos.model import Label, NetworkKind, Strategy
+from cedos.session.io.advice import KnownNetwork, Question
 
 pytestmark = pytest.mark.anyio
 
@@ -67,10 +73,6 @@ async def test_who_is_not_there(tmp_path: Path) -> None:
             r"there is no server nobody\.invalid|the name nobody\.invalid cannot be looked up now",
             str(error),
         )
-    partial = Partial(tmp_path / "file", "")
-    with pytest.raises(WebError, match=r"^the proxy refused the connection$"):
-        await web_getting.fetch("http://a.test/", partial, None, f"http://127.0.0.1:{port}")
-    partial.close()
 
 
 @pytest.mark.parametrize("url", [f"http://{'a' * 64}.test/x", "http://a.test:99999/", "http://"])
@@ -85,3 +87,71 @@ async def test_what_is_small_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
         assert await web_getting.read(server.url("good"), len(AUDIO), None) == AUDIO
         with pytest.raises(TransferError, match="more than 100 bytes came"):
             await web_getting.read(server.url("good"), 100, None)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "whole"),
+    [
+        (f"X-Policy: {'x' * 20_000}", AUDIO, AUDIO),
+        ("Content-Encoding: gzip", gzip.compress(AUDIO), AUDIO),
+    ],
+    ids=["a long field", "a body that is encoded all the same"],
+)
+async def test_odd_answers(tmp_path: Path, head: str, body: bytes, whole: bytes) -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(f"HTTP/1.1 200 OK\r\n{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        writer.write(body)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        partial = Partial(tmp_path / "file", "")
+        heard: list[tuple[int, int | None]] = []
+        await web_getting.fetch(
+            f"http://127.0.0.1:{port}/", partial, None, lambda *each: heard.append(each)
+        )
+        partial.close()
+    assert b"User-Agent: cedos\r\n" in asked[0]
+    assert (tmp_path / "file").read_bytes() == whole
+    assert heard[-1] == (len(whole), len(whole))
+
+
+class Daemon:
+    """Says that loopback is a phone."""
+
+    async def learn(self) -> None: ...
+
+    def network(self, interface: str) -> KnownNetwork | None:
+        return KnownNetwork(NetworkKind.CELLULAR, metered=True)
+
+    async def choose(self, question: Question) -> Strategy | None:
+        return None
+
+    def decided(self, label: Label) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_network_is_metered_where_the_daemon_says_so(there: bool) -> None:
+    networks = LeadingNetworks(Daemon() if there else None)
+    (egress,) = await networks.to("127.0.0.1")
+    assert egress.metered is there
+    assert (egress.kind is NetworkKind.CELLULAR) is there
+    networks.close()
+
+
+async def test_an_unknown_name_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_arguments: Any, **_options: Any) -> list[Any]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(web_getting, "_LOOK_UP_S", 0.02)
+    networks = LeadingNetworks()
+    async with asyncio.timeout(5.0):
+        assert "lo" not in {each.interface for each in await networks.to("slow.test")}
+    networks.close()

@@ -18,7 +18,7 @@ from cedos.commands.sessions import by_deadline, waiting_files
 from cedos.commands.sessions.by_deadline import FilesByDeadline, SessionPool
 from cedos.commands.sessions.transfers import Endpoints, too_late
 from cedos.errors import CedosError, SessionError, TransferError
-from cedos.files.progress import Progress
+from cedos.files.server_link import Progress
 from cedos.files.serving import Serving
 from cedos.files.tree import Tree
 from cedos.session.known_hosts import KnownServer

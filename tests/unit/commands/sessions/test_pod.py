@@ -1,30 +1,22 @@
-"""`cedos-pod` against a real nginx: kills, changed files, deadlines, metered networks."""
+"""`cedos-pod` against a real nginx: kills, changed files, what it says."""
 
-import asyncio
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
-from cedos.files.podcasts import fetching, leading_networks, retries
-from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeRecord, EpisodeState
-from cedos.files.podcasts.subscriptions import Subscription
-from cedos.model import NetworkKind
-from cedos.selector.deadlines.transfer_table import TransferTable
-from cedos.session.io.links import Egress
-from cedos.session.sockets.own_table import OWN_TABLE
+from cedos.commands.sessions import pod
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
@@ -109,11 +101,18 @@ class Publisher:
 
 
 @pytest.fixture
-def publisher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
-    monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # rates of other tests are none here
+def publisher(tmp_path: Path) -> Iterator[Publisher]:
     made = Publisher(tmp_path)
     yield made
     made.stop()
+
+
+def wait_for(wanted: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    ends_s = time.monotonic() + 40
+    while not wanted():
+        assert time.monotonic() < ends_s, process.communicate()
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
 
 
 def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
@@ -121,12 +120,8 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     said = publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--by", "06:30")
     assert "news: new episodes shall be here by 06:30; `cedos-pod` brings" in said
     first = publisher.pod()
-    ends_s = time.monotonic() + 40
     folder = publisher.home / "Podcasts" / "news"
-    while not any(each.stat().st_size > 500_000 for each in folder.glob("*.part")):
-        assert time.monotonic() < ends_s, first.communicate()
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.02)
+    wait_for(lambda: any(each.stat().st_size > 500_000 for each in folder.glob("*.part")), first)
     first.kill()
     first.communicate()
     assert re.search(r"[0-9.]+ [kM]B of 4.0 MB here, wanted by", publisher.run("--list"))
@@ -157,104 +152,84 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     assert (process.returncode, "no subscription yet" in said) == (2, True)
 
 
-def test_a_file_that_changed_comes_anew_and_a_missing_one_is_told(publisher: Publisher) -> None:
-    publisher.serve("0")
-    book = EpisodeBook(publisher.folder / "book.json")
-    target = publisher.folder / "got" / "one.mp3"
-    wanted = [
-        EpisodeRecord("news", name, name, f"{publisher.url}/{name}", 0, time.time() + 60, str(at))
-        for name, at in (("one.mp3", target), ("none.mp3", publisher.folder / "got" / "none"))
-    ]
-    for each in wanted:
-        book.add(each)
-    target.parent.mkdir()
-    (target.parent / "one.mp3.part").write_bytes(b"old" * 1000)
-    note = {"source": f"{publisher.url}/one.mp3", "version": '"other"', "size": 9000}
-    (target.parent / "one.mp3.part.json").write_text(json.dumps(note))
-    said: list[str] = []
-    one = fetching.EpisodeFetching(book, publisher.folder, said.append)
-    asyncio.run(one.run())
-    assert target.read_bytes() == AUDIO
-    assert {status for status, *_ in publisher.requests()} == {"200", "404"}  # in any order
-    assert wanted[1].state is EpisodeState.REFUSED
-    assert "404" in wanted[1].why
-    assert one.missing == 1
-    one.close()
-    again = EpisodeBook(publisher.folder / "book.json")
-    assert again.episodes == book.episodes
-
-
-@pytest.mark.parametrize(("by_s", "metered"), [(3600.0, False), (20.0, True)])
-def test_a_metered_network_is_for_what_would_be_late(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch, by_s: float, metered: bool
-) -> None:
-    """Only the phone is there; after two seconds Wi-Fi comes."""
-    publisher.serve("500k")
-    asked_s: list[float] = []
-
-    def egresses(_self: Any, _destination: Any) -> tuple[Egress, ...]:
-        phone = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)
-        wifi = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
-        asked_s.append(time.monotonic())
-        # Both are the loopback here, so only one of them is there at a time.
-        return (wifi,) if asked_s[-1] > asked_s[0] + 2.0 else (phone,)
-
-    monkeypatch.setattr(leading_networks.EgressReader, "egresses", egresses)
-    book = EpisodeBook(publisher.folder / "book.json")
-    episode = EpisodeRecord(
-        *("news", "1", "one", f"{publisher.url}/one.mp3", len(AUDIO), time.time() + by_s),
-        str(publisher.folder / "one.mp3"),
-    )
-    book.add(episode)
-    said: list[str] = []
-
-    async def go() -> None:
-        one = fetching.EpisodeFetching(book, publisher.folder, said.append)
-        running = asyncio.create_task(one.run())
-        await asyncio.sleep(3.5)
-        publisher.serve("0")  # quick now; what is under way breaks off
-        await running
-        one.close()
-
-    monkeypatch.setattr(retries, "_PAUSE_S", 0.1)
-    asyncio.run(go())
-    assert (publisher.folder / "one.mp3").read_bytes() == AUDIO
-    assert (episode.metered_bytes > 0) is metered
-    assert sum(episode.by_network.values()) - episode.metered_bytes > 0
-    assert sum(episode.by_network.values()) == len(AUDIO)
-    assert any("1 episode: waiting for Wi-Fi" in each for each in said) is not metered
-    assert any("over lo, which is metered: waiting longer" in each for each in said) is metered
-
-
-def test_who_stays_sees_new_episodes_while_others_wait(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The phone is there alone, and there is time: the first waits, the second comes into the table."""
-    publisher.serve("0")
-
-    def egresses(_self: Any, _destination: Any) -> tuple[Egress, ...]:
-        return (Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True),)
-
-    monkeypatch.setattr(leading_networks.EgressReader, "egresses", egresses)
-    book = EpisodeBook(publisher.folder / "book.json")
-    said: list[str] = []
-
-    async def go() -> None:
-        one = fetching.EpisodeFetching(book, publisher.folder, said.append)
-        running = asyncio.create_task(one.run(stay=True))
-        wanted = Subscription(
-            f"{publisher.url}/feed.xml", f"{datetime.now() - timedelta(hours=1):%H:%M}"
+def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher: Publisher) -> None:
+    feed = publisher.folder / "www" / "feed.xml"
+    url = f"{publisher.url}/none.mp3"
+    feed.write_text(
+        feed.read_text().replace(
+            "</channel>", f'<item><title>None</title><enclosure url="{url}"/></item></channel>'
         )
-        for name, count in (("news", 1), ("more", 2)):
-            assert await one.update(name, wanted) == 1
-            async with asyncio.timeout(20):
-                while not any(each.startswith(f"{count} episode") for each in said):
-                    await asyncio.sleep(0.05)
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
-        one.close()
+    )
+    publisher.serve("1m")
+    publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news")
+    first = publisher.pod()
+    folder = publisher.home / "Podcasts" / "news"
+    wait_for(lambda: any(each.stat().st_size > 300_000 for each in folder.glob("*.part")), first)
+    first.kill()
+    first.communicate()
+    changed = AUDIO[::-1]
+    (publisher.folder / "www" / "one.mp3").write_bytes(changed)
+    publisher.serve("0")
+    publisher.pod().communicate(timeout=60)
+    assert "None: the server says 404 Not Found" in publisher.run("--list")
+    (file,) = folder.iterdir()
+    assert file.read_bytes() == changed
+    assert {status for status, *_ in publisher.requests()} == {"200"}
+    publisher.run()  # the server is not asked for it again
 
-    asyncio.run(go())
-    assert all("waiting for Wi-Fi" in each for each in said)
-    assert [each.state for each in book.episodes] == [EpisodeState.WANTED] * 2
+
+def test_a_program_that_stays_looks_again_and_is_interrupted(publisher: Publisher) -> None:
+    publisher.serve("0")
+    publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--keep", "1")
+    staying = publisher.pod("--stay", "-q")
+    folder = publisher.home / "Podcasts" / "news"
+    wait_for(lambda: bool(list(folder.glob("*.mp3"))), staying)
+    staying.send_signal(signal.SIGINT)
+    out, said = staying.communicate(timeout=30)
+    assert (staying.returncode, out, said) == (130, "", "")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(pod.command, arguments, prog_name="cedos-pod")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("CEDOS_USER_DIR", raising=False)
+    for name in ("CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--add", "example.org"), 2, "--add: url must be one such as"),
+        (("--add", "http://127.0.0.1:9/", "--by", "25:00"), 2, "by must be a time of day"),
+        (("--add", "http://127.0.0.1:9/", "--name", "../x"), 2, "cannot be the name of a podcast"),
+        (("--remove", "s"), 2, "there is no podcast s"),
+        ((), 2, "there is no subscription yet"),
+        (("--list",), 0, ""),
+    ],
+)
+def test_messages(home: Path, arguments: tuple[str, ...], status: int, said: str) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, said in done.stderr) == (status, True)
+    assert not list(home.iterdir())
+
+
+def test_what_is_no_feed_is_refused_and_one_that_is_away_is_kept(publisher: Publisher) -> None:
+    publisher.serve("0")
+    (publisher.folder / "www" / "page.html").write_text("<!DOCTYPE html><html>News</html>")
+    for path, why in (("page.html", "the answer is no feed"), ("gone", "404 Not Found")):
+        process = publisher.pod("--add", f"{publisher.url}/{path}", "--name", "s")
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, why in said) == (1, True)
+    publisher.stop()
+    process = publisher.pod("--add", f"{publisher.url}/feed.xml", "--name", "s")
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, "refused the connection; the next run" in said) == (0, True)
+    assert "the feed could not be read: the server refused" in publisher.run("--list")
+    (listed,) = json.loads(publisher.run("--list", "--json"))["subscriptions"]
+    assert (listed["name"], listed["keep"]) == ("s", 3)
+    assert listed["error"] == "the server refused the connection"

@@ -14,7 +14,7 @@ from cedos.files.objects.http_rules import (
     one_range,
     strong_validator,
 )
-from cedos.files.objects.object_record import HeaderLists, ObjectRecord
+from cedos.files.objects.object_store import HeaderLists, ObjectRecord
 
 URL = "http://example.org/file"
 ASKED = {"accept": "*/*"}

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import TransferError
-from cedos.files.objects.object_store import KEPT_S, ObjectStore
-from cedos.files.objects.stored_object import StoredObject
+from cedos.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from kit.bus import PlayedBus
 
-from cedos.files.wifi_search import EVERY_S, WifiSearch
+from cedos.files.playing import EVERY_S, WifiSearch
 from cedos.monitor.providers import screen, wifi_scan
 
 DEVICES = ["/radio", "/cable"]
