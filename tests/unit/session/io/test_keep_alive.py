@@ -1,6 +1,7 @@
 """After what quiet the kernel asks whether a peer is there: seldom where asking costs something."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,13 @@ def test_the_kernel_is_told() -> None:
             prepare(connection, asks_after_s=asked_s)
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == asked_s
+
+
+@pytest.mark.skipif(
+    not Path("/proc/sys/net/ipv4/tcp_rto_max_ms").exists(), reason="needs Linux 6.15"
+)
+def test_after_an_outage_the_next_retransmission_is_near() -> None:
+    with socket.socket() as connection:
+        before_ms = connection.getsockopt(socket.IPPROTO_TCP, 44)  # TCP_RTO_MAX_MS
+        prepare(connection)
+        assert connection.getsockopt(socket.IPPROTO_TCP, 44) == 2_000 != before_ms
