@@ -38,6 +38,7 @@ FLOWS = pa.schema(
         ("time_s", pa.float64()),
         ("censored", pa.bool_()),
         ("problem", pa.string()),
+        ("attempts", pa.int64()),
         ("local_ip", pa.string()),
         ("local_port", pa.int32()),
         ("network", pa.string()),
