@@ -1,4 +1,4 @@
-"""One whole upload to its origin: one request, sent again only where it cannot arrive twice."""
+"""Sends a whole upload to its origin: one request, repeated only if it cannot arrive twice."""
 
 import asyncio
 import time
@@ -14,10 +14,10 @@ from cedos.errors import TransferError
 from cedos.files.messages import MOST_ANSWER_BYTES, WebAnswer
 from cedos.files.objects.object_fetcher import object_url
 from cedos.files.objects.origin_client import OriginClient, words
-from cedos.files.web_uploads.upload_record import UploadRecord
+from cedos.files.web_uploads.upload_store import UploadRecord
 
 REPEATABLE: Final = frozenset({"PUT"})
-"""Of the methods that are taken: twice is as good as once (RFC 9110, 9.2.2)."""
+"""The accepted methods that are idempotent (RFC 9110, 9.2.2)."""
 
 _ANSWER_S: Final = 600.0
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -27,7 +27,7 @@ _MOST_REASON: Final = 200
 
 
 class UploadSender:
-    """`send`; `close` at the end."""
+    """A sender of whole uploads to their origins."""
 
     def __init__(self, origins: OriginClient, pauses_s: tuple[float, ...] = _AGAIN_S) -> None:
         self._origins, self._pauses_s = origins, pauses_s
@@ -38,7 +38,7 @@ class UploadSender:
     async def ask(
         self, method: str, url: URL, headers: list[tuple[str, str]], body: Any, size: int
     ) -> aiohttp.ClientResponse:
-        """The origin's answer. Raises: aiohttp.ClientError, OSError, TimeoutError."""
+        """Return the origin's answer. Errors: aiohttp.ClientError, OSError, TimeoutError."""
         taken = [each for each in headers if each[0].lower() not in ("content-length", "host")]
         length = (hdrs.CONTENT_LENGTH, str(size))
         return await self._origins.ask(
@@ -46,7 +46,7 @@ class UploadSender:
         )
 
     async def send(self, record: UploadRecord, path: Path, begins: Callable[[], None]) -> WebAnswer:
-        """What became of it; `begins` is called before its first byte may leave. TransferError: that."""
+        """Send an upload and return its result; `begins` is called before its first byte. TransferError."""
         url, failures, redirects = object_url(record.url), 0, 0
         headers = [*record.headers, (hdrs.VIA, "1.1 cedos")]
         if not any(name.lower() == "user-agent" for name, _ in headers):
@@ -91,7 +91,7 @@ def failed(why: str) -> WebAnswer:
 
 
 def _further(url: URL, answer: aiohttp.ClientResponse) -> URL | None:
-    """Where the same request is wanted, if that is the same origin, or the same host by TLS."""
+    """Return the place of a redirect, if it is the same origin, or the same host by TLS."""
     if answer.status not in (307, 308) or not (to := answer.headers.get(hdrs.LOCATION)):
         return None
     try:
@@ -117,7 +117,7 @@ async def _as_told(answer: aiohttp.ClientResponse) -> WebAnswer:
 
 
 def _some(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """As many fields as a message has room for."""
+    """Return as many fields as a message has room for."""
     found: list[tuple[str, str]] = []
     room = _MOST_HEADERS
     for name, value in raw:

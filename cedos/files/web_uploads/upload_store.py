@@ -1,20 +1,104 @@
-"""The uploads of all clients on the disk: each client's are its own, together they have a limit."""
+"""The gateway's store of uploads on disk: bodies on their way to web servers, and what became of them.
 
+Unlike a fetched object an upload cannot be had again, so it is never dropped to make room for others.
+"""
+
+import asyncio
 import os
 import re
 import time
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
 from cedos.errors import TransferError
 from cedos.files.clients_folder import CLIENT, ClientsFolder, StorePart
-from cedos.files.web_uploads.kept_upload import KeptUpload
-from cedos.files.web_uploads.upload_record import UploadRecord
+from cedos.files.messages import WebAnswer
 from cedos.kernel import own_file
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+
+
+class UploadState(StrEnum):
+    """The state of an upload: `COMING` from the client, `WHOLE`, `SENDING` to the origin, `ANSWERED`."""
+
+    COMING = "coming"
+    WHOLE = "whole"
+    SENDING = "sending"
+    ANSWERED = "answered"
+
+
+class UploadRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """The record of an upload, in a file beside its bytes.
+
+    `headers` may name a user: they are forgotten once the origin has answered. `told`: the client has the
+    answer. `heard_unix_s`: the client was last here then; it is waited for `keep_s`.
+    """
+
+    id: str
+    url: str
+    method: str
+    headers: list[tuple[str, str]]
+    size: int
+    version: str
+    keep_s: float
+    heard_unix_s: float
+    state: UploadState = UploadState.COMING
+    sha256: str = ""
+    answer: WebAnswer | None = None
+    told: bool = False
+
+
+ANSWERS_KEPT_S: Final = 7 * 86_400.0
+
+
+class KeptUpload:
+    """An upload: `path` has the whole body; before that, a `Partial` beside it has the received part.
+
+    Attributes:
+        bringer: the session that brings it now.
+    """
+
+    def __init__(self, path: Path, record: UploadRecord) -> None:
+        self.path, self.record = path, record
+        self.bringer: Connection | None = None
+        self.answered = asyncio.Event()
+        if record.state is UploadState.ANSWERED:
+            self.answered.set()
+
+    @property
+    def files(self) -> list[Path]:
+        """Return the paths of its body and part, without its record."""
+        names = ("", ".part", ".part.json", ".part.json.new")
+        return [self.path.with_name(self.path.name + each) for each in names]
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes that it takes of the disk, or will take."""
+        record = self.record
+        over = record.state is UploadState.ANSWERED
+        return 0 if over and not self.path.exists() else record.size
+
+    @property
+    def may_make_room(self) -> bool:
+        """Return True if the body is kept only in case it must be sent once more."""
+        return self.record.state is UploadState.ANSWERED and self.path.exists()
+
+    def expired(self, now_unix_s: float) -> bool:
+        """Return True if its client was away for too long; an answer is kept for a while in any case."""
+        record = self.record
+        if record.state is UploadState.ANSWERED and record.answer is not None:
+            return now_unix_s > max(
+                record.answer.at_unix_s + ANSWERS_KEPT_S, record.heard_unix_s + record.keep_s
+            )
+        waits = record.state is UploadState.COMING and self.bringer is None
+        return waits and now_unix_s > record.heard_unix_s + record.keep_s
+
 
 _LONGEST_RECORD: Final = 1 << 18
 _MOST_OF_CLIENT: Final = 1_000
@@ -25,7 +109,7 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
 class UploadStore:
-    """A folder of its own, or a part of one that several processes use. One client has half at most.
+    """The uploads of all clients in one folder, or in a share of one. One client has half at most.
 
     Unlike what was fetched nothing here can be had again, so it is not thrown away for others.
     """
@@ -37,7 +121,7 @@ class UploadStore:
 
     @property
     def used_before(self) -> bool:
-        """Whether there may be anything of an earlier process."""
+        """Return True if there may be uploads of an earlier process."""
         return self._folder.is_dir()
 
     @property
@@ -45,7 +129,7 @@ class UploadStore:
         return self._most // 2
 
     def open(self) -> None:
-        """Reads what there is. TransferError: the folder cannot be used."""
+        """Lock and read the folder. TransferError: it cannot be used."""
         if self._clients.is_open:
             return
         try:
@@ -68,7 +152,7 @@ class UploadStore:
         ]
 
     def create(self, client: str, record: UploadRecord) -> KeptUpload:
-        """TransferError: there is no room, or no disk."""
+        """Create an upload. TransferError: there is no room, or the disk fails."""
         self._room(client, record.size)
         of = self._uploads.setdefault(client, {})
         if len(of) >= _MOST_OF_CLIENT:
@@ -86,7 +170,7 @@ class UploadStore:
         return made
 
     def write(self, client: str, upload: KeptUpload) -> None:
-        """Its record, to the disk before this returns. TransferError."""
+        """Write its record to the disk before returning. TransferError: the disk fails."""
         draft = upload.path.with_suffix(".new")
         try:
             (self._folder / client).mkdir(mode=0o700, exist_ok=True)
@@ -114,7 +198,7 @@ class UploadStore:
         upload.path.with_suffix(".json").unlink(missing_ok=True)
 
     def tidy(self, now_unix_s: float) -> None:
-        """What was waited for too long goes."""
+        """Remove expired uploads."""
         for client, each in self.all():
             if each.expired(now_unix_s):
                 self.remove(client, each)

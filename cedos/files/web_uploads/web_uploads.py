@@ -16,10 +16,8 @@ from cedos.files.messages import DIGEST_BYTES, PutAnswer, PutRequest, WebAnswer,
 from cedos.files.objects.object_fetcher import object_url
 from cedos.files.partial import when_free
 from cedos.files.tree import digest_of
-from cedos.files.web_uploads.kept_upload import KeptUpload
-from cedos.files.web_uploads.upload_record import UploadRecord, UploadState
 from cedos.files.web_uploads.upload_sender import REPEATABLE, UploadSender, failed, not_known
-from cedos.files.web_uploads.upload_store import UploadStore
+from cedos.files.web_uploads.upload_store import KeptUpload, UploadRecord, UploadState, UploadStore
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -49,14 +47,14 @@ class WebUploads:
         self._tidying: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Goes on with what a process before this one had: what is whole goes to its origin."""
+        """Continue the uploads of an earlier process: whole ones go to their origins."""
         if not self.store.used_before:
             return
         with suppress(TransferError):
             self._open()
 
     async def close(self) -> None:
-        """What is under way to an origin has a moment to end."""
+        """Close, after a moment for requests that origins are receiving."""
         if self._tidying is not None:
             self._tidying.cancel()
         if self._sending:
@@ -68,7 +66,7 @@ class WebUploads:
         self.store.close()
 
     async def take(self, connection: "Connection", client: str, request: PutRequest) -> None:
-        """Brings one as far as the session goes, and tells what became of it.
+        """Receive an upload as far as the session goes, and answer with its result.
 
         Raises:
             TransferError: it is not taken, in words for who asked.
@@ -114,7 +112,7 @@ class WebUploads:
                 self._send_later(client, each)
 
     def _known(self, client: str, request: PutRequest, web: WebUpload) -> KeptUpload:
-        """The upload that this request goes on with, or a new one."""
+        """Return the upload that this request continues, or a new one."""
         found = self.store.find(client, web.id)
         if found is not None:
             record, answer = found.record, found.record.answer
@@ -149,7 +147,7 @@ class WebUploads:
         )  # fmt: skip
 
     async def _bring(self, connection: "Connection", client: str, upload: KeptUpload) -> None:
-        """From where an earlier session ended, to the last byte."""
+        """Receive the body from where an earlier session ended."""
         record = upload.record
         if upload.bringer is not None:
             upload.bringer.abort("the same upload goes on in another session")

@@ -15,7 +15,7 @@ from kit.waiting import until
 
 from cedos.errors import TransferError
 from cedos.files.messages import PutAnswer, PutRequest, pack, read
-from cedos.files.web_uploads.upload_record import UploadState
+from cedos.files.web_uploads.upload_store import UploadState
 from cedos.session.protocol.crypto import KeyPair, host_id
 from tests.unit.files.web_uploads.conftest import CREATED
 
