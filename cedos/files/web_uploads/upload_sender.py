@@ -46,7 +46,7 @@ class UploadSender:
         )
 
     async def send(self, record: UploadRecord, path: Path, begins: Callable[[], None]) -> WebAnswer:
-        """Send an upload and return its result; `begins` is called before its first byte. TransferError."""
+        """Send an upload, return its result; `begins` is called before the first byte. TransferError."""
         url, failures, redirects = object_url(record.url), 0, 0
         headers = [*record.headers, (hdrs.VIA, "1.1 cedos")]
         if not any(name.lower() == "user-agent" for name, _ in headers):
