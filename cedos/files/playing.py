@@ -99,6 +99,7 @@ class PlayTarget:
         self._chunks.append(bytes(data))
         self._stored += len(data)
         self._more.set()
+        # Stop reading while enough is stored: the session then leaves metered networks.
         while not self._manager.may_read(self._ahead(), self._most_bytes):
             assert self._handing is not None
             if self._handing.done():

@@ -165,8 +165,9 @@ class ObjectFetcher:
         try:
             kept = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
             for each in kept.values():
-                each.users += 1  # what is asked about does not go meanwhile
+                each.users += 1  # an object that the origin is asked about stays meanwhile
             lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
+            # Fast path: a stored object is fresh.
             if lookup.fresh is not None:
                 return kept[lookup.fresh]
             answer = await self._request(url, lookup.headers, patient=asked is not _ASKED)
@@ -175,6 +176,7 @@ class ObjectFetcher:
             except BaseException:
                 answer.close()
                 raise
+            # A new object grows in a task of its own, which keeps the slot.
             if isinstance(way, StoredObject) and not way.whole:
                 bringing = True
                 self._bring_later(client, url, asked, way, answer, slot)
@@ -250,7 +252,7 @@ class ObjectFetcher:
             except TransferError:
                 if answer.status == 304:
                     raise
-        return answer  # (Or there is no room for it.)
+        return answer  # also without room to store it
 
     def _keep(
         self,
@@ -263,6 +265,7 @@ class ObjectFetcher:
     ) -> StoredObject:
         status, headers = answer.status, _lists(answer)
         verdict = lookup.answered(status, headers)
+        # The answer confirms stored objects, and replaces others.
         for name, newer in verdict.updated.items():
             kept[name].record.headers = newer
             kept[name].record.received_unix_s = time.time()
@@ -274,6 +277,7 @@ class ObjectFetcher:
             if verdict.fresh is None:
                 raise TransferError(f"{url.host} answers 304, for what it was not asked")
             return kept[verdict.fresh]
+        # A new object: equal strong validators make equal versions.
         validator = strong_validator(headers)
         version = (
             hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
@@ -305,6 +309,7 @@ class ObjectFetcher:
                         await self._take(client, found, answer)
                     break
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                    # Only a strong validator allows to ask for the rest of the same bytes.
                     answer = None
                     failures = 0 if found.have > had else failures + 1
                     if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
@@ -333,6 +338,7 @@ class ObjectFetcher:
         began = answer.headers.get(hdrs.CONTENT_RANGE, "").partition("-")[0]
         if answer.status == 206 and began == f"bytes {found.have}":
             return answer
+        # Another version, or a fault of the moment.
         answer.close()
         if answer.status >= 500 or answer.status == 429:
             raise aiohttp.ClientError(f"it answers {answer.status}")
@@ -347,6 +353,7 @@ class ObjectFetcher:
                 break
             if found.failed:
                 raise TransferError(found.failed)
+            # Room for an unknown size is made block by block.
             if size is None:
                 self.store.room(client, len(block))
             elif found.have + len(block) > size:

@@ -125,11 +125,12 @@ class ObjectServing:
         except BaseException:
             found.users -= 1
             raise
-        if request.head:  # it stays until it is asked for, as long as there is room
+        if request.head:  # the object stays until the client asks for it, while there is room
             os.close(number)
             found.users -= 1
             await self._connection.write(pack(_answer(request, found, size)))
             return
+        # The file stays open until the client has acknowledged all of it.
         end = self._connection.written_bytes + (1 << 62)
         try:
             await self._hand_on(request, found, number, size)
@@ -148,13 +149,14 @@ class ObjectServing:
         try:
             while at < size:
                 have = min(await found.beyond(at), size, at + _AHEAD_BYTES // 4)
+                # Hand on what is here; the session reads the file when it sends.
                 if have > at:
                     await connection.write_source(reader(number, at), have - at)
                     at = have
                     await connection.acknowledged(connection.written_bytes - _AHEAD_BYTES)
             await found.beyond(size)
         except TransferError as error:
-            # What was announced will not come: the client asks again, in another session.
+            # The announced rest will not come: the client asks again, in another session.
             connection.abort(str(error))
             raise SessionError(str(error)) from error
         digest = bytes.fromhex(record.sha256)

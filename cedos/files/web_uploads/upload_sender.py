@@ -53,10 +53,11 @@ class UploadSender:
             headers.append((hdrs.USER_AGENT, "cedos"))
         while True:
             try:
-                body = path.open("rb")  # (aiohttp closes what it has sent)
+                body = path.open("rb")  # aiohttp closes a body that it has sent
             except OSError as error:
                 return failed(f"the gateway has lost it: {error.strerror}")
             begins()
+            # Until the connection stands no byte can have arrived; afterwards some may have.
             arrived = False
             try:
                 with body:

@@ -82,10 +82,12 @@ class WebUploads:
             if upload.record.state is UploadState.COMING:
                 await self._bring(connection, client, upload)
             else:
+                # The body is here: the client only proves that its file is the same.
                 await connection.write(pack(PutAnswer(request.size)))
                 theirs = await connection.read_exactly(DIGEST_BYTES)
                 if theirs.hex() != upload.record.sha256:
                     raise TransferError("what is here under this id is something else")
+            # The client learns the origin's answer, now or in a later session.
             await upload.answered.wait()
             await connection.write(pack(PutAnswer(request.size, web=upload.record.answer)))
             await connection.acknowledged(connection.written_bytes)
@@ -103,9 +105,10 @@ class WebUploads:
         for client, each in self.store.all():
             record = each.record
             if record.state is UploadState.COMING and each.path.exists():
-                with each.path.open("rb") as body:  # its process ended before it could note this
+                with each.path.open("rb") as body:  # its process ended before it noted the state
                     record.sha256 = digest_of(body.fileno(), record.size).hex()
                 record.state = UploadState.WHOLE
+            # A request that may have arrived is not sent again, unless it is idempotent.
             if record.state is UploadState.SENDING and record.method not in REPEATABLE:
                 self._is_answered(client, each, not_known("the gateway was ended before it heard"))
             elif record.state in (UploadState.SENDING, UploadState.WHOLE):
@@ -123,13 +126,14 @@ class WebUploads:
                 raise TransferError("what is here under this id is something else")
             anew = record.told and answer is not None and (
                 web.again
-                # (Of what failed and is known to have, or may be sent twice.)
+                # A known failure, or an idempotent request, is sent again.
                 or (not answer.unknown and (not answer.good or record.method in REPEATABLE))
             )  # fmt: skip
             if not anew:
                 if record.state in (UploadState.COMING, UploadState.WHOLE):
                     record.headers = list(web.headers)
                 return found
+            # The body is still here: only the request is sent again.
             if found.path.exists():
                 record.headers, record.answer, record.told = list(web.headers), None, False
                 record.state = UploadState.WHOLE
@@ -149,6 +153,7 @@ class WebUploads:
     async def _bring(self, connection: "Connection", client: str, upload: KeptUpload) -> None:
         """Receive the body from where an earlier session ended."""
         record = upload.record
+        # A newer session takes the upload over: the older one's client is gone.
         if upload.bringer is not None:
             upload.bringer.abort("the same upload goes on in another session")
         elif self._coming[client] >= _AT_ONCE:
