@@ -28,7 +28,6 @@ from cedos.commands.console.servers import (
 )
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
-from cedos.files.clients_folder import StorePart
 from cedos.files.objects.object_store import ObjectStore
 from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
@@ -401,9 +400,8 @@ async def _run(
             return error.details
         return ""
 
-    part = None if process is None else StorePart(process.number, len(process.siblings))
-    fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes, part), refused)
-    store = UploadStore(folder / "uploads", cache_bytes, part)
+    fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused)
+    store = UploadStore(folder / "uploads", cache_bytes)
     sender = UploadSender(OriginClient(refused, fresh=True))
     uploads = WebUploads(store, sender, fetcher.changed)
 

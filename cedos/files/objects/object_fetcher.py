@@ -269,7 +269,7 @@ class ObjectFetcher:
         for name, newer in verdict.updated.items():
             kept[name].record.headers = newer
             kept[name].record.received_unix_s = time.time()
-            self.store.keep(client, kept[name])
+            self.store.write(client, kept[name])
         for name in verdict.replaced:
             if name != verdict.fresh and name in kept:
                 self.store.remove(client, kept[name])
@@ -316,7 +316,7 @@ class ObjectFetcher:
                         raise TransferError(f"{url.host} broke off: {words(error)}") from None
                     await asyncio.sleep(_AGAIN_S[failures])
             await found.finish()
-            self.store.keep(client, found)
+            self.store.write(client, found)
             _log.debug("fetched", bytes=found.have)
         except (TransferError, OSError) as error:
             why = str(error) if isinstance(error, TransferError) else f"the disk: {error.strerror}"

@@ -77,7 +77,7 @@ async def kept_whole(fetching: Fetching) -> None:
 
 
 def client_of(fetching: Fetching) -> str:
-    (client,) = fetching.fetcher.store._objects
+    (client,) = fetching.fetcher.store._kept
     return str(client)
 
 

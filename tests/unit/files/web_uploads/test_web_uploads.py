@@ -349,6 +349,6 @@ async def test_what_was_changed_is_fetched_anew(uploading: Uploading) -> None:
     )
     kept.write(b"x")
     await kept.finish()
-    uploading.fetcher.store.keep(client, kept)
+    uploading.fetcher.store.write(client, kept)
     await uploading.put(uploading.file(b"new"), "PUT")
     assert uploading.fetcher.store.of(client) == []
