@@ -76,7 +76,8 @@ class DaemonChooser:
 
     def _ask(self, question: Question, now: float) -> Strategy | None:
         with self._asking:
-            known, strategy = self._known(question, now)  # by now: many may ask at once
+            # Another thread may have asked the same question meanwhile.
+            known, strategy = self._known(question, now)
             if known:
                 return strategy
             try:
@@ -277,6 +278,7 @@ class FollowedTransfer:
 
     async def _follow(self) -> None:
         while not self._ended:
+            # Ask the daemon; without one, ask the scheduler of this process.
             report = self._next_report()
             in_pause, by_daemon = report.again_unix_s is not None, True
             try:
@@ -284,6 +286,7 @@ class FollowedTransfer:
                 self._in_daemons_table = True
             except CedosError:
                 by_daemon, turn = False, self._by_own_table(report)
+            # In a pause the answer does not count, and the networks are free for others.
             if in_pause:
                 self.turn = None
                 self._mine.clear()
@@ -315,6 +318,7 @@ class FollowedTransfer:
         Return whether the daemon heard it. `patient`: wait for a daemon that restarts.
         """
         self.leave()
+        # Without this report, the daemon would list the transfer as waiting for good.
         report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
         until_s = time.monotonic() + (_RESTARTS_S if patient and self._in_daemons_table else 0.0)
         while True:
@@ -336,6 +340,7 @@ class FollowedTransfer:
             if count > self._used.get(name, 0)
         }
         self._used, lasted_s, self._told_s = dict(report.used_bytes), now - self._told_s, now
+        # The daemon holds its answer to a waiting transfer until the turn changes.
         waits = self.turn is not None and not self.turn.networks and report.again_unix_s is None
         return msgspec.structs.replace(
             report,
@@ -378,6 +383,7 @@ class FollowedTransfer:
         try:
             return await answered
         except CedosError:
+            # Ask again soon if the daemon is gone, later if it is silent.
             now = time.monotonic()
             self._absent_until_s = now + (_ABSENT_S if now - asked_s < 1.0 else _SILENT_S)
             raise
@@ -387,7 +393,7 @@ class FollowedTransfer:
             OWN_TABLE.told(
                 table_entry(report, 0), report.used_bytes, report.lasted_s, self._networks()
             )
-        except ValueError:  # too many: it goes as if it could not wait
+        except ValueError:  # the table is full: use all networks at once
             return TurnMessage(networks=tuple(self._networks()))
         return turn_message(OWN_TABLE.table, report.key, time.monotonic(), time.time())
 

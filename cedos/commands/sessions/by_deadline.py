@@ -81,10 +81,12 @@ class PooledSession:
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
+        # Without a user, keep the present paths for the next file, and then leave them.
         if user is None and self._connection is not None:
             self._had = frozenset(path.network for path in self._connection.paths())
             self._lingering = asyncio.get_running_loop().call_later(_LINGER_S, self._leave)
         self._kept = self._had if user is None else frozenset()
+        # Count the bytes of this user from here on.
         self._user, self._earlier = user, _nothing()
         self._before = {way: self._counted(way) for way in Direction}
         self.networks_changed()
@@ -105,6 +107,7 @@ class PooledSession:
             self._lingering = None
         connection = self._connection
         if connection is not None and not connection.ended:
+            # Goodbye needs a path: take a free network, or else the last one.
             if not connection.paths():
                 free = {name for name, metered in connection.networks().items() if not metered}
                 self._kept = frozenset(free) or self._had
@@ -143,6 +146,7 @@ class PooledSession:
         return await self._dial()
 
     def _made(self, connection: Connection) -> None:
+        # Add the bytes of the ended connection, and count those of the new one from zero.
         self._earlier = {way: self.carried(way) for way in Direction}
         self._connection, self._before = connection, _nothing()
 
@@ -170,7 +174,7 @@ class SessionPool:
 
     @asynccontextmanager
     async def session(self, user: SessionUser) -> AsyncIterator[PooledSession]:
-        """Return a session without another user."""
+        """Lend a session to one user during the block."""
         if self._idle:
             session = self._idle.pop()
         else:
