@@ -53,12 +53,12 @@ _FAILED_S: Final = 60.0
 @click.option("--add", metavar="URL", help="Subscribe to a feed, or change --by or --keep of one.")
 @click.option("--name", metavar="NAME", help="With --add: the podcast's name.  [default: its host]")
 @click.option(
-    "--by", default="07:00", show_default=True, metavar="TIME",
-    help="With --add: the time of day until when new episodes shall be here.",
+    "--by", metavar="TIME",
+    help="With --add: the time of day until when new episodes shall be here.  [default: 07:00]",
 )  # fmt: skip
 @click.option(
-    "--keep", default=3, show_default=True, type=click.IntRange(1, 1000),
-    help="With --add: the number of newest episodes that are wanted.",
+    "--keep", type=click.IntRange(1, 1000),
+    help="With --add: the number of newest episodes that are wanted.  [default: 3]",
 )  # fmt: skip
 @click.option("--remove", metavar="NAME", help="End a subscription.")
 @click.option("--list", "listed", is_flag=True, help="Show subscriptions and episodes.")
@@ -71,7 +71,7 @@ _FAILED_S: Final = 60.0
 @json_option
 @click.version_option(package_name="cedos", prog_name="cedos-pod")
 def command(
-    add: str | None, name: str | None, by: str, keep: int, remove: str | None, listed: bool,
+    add: str | None, name: str | None, by: str | None, keep: int | None, remove: str | None, listed: bool,
     stay: bool, folder: Path, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Bring the episodes of podcasts until the time when they are wanted.
@@ -109,16 +109,17 @@ def command(
         _print(library)
 
 
-async def _add(library: Library, name: str, url: str, by: str, keep: int) -> None:
+async def _add(library: Library, name: str, url: str, by: str | None, keep: int | None) -> None:
+    known = library.podcasts.get(name)
     try:
-        wanted = Subscription(url, by, keep)
+        usual = Subscription(url) if known is None else known
+        wanted = Subscription(url, by or usual.by, keep or usual.keep)
     except ValueError as error:
         raise click.UsageError(f"--add: {error}") from None
-    is_new = name not in library.podcasts
     library.subscribe(name, wanted)
     networks = _networks()
     try:
-        if is_new:
+        if known is None:
             await read_feed(url, networks)
     except WebError as error:
         library.feed_errors[name] = str(error)
@@ -127,7 +128,7 @@ async def _add(library: Library, name: str, url: str, by: str, keep: int) -> Non
         networks.close()
     library.save_subscriptions()
     library.save()
-    click.echo(f"{name}: new episodes shall be here by {by}; `cedos-pod` brings them")
+    click.echo(f"{name}: new episodes shall be here by {wanted.by}; `cedos-pod` brings them")
 
 
 def _networks() -> LeadingNetworks:
