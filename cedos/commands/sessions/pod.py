@@ -86,6 +86,10 @@ def command(
     meanwhile, and `cedos transfers` shows when it is tried again and why. Without --stay the program
     leaves it to the next run once its deadline has passed and four attempts have failed.
     """
+    if sum((add is not None, remove is not None, listed)) > 1:
+        raise click.UsageError("one of --add, --remove and --list")
+    if add is None and (name or by or keep):
+        raise click.UsageError("--name, --by and --keep go with --add")
     library = Library(keys.folder() / "podcasts.toml", user_folder("state") / "podcasts.json")
     if add is not None:
         interruptible(_add(library, name or urlsplit(add).hostname or "podcast", add, by, keep))
