@@ -187,7 +187,7 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("data", "4", "--until", "18:00"), '"4GB", "4MB" or "4 B"'),
         ((*UNITS, "1", "--unit-money", "5"), '"1": a size needs a unit'),
         (("data", "4GB", "--until", "someday"), '"18:00"'),
-        (("battery", "5J", "--until", "18:00"), "leave the amount out"),
+        (("battery", "5J", "--until", "18:00"), "omit AMOUNT"),
         (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
         (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "more than nothing"),
         (("data", "4GB"), "--until"),

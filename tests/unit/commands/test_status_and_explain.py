@@ -278,7 +278,7 @@ def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any)
     assert program["items"][0]["gain_s"] == 0.9
     refused = cedos("explain", "example.org", "--prefetch")
     assert refused.exit_code == 2
-    assert "leave FLOW out" in refused.stderr
+    assert "excludes FLOW" in refused.stderr
 
 
 def test_what_programs_call_their_items_stays_in_its_cell() -> None:
@@ -325,7 +325,7 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
     for wrong in (["example.org"], ["--prefetch"]):
         refused = cedos("explain", "--probes", *wrong)
         assert refused.exit_code == 2
-        assert "leave FLOW and --prefetch out" in refused.stderr
+        assert "excludes FLOW and --prefetch" in refused.stderr
 
 
 def test_explain_what_is_not_known(cedos: Any, control: Path) -> None:
