@@ -116,7 +116,7 @@ class Tunnel:
 
 
 class _OneWay:
-    """One direction of a tunnel: reads `source` while nothing waits for `sink`, else writes.
+    """A direction of a tunnel: reads `source` while nothing waits for `sink`, else writes.
 
     `source` and `sink` are sockets with their names for messages. `on_end`: the source's end was
     handed on; `on_break`: a side broke, and how.

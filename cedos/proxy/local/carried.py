@@ -43,7 +43,7 @@ _Bytes = Mapping[str, int]
 
 
 class CarriedStream(Protocol):
-    """What is read of a `ProxiedStream` or a `ProxiedAssociation`."""
+    """A `ProxiedStream` or a `ProxiedAssociation`, as far as it is read here."""
 
     @property
     def server(self) -> str: ...
@@ -65,7 +65,7 @@ class CarriedStream(Protocol):
 
 
 class CarryingSession(Protocol):
-    """What is asked of the session: its paths, and its bytes so far by interface."""
+    """The session that carries: its paths, and its bytes so far by interface."""
 
     def paths(self) -> list[PathReport]: ...
 

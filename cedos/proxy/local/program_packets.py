@@ -147,7 +147,7 @@ class ProgramPackets:
     def _undelivered(self, packet: UndeliveredPacket) -> None:
         way = self._ways.get((packet.host, packet.port))
         if packet.why is Obstacle.NO_WAY and self._fails_open:
-            # (A gateway without IPv6 does not keep this host from it.)
+            # A gateway without IPv6 does not keep this host from it.
             if way is not None:
                 way.direct, way.until_s = True, self._loop.time() + IDLE_S
             return

@@ -1,4 +1,4 @@
-"""What a program asks the proxy for, in SOCKS 5 or HTTP, and how it is refused."""
+"""A program's request to the proxy, in SOCKS 5 or HTTP, and its refusal."""
 
 import asyncio
 import socket

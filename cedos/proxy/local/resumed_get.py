@@ -111,7 +111,7 @@ class PartialAnswer:
         self.body_bytes = 0
 
     def on_taken(self, data: Chunk) -> None:
-        """The program took these bytes."""
+        """Note bytes that the program took."""
         if self._head is None:
             self.body_bytes += len(data)
             return

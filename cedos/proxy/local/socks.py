@@ -70,7 +70,7 @@ class SocksParser:
         self.answers = b""
 
     def feed(self, data: bytes) -> SocksRequest | None:
-        """Raises: SocksError."""
+        """Take bytes of the program; return its request once it is whole. SocksError."""
         self._data += data
         self.answers = b""
         if not self._greeted and not self._greet():

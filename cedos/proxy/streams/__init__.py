@@ -1,1 +1,1 @@
-"""Many connections in one session (docs/stream-protocol.md)."""
+"""The stream protocol: many connections in one session (docs/stream-protocol.md)."""

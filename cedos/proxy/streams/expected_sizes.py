@@ -1,4 +1,4 @@
-"""How much follows on a stream: as HTTP announces, else as its server sent and took before.
+"""Expected bytes of a stream: as HTTP announces, else as its server sent and took before.
 
 TLS tells no lengths. But a server of films sends films, and one of pictures is sent pictures: what has
 become larger than most transfers is taken for one of those that did.
@@ -79,7 +79,7 @@ _PAUSE_S: Final = 1.0
 """Data that a program sends after a pause is a new request. (An answer may take its time.)"""
 
 _LEAST_KNOWN: Final = 3
-"""So many larger bursts of a server, or of its domain, have to be known."""
+"""Larger bursts of a server, or of its domain, that have to be known."""
 
 
 class ExpectedBursts:

@@ -1,4 +1,4 @@
-"""One connection of many in a session: bytes both ways, ends, resets, and a window each way.
+"""A connection of many in a session: bytes both ways, ends, resets, and a window each way.
 
 | state | sent here | may follow |
 | --- | --- | --- |
