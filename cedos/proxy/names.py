@@ -155,6 +155,7 @@ class Resolver:
 
     async def ask(self, message: bytes, question: AskedName) -> bytes:
         """Return the answer, under the question's own number. NobodyAnswersError."""
+        # Each server in turn, twice; a truncated answer is asked for again by TCP.
         for _ in range(_ROUNDS):
             for server in self._servers():
                 with suppress(OSError, TimeoutError, ValueError):

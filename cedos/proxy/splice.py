@@ -179,6 +179,7 @@ class _OneWay:
         if count == 0:
             self._hand_end_on()
             return
+        # Drop what is beyond the limit: the origin gets one request only.
         self.moved_at_s = self._loop.time()
         if self._left is not None:
             taken = min(count, self._left)
@@ -195,6 +196,7 @@ class _OneWay:
             self._broke(self._sink_name, error)
             return
         self.moved_bytes += sent
+        # The sink is full: copy the rest, and read no more until it is written.
         if sent < taken:
             self._waiting = memoryview(bytes(view[sent:taken]))
             # What waits is memory: a sink that takes little is offered less.
@@ -203,7 +205,7 @@ class _OneWay:
             self._reads, self._writes = False, True
             self._loop.remove_reader(self.source)
             self._loop.add_writer(self.sink, self._writable)
-        elif count == self._chunk < _LARGEST:
+        elif count == self._chunk < _LARGEST:  # both sides are fast: use larger blocks
             self._chunk <<= 1
 
     def _writable(self) -> None:

@@ -115,6 +115,7 @@ class Origins:
         connected: socket.socket | None = None
         try:
             while waiting or trying:
+                # Begin the next attempt, and give it a head start before another one (RFC 8305, 5).
                 if waiting:
                     trying.add(asyncio.create_task(self._one(waiting.pop(), port)))
                 stagger_s = _STAGGER_S if waiting else None
@@ -132,6 +133,7 @@ class Origins:
                 if connected is not None:
                     return connected
         finally:
+            # Close what connected too late.
             for task in trying:
                 task.cancel()
             for late in await asyncio.gather(*trying, return_exceptions=True):

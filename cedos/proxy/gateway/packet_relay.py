@@ -80,10 +80,12 @@ class PacketRelay:
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
+        # Fast path: the address was looked up lately.
         place = self._places.get((host, port))
         if place is not None and place[1] > now:
             self._send_to(place[0], port, data)
             return
+        # Else the packet waits for the look-up, which the first one begins.
         waiting = self._waiting.get((host, port))
         if waiting is not None:
             if len(waiting) < _MOST_WAITING:
@@ -125,6 +127,7 @@ class PacketRelay:
         if one is None or address is None:
             self.refused += 1
             return
+        # Remember the peer: only it may answer.
         peer = address, port
         self._peers[peer] = self.used_s
         self._peers.move_to_end(peer)

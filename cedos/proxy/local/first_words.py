@@ -68,6 +68,7 @@ class FirstWords:
 
     def begin(self, stream: ProxiedStream) -> None:
         self._stream = stream
+        # Send what the program has sent already, else read once while the gateway connects.
         if self._said:
             self._say()
         elif self._reads:

@@ -158,6 +158,7 @@ class LocalProxy:
         `far`: nearby names and addresses are those near the gateway. `words`: bytes that may be sent at
         once; the caller sends what is left of them.
         """
+        # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
             try:
                 stream = await self._opened(host, port, words, fetch=fetch)
@@ -174,6 +175,7 @@ class LocalProxy:
                         "proxy_internal_error",
                         f"the gateway cannot be reached: {error}",
                     ) from error
+                # Fail open: direct, with the same first bytes once more.
                 self._tell_direct(direct=True)
                 if words is not None:
                     words.end(again=True)
@@ -341,10 +343,12 @@ class LocalProxy:
             self._on_spoken()
         if request is None:
             return
+        # SOCKS 5 UDP ASSOCIATE: datagrams, for as long as this connection.
         if request.associates:
             with suppress(OSError):
                 await SocksAssociation(program, request.port, self.packets).serve()
             return
+        # Connect; first bytes may go along.
         far = where.to is not None and where.redirection is None
         words = FirstWords(
             program, request.first, reads=not request.accepted, once=self._fail is Fail.CLOSED

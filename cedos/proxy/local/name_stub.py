@@ -151,6 +151,7 @@ class NameStub:
         return found
 
     async def _answer(self, message: bytes, question: AskedName) -> bytes:
+        # Names nearby, and those under a rule, are looked up here.
         if self._is_near(question.name):
             return await self._here(message, question)
         if self._fails_open and self._rules.names(question.name):
@@ -158,6 +159,7 @@ class NameStub:
             if (reply := parse(found)) is not None:
                 self._rules.learn(question.name, reply.addresses)
             return found
+        # All others: the gateway, then this host's resolvers if the gateway fails or knows no such name.
         try:
             found = await self._link.ask(message)
         except GatewayUnreachableError as error:

@@ -79,6 +79,7 @@ class ProgramPackets:
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
+        # Choose a way for a new destination, or for one that has not answered for a while.
         way = self._ways.get((host, port))
         if way is None or way.until_s < now:
             way = self._ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
@@ -89,13 +90,14 @@ class ProgramPackets:
             self._direct.send(host, port, data)
         elif self._association is not None:
             self._association.send(host, port, data)
-        elif now < self._not_before_s:
+        elif now < self._not_before_s:  # the gateway was out of reach a moment ago
             if self._fails_open:
                 way.direct, way.until_s = True, self._not_before_s
                 self._direct.send(host, port, data)
             else:
                 self._refused(host, port)
         else:
+            # No association stands yet: send behind ASSOCIATE, and keep a copy for a refusal.
             if self._begun is not None:
                 self._begun.send(host, port, data)
             if len(self._waiting) < _MOST_WAITING:

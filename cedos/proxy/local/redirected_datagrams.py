@@ -142,6 +142,7 @@ class RedirectedDatagrams:
                 self._take(one, address, sender, data)
 
     def _take(self, one: socket.socket, address: str, sender: Any, data: bytes) -> None:
+        # Fast path: the same program sends to the same address here again.
         known = self._known.get(address)
         if known is None or known[1].sender != sender:
             to = self._redirection.place(address)
@@ -154,6 +155,7 @@ class RedirectedDatagrams:
                 self._known.popitem(last=False)
         self._known.move_to_end(address)
         to, here = known
+        # One carrier for each socket, so that all its datagrams leave from one port.
         program = self._senders.get(to.cookie)
         if program is None:
             self._make_room(to.user)

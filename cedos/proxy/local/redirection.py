@@ -198,6 +198,7 @@ class Redirection:
                 raise HostError(
                     "within a container the proxy cannot redirect the cgroup that it runs in"
                 )
+        # Remove cgroups that have gone, then add new ones as far as the table has room.
         for number in self._known_cgroups.keys() - found.keys():
             with suppress(OSError):
                 del table[programs.COOKIE.pack(number)]
@@ -237,6 +238,7 @@ class Redirection:
             self._only_ports.file if self._only_ports is not None else None,
         )
         with _refusals():
+            # Link the programs to the root of the hierarchy: arrivals first, so that none is missed.
             here = Here(netns_cookie(), os.getpid())
             cgroup = os.open(
                 root_cgroup(_MOUNTS.read_text()), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -161,6 +161,7 @@ class EarlyPackets:
 
     def keep(self, packet: ProgramPacket, now: float) -> None:
         """Keep a packet, if there is room."""
+        # Drop what has expired, the oldest association first.
         while self._kept and next(iter(self._kept.values()))[0][0] <= now - KEPT_S:
             self._drop(next(iter(self._kept)))
         many = packet.stream not in self._kept and len(self._kept) >= MOST_ASSOCIATIONS

@@ -40,6 +40,7 @@ class AnnouncedBodies:
 
     def sends(self, offset: int, data: bytes | memoryview) -> int:
         """Return the bytes of a request's body that begins here; 0: none begins, or it is unknown."""
+        # Inside of the body that was announced: nothing begins.
         if offset < self._request_from:
             return 0
         head = bytes(data[:_HEAD_BYTES])

@@ -371,6 +371,7 @@ class Multiplexer:
             raise ValueError("a stream was opened twice, or by the end that may not")
         if number > self._all_opened_to + _MOST_AHEAD:
             raise ValueError("a stream was opened far ahead of the others")
+        # Compact the numbers seen so far into "all up to", and a few beyond.
         self._opened_ahead.add(number)
         while self._all_opened_to + 1 in self._opened_ahead:
             self._all_opened_to += 1

@@ -217,6 +217,7 @@ class ProxiedStream:
 
     def taken(self, count: int) -> None:
         """Remove so many waiting bytes, which the program has; widen the window as it reads."""
+        # Remove whole pieces, and cut the last one.
         waiting = self._waiting
         self._waiting_bytes -= count
         while count:
@@ -227,6 +228,7 @@ class ProxiedStream:
             count -= len(first)
             waiting.popleft()
         self._account()
+        # Double the window once all of it was read, or half of it while the session lends.
         read = self.read_bytes
         if self._window_bytes < WINDOW_BYTES:
             wider = min(2 * self._window_bytes, WINDOW_BYTES)
@@ -249,7 +251,7 @@ class ProxiedStream:
         while begin < len(data) and (room := self.room_bytes) > 0:
             chunk = view[begin : begin + min(room, self._chunk_bytes)]
             head = StreamBytes.head(self.number, self.sent_bytes)
-            held = self._held
+            held = self._held  # this data waited: it begins no new burst
             self._held = not self._session.try_put(self, head, chunk, self._label(len(chunk)))
             if self._held:
                 break

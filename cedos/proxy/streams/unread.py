@@ -121,10 +121,12 @@ class Reading:
             looks.append((now_s, received, read))
         while len(looks) > 1 and looks[1][0] <= now_s - _OVER_S:
             looks.popleft()
+        # Little waits: the program reads at once, or hardly anything comes.
         waits = received - read
         if waits < ENOUGH_BYTES:
             before = next((came for at_s, came, _ in looks if at_s >= now_s - _COMES_S), received)
             return 0.0 if received - before >= _COMES_BYTES else None
+        # Much waits: it lasts by the pace since the first look.
         first_s, _, before = looks[0]
         if now_s - first_s < _LEAST_S:
             return 0.0
