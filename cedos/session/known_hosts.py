@@ -33,15 +33,11 @@ _ASK: Final = (
 
 
 class KnownServer(NamedTuple):
-    """Where a server is and which public key it has.
-
-    `spares`: addresses of other machines with its key and its sessions.
-    """
+    """The address of a server, and its public key."""
 
     host: str
     port: int
     key: bytes
-    spares: tuple[tuple[str, int], ...] = ()
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):

@@ -386,7 +386,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "lines to join with": Parser(
         lambda data: joined_gateway.parse(data.decode("latin-1")),
-        (joined_gateway.invitation([("a.test", 7009), ("::1", 7010)], KEY, KEY).encode(),),
+        (joined_gateway.invitation(("::1", 7010), KEY, KEY).encode(),),
         (ValueError,),
     ),
     "authorities": Parser(authority_of, (b"a.test:443", b"[2001:db8::1]:80"), (ValueError, RefusedError)),

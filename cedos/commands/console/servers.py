@@ -51,18 +51,6 @@ def listen_address_at(example: int) -> Parsed[tuple[str, int]]:
 LISTEN_ADDRESS: Final = listen_address_at(FILES_PORT)
 
 
-def host_address_at(port: int) -> Parsed[tuple[str, int]]:
-    """Return the type of hosts: `gw.example.org` (with this port), `192.0.2.1:7008`, `[::1]:7008`."""
-
-    def parse(text: str) -> tuple[str, int]:
-        found = host_and_port(text)
-        if found is None or not found[0] or any(each in found[0] for each in "@/[],"):
-            raise ValueError(f"{text!r} is not gw.example.org or gw.example.org:{port}")
-        return found[0], found[1] or port
-
-    return Parsed("host[:port]", parse)
-
-
 def host_and_port(text: str) -> tuple[str, int | None] | None:
     """Split a text; the port is None if it is missing; None: the text is not valid."""
     host, port_text = text, ""

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,8 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
 from cedos.proxy.local.direct import NEAR
 from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.gateway_links import GatewayLinks
+from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
@@ -325,7 +328,7 @@ def _chosen(
 
 
 async def _run(
-    joined: joined_gateway.JoinedGateway,
+    joined: Sequence[JoinedGateway],
     listening: list[Listening],
     redirection: Redirection | None,
     stdio: tuple[str, int] | None,
@@ -339,21 +342,32 @@ async def _run(
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
-    own = RuledNetworks(directories().socket, *joined.addresses)
+    rules = {each: RuledNetworks(directories().socket, each.address) for each in joined}
 
-    def usable(interface: str) -> bool:
-        return (not networks or interface in networks) and own.may_use(interface)
+    def usable(gateway: JoinedGateway) -> Callable[[str], bool]:
+        may_use = rules[gateway].may_use
+        return lambda interface: (not networks or interface in networks) and may_use(interface)
 
     clock = asyncio.get_running_loop().time
     known = KnownNames()
-    carried = CarriedConnections(clock, known.name_of)
+    carried = {each: CarriedConnections(clock, known.name_of) for each in joined}
     sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
-    link = GatewayLink(
-        joined, DaemonChooser(directories().socket), usable, carried=carried, sizes=sizes
+    link = GatewayLinks(
+        [
+            GatewayLink(
+                each,
+                DaemonChooser(directories().socket),
+                usable(each),
+                carried=carried[each],
+                sizes=sizes,
+            )
+            for each in joined
+        ]
     )
 
     async def changed() -> None:
-        await asyncio.to_thread(own.read)
+        for ruled_networks in rules.values():
+            await asyncio.to_thread(ruled_networks.read)
         link.check_networks()
 
     ruled = RuledHosts(directories().socket, changed)
@@ -382,8 +396,11 @@ async def _run(
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
     )
     running = loop.create_task(work)
-    teller = CarriedTeller(directories().socket, carried, joined.host)
-    telling = [loop.create_task(teller.run())]
+    tellers = [
+        CarriedTeller(directories().socket, connections, each.host)
+        for each, connections in carried.items()
+    ]
+    telling = [loop.create_task(teller.run()) for teller in tellers]
     if redirection is not None and redirection.by_cgroup:
         telling.append(loop.create_task(_follow_cgroups(redirection)))
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -402,7 +419,8 @@ async def _run(
         if datagrams is not None:
             await datagrams.close()
         await proxy.close()
-        await teller.last()
+        for teller in tellers:
+            await teller.last()
         await link.close()
         await told.close()
         await ruled.close()
@@ -416,7 +434,7 @@ async def _listen(
     listening: list[Listening],
     dns: list[tuple[str, int]],
     redirection: Redirection | None,
-    joined: joined_gateway.JoinedGateway,
+    joined: Sequence[JoinedGateway],
 ) -> None:
     proxy.open(listening)
     for address, port in dns:
@@ -427,8 +445,8 @@ async def _listen(
             to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
             log.info(f"listens at {where}{to}")
     if redirection is not None:
-        for host, _ in joined.addresses:
-            await _refuse_loop(host)
+        for each in joined:
+            await _refuse_loop(each.host)
         ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
         for address in _LOOPBACK:
             names.open(address, 0, optional=":" in address)

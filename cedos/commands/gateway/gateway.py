@@ -7,10 +7,8 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,11 +16,9 @@ import structlog
 
 from cedos import logs
 from cedos.commands.console.manual import Manual
-from cedos.commands.console.option_types import DURATION, NETWORK, SIZE, Parsed
+from cedos.commands.console.option_types import DURATION, NETWORK, SIZE
 from cedos.commands.console.servers import (
     OWN_KEY,
-    host_address_at,
-    host_and_port,
     listen_address_at,
     own_key_option,
 )
@@ -36,7 +32,6 @@ from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import NAME, Handed, kept_names, received
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
-from cedos.proxy.gateway.nodes.redis_target import RedisTarget, read_password
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.processes.process_group import ProcessGroup
 from cedos.proxy.gateway.processes.process_place import ProcessPlace
@@ -53,32 +48,9 @@ if TYPE_CHECKING:
     from cedos.proxy.gateway.metrics import MetricsServer
 
 _FIRST: Final = "laptop"
-NODE_PORT: Final = PORT + 2
 _READY_S: Final = 30.0
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
-
-
-def _redis(text: str) -> RedisTarget:
-    try:
-        return RedisTarget.parse(text)
-    except ValueError as error:
-        raise ValueError(f"it is not where a Redis is; {error}") from None
-
-
-def _node_address(text: str) -> tuple[str, int]:
-    host, port = host_and_port(text) or ("", None)
-    try:
-        address = ip_address(host)
-    except ValueError:
-        raise ValueError(f"{text!r} is not an address, as 10.0.0.1 or [fd00::1]:7011 is") from None
-    if address.is_unspecified or address.is_multicast or "%" in str(address):
-        raise ValueError(f"{address} is no address at which other machines reach this one")
-    return str(address), port or NODE_PORT
-
-
-NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
-"""An own address for other nodes: `10.0.0.1` (at the usual port), `10.0.0.1:7011`, `[fd00::1]`."""
 
 
 @click.command(
@@ -96,11 +68,6 @@ NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
         (
             "cedos gateway --allow-inside 10.1.0.0/16",
             "Also connects to the private network that it is in.",
-        ),
-        (
-            "cedos gateway --name gw1.example.org --address gw2.example.org"
-            " --shared redis://10.0.0.7:6379/0 --node 10.0.0.1",
-            "One of two machines that are one gateway.",
         ),
         (
             "kill -HUP PID",
@@ -137,11 +104,6 @@ NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
 @click.option(
     "-n", "--name", metavar="HOST",
     help="The name or address by which clients reach this host.  [default: an address of its own]",
-)  # fmt: skip
-@click.option(
-    "--address", "addresses", type=host_address_at(PORT), multiple=True, metavar="HOST[:PORT]",
-    help="Where another node of this gateway is, a machine with the same key: the line that is printed"
-    " has it, too. May be repeated.",
 )  # fmt: skip
 @click.option("--invite", metavar="CLIENT", help="Print a line for one more client, and end.")
 @click.option("--revoke", metavar="CLIENT", help="Let a client in no more, and end.")
@@ -185,27 +147,6 @@ NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
     help="For finding and reaching a server.",
 )  # fmt: skip
 @click.option(
-    "--shared", type=Parsed("redis", _redis), metavar="REDIS",
-    help="Share clients' sessions with other nodes, machines with the same key and list of clients:"
-    " unix:///run/redis/redis-server.sock, redis://HOST:6379/0 or, by TLS, rediss://HOST:6379/0. What"
-    " lies there is sealed by the key.",
-)  # fmt: skip
-@click.option(
-    "--shared-ca", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="With rediss://: the authority, in PEM, that has signed Redis' certificate."
-    "  [default: those that this host trusts]",
-)  # fmt: skip
-@click.option(
-    "--shared-password", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="The file with Redis' password.  [default: $CEDOS_REDIS_PASSWORD]",
-)  # fmt: skip
-@click.option(
-    "--node", type=NODE_ADDRESS, metavar="ADDRESS[:PORT]",
-    help="An own address at which the other nodes reach this one: they carry connections of clients here"
-    " that do not reach it themselves, so that a session with connections goes on. With --processes as"
-    f" many ports, from this one on.  [default port: {NODE_PORT}]",
-)  # fmt: skip
-@click.option(
     "--metrics", type=listen_address_at(PORT + 1), metavar="[ADDRESS:]PORT",
     help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
 )  # fmt: skip
@@ -238,7 +179,6 @@ NODE_ADDRESS: Final = Parsed("address[:port]", _node_address)
 def command(
     listen: tuple[str, int],
     name: str | None,
-    addresses: tuple[tuple[str, int], ...],
     invite: str | None,
     revoke: str | None,
     listed: bool,
@@ -252,10 +192,6 @@ def command(
     processes: int,
     idle: float,
     connect_timeout: float,
-    shared: RedisTarget | None,
-    shared_ca: Path | None,
-    shared_password: Path | None,
-    node: tuple[str, int] | None,
     metrics: tuple[str, int] | None,
     cache: int,
     cache_folder: Path | None,
@@ -276,15 +212,6 @@ def command(
     """
     if sum(map(bool, (invite, revoke, listed))) > 1:
         raise click.UsageError("one of --invite, --revoke and --list at a time")
-    if shared_ca is not None and (shared is None or not shared.tls):
-        raise click.UsageError("--shared-ca goes with --shared rediss://HOST")
-    if shared is not None:
-        shared = replace(shared, ca_file=shared_ca)
-        shared.context()  # a file that is no good is told before anything begins
-    if node is not None and shared is None:
-        raise click.UsageError("--node goes with --shared: nodes find each other in Redis")
-    if node is not None and node[1] + processes > 1 << 16:
-        raise click.UsageError(f"--node: there are not {processes} ports from {node[1]} on")
     invited = InvitedClients(clients or default_path())
     if listed:
         for each in invited.names:
@@ -297,8 +224,7 @@ def command(
     place = ProcessPlace.received()
     newcomer = invite or ("" if invited.names or place is not None else _FIRST)
     if newcomer:
-        here = name or listen[0] or _own_address(), listen[1]
-        _print_line(invited, newcomer, [here, *addresses], me)
+        _print_line(invited, newcomer, (name or listen[0] or _own_address(), listen[1]), me)
     if invite is not None:
         return
     logs.configure(log_level, log_format)
@@ -317,9 +243,6 @@ def command(
         raise click.UsageError(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
-    if shared is not None:
-        shared = replace(shared, password=shared.password or read_password(shared_password))
-        _nodes_module()  # it is missing: told before anything begins
     memory.one_arena()
     if processes > 1 and place is None:
         group = asyncio.run(_run_group(settings, processes, len(invited.names), metrics))
@@ -335,24 +258,10 @@ def command(
             0 if no_cache else cache // processes,
             cache_folder,
             None if place is None else GatewayProcess(place),
-            shared,
-            node,
         )
     )
     if following is not None:
         following.begin()
-
-
-def _nodes_module() -> ModuleType:
-    """ConfigError: the package that it needs is missing."""
-    try:
-        return import_module("cedos.proxy.gateway.nodes.node_flows")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "redis":
-            raise
-        raise ConfigError(
-            "--shared needs the Python package redis; `pip install 'cedos[shared]'` installs it"
-        ) from None
 
 
 def _cache_folder() -> Path:
@@ -370,18 +279,12 @@ async def _run(
     cache_bytes: int,
     cache_folder: Path | None,
     process: GatewayProcess | None,
-    shared: RedisTarget | None = None,
-    node: tuple[str, int] | None = None,
 ) -> "Successor | None":
     folder = cache_folder or _cache_folder()
-    if node is not None and process is not None:
-        node = node[0], node[1] + process.number
-    nodes = None if shared is None else _nodes_module().NodeFlows(shared, me, node)
-    if cache_bytes or nodes is not None:
-        settings = replace(settings, idle=_idle_file(folder, process))
     if not cache_bytes:
-        gateway = Gateway(settings, me, invited.name_of, process=process, nodes=nodes)
+        gateway = Gateway(settings, me, invited.name_of, process=process)
         return await _serve(gateway, len(invited.names), metrics, process)
+    settings = replace(settings, idle=_idle_file(folder, process))
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
     from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
@@ -411,7 +314,7 @@ async def _run(
         )
 
     requests = ProgramRequests(fetcher)
-    gateway = Gateway(settings, me, invited.name_of, serving, process, requests, nodes)
+    gateway = Gateway(settings, me, invited.name_of, serving, process, requests)
     uploads.begin()
     try:
         return await _serve(gateway, len(invited.names), metrics, process)
@@ -429,7 +332,7 @@ def _idle_file(folder: Path, process: GatewayProcess | None) -> Path | None:
 
 
 def _print_line(
-    invited: InvitedClients, client: str, addresses: list[tuple[str, int]], me: KeyPair
+    invited: InvitedClients, client: str, address: tuple[str, int], me: KeyPair
 ) -> None:
     secret = invited.invite(client)
     click.echo(
@@ -437,7 +340,7 @@ def _print_line(
         " and it is not shown again.",
         err=True,
     )
-    click.echo(f"cedos join {invitation(addresses, me.public, secret)}")
+    click.echo(f"cedos join {invitation(address, me.public, secret)}")
 
 
 def _own_address() -> str:

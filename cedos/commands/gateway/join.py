@@ -1,8 +1,9 @@
-"""`cedos join`: this user's programs use a gateway from now on."""
+"""`cedos join`: this user's programs use one more gateway from now on."""
 
 import asyncio
 import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -24,25 +25,29 @@ _PATIENCE_S = 5.0
             "Joins the gateway that printed the line.",
         ),
         ("cedos join - < line", "The same, without the secret in the list of processes."),
-        ("cedos join --leave", "Forgets it."),
+        ("cedos join --leave gw.example.org", "Forgets that gateway."),
+        ("cedos join --leave", "Forgets all gateways."),
     ],
     exits={0: "", 1: "The gateway does not answer, or does not know this line.", 2: ""},
-    files=[("~/.config/cedos/gateway.toml", "The gateway and the secret, for this user alone.")],
+    files=[
+        ("~/.config/cedos/gateway.toml", "The gateways and their secrets, for this user alone.")
+    ],
 )
-@click.argument("line", required=False)
-@click.option("--leave", is_flag=True, help="Forget the gateway.")
-@click.option("--no-check", is_flag=True, help="Do not try whether it answers.")
+@click.argument("line", metavar="LINE|HOST", required=False)
+@click.option("--leave", is_flag=True, help="Forget the gateway HOST, or all of them.")
+@click.option("--no-check", is_flag=True, help="Do not try whether the gateway answers.")
 def command(line: str | None, leave: bool, no_check: bool) -> None:
-    """Joins the gateway whose LINE was printed by `cedos gateway` there; `-` reads it from input.
+    """Join the gateway whose LINE was printed by `cedos gateway` there; `-` reads it from input.
 
-    `cedos forward` then carries programs' connections through it.
+    `cedos forward` then carries programs' connections through it. Several gateways may be joined;
+    a connection goes through the first one that answers.
     """
     file = joined_gateway.own_path()
-    if leave == (line is not None):
-        raise click.UsageError("either a LINE, or --leave")
-    if line is None:
-        file.unlink(missing_ok=True)
+    if leave:
+        _leave(file, line)
         return
+    if line is None:
+        raise click.UsageError("either a LINE, or --leave")
     text = sys.stdin.readline() if line == "-" else line
     # (A person may paste the whole line that was printed.)
     text = text.strip().removeprefix("cedos join ").strip()
@@ -53,7 +58,8 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
     if not no_check:
         took_s, networks = asyncio.run(_try(joined))
         click.echo(f"{joined} answers over {networks} ({1e3 * took_s:.0f} ms).")
-    joined_gateway.write(file, joined)
+    known = joined_gateway.read(file) if file.exists() else []
+    joined_gateway.write(file, joined_gateway.add(known, joined))
     click.echo(
         f"Joined {joined}. `cedos forward` is a proxy for programs (SOCKS 5 and HTTP) at 127.0.0.1"
         " port 1080; a program uses it with https_proxy=http://127.0.0.1:1080, say. `sudo cedos"
@@ -61,12 +67,22 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
     )
 
 
+def _leave(file: Path, host: str | None) -> None:
+    known = joined_gateway.read(file) if host is not None else []
+    left = [each for each in known if host not in (each.host, str(each))]
+    if host is not None and left == known:
+        raise CedosError(f"{host} is not joined; there are {', '.join(map(str, known))}")
+    if left:
+        joined_gateway.write(file, left)
+    else:
+        file.unlink(missing_ok=True)
+
+
 async def _try(joined: JoinedGateway) -> tuple[float, str]:
     began_s = time.monotonic()
     try:
         connection = await connect(
-            (joined.host, joined.port),
-            spares=joined.others,
+            joined.address,
             server_key=joined.server_key,
             key=joined.client,
             timeout_s=_PATIENCE_S,

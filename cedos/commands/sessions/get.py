@@ -219,7 +219,7 @@ def command(
             for source in sources:
                 try:
                     if source.is_url:
-                        who, server = gateway()
+                        who, server = await asyncio.to_thread(gateway)
                     else:
                         who = me
                         server = servers.known(source.host, source.port, given_key, FILES_PORT)

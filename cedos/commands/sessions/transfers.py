@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ SCHEDULER: Final = "prompt-swtc"
 """A file is fastest over all networks. A daemon decides which of them it uses."""
 
 _DRAWN_EVERY_S: Final = 0.2
+_ANSWER_S: Final = 1.0
 
 networks_option = click.option(
     "-n", "--network", "networks", multiple=True, metavar="INTERFACE",
@@ -82,7 +84,7 @@ class Endpoints:
         chooser = DaemonChooser(directories().socket) if may_use is None else None
         given = self.networks
         server = self.server
-        ruled = RuledNetworks(directories().socket, (server.host, server.port), *server.spares)
+        ruled = RuledNetworks(directories().socket, (server.host, server.port))
 
         def usable(interface: str) -> bool:
             allowed = not given or interface in given
@@ -97,7 +99,6 @@ class Endpoints:
             try:
                 connection = await connect(
                     (self.server.host, self.server.port),
-                    spares=self.server.spares,
                     server_key=self.server.key,
                     key=self.me,
                     deadline=self.deadline_s,
@@ -123,9 +124,17 @@ class Endpoints:
 
 
 def gateway() -> tuple[KeyPair, KnownServer]:
-    """Return this client's key and the joined gateway. ConfigError: there is none."""
-    joined = joined_gateway.read(joined_gateway.path())
-    return joined.client, KnownServer(joined.host, joined.port, joined.server_key, joined.others)
+    """Return this client's key, and the first joined gateway that answers. Errors: ConfigError.
+
+    If none does, it is the first one. With one gateway alone nothing is tried.
+    """
+    known = joined_gateway.read(joined_gateway.path())
+    chosen = known[0]
+    for each in known if len(known) > 1 else ():
+        with suppress(OSError), socket.create_connection(each.address, _ANSWER_S):
+            chosen = each
+            break
+    return chosen.client, KnownServer(chosen.host, chosen.port, chosen.server_key)
 
 
 def interruptible(wanted: Coroutine[Any, Any, None]) -> None:

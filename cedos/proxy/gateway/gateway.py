@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -21,7 +21,6 @@ from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.name_service import NameService
-from cedos.proxy.gateway.nodes.node_figures import NodeFigures
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
 from cedos.proxy.gateway.traffic import Traffic
@@ -33,9 +32,6 @@ from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
-
-if TYPE_CHECKING:  # it needs redis, which is an extra
-    from cedos.proxy.gateway.nodes.node_flows import NodeFlows
 
 PORT: Final = 7009
 SSH: Final = 22
@@ -94,7 +90,6 @@ class Gateway:
         service: serves what clients ask for on their sessions' streams.
         process: which of several this one is.
         requests: fetches what programs ask for by plain HTTP.
-        nodes: what it shares with the same gateway on other machines.
     """
 
     def __init__(
@@ -105,10 +100,8 @@ class Gateway:
         service: Callable[[Connection], StreamService] | None = None,
         process: GatewayProcess | None = None,
         requests: RequestFetcher | None = None,
-        nodes: "NodeFlows | None" = None,
     ) -> None:
         self._process = process
-        self._nodes = nodes
         self._settings = settings
         self._me = me
         self._clients = clients
@@ -153,7 +146,6 @@ class Gateway:
     def figures(self) -> GatewayFigures:
         """`held_bytes`: what is kept in memory for clients and origins."""
         traffic = self._terms.traffic
-        nodes = NodeFigures() if self._nodes is None else self._nodes.figures
         return GatewayFigures(
             self.sessions,
             self.streams,
@@ -164,14 +156,6 @@ class Gateway:
             traffic.refused,
             traffic.up_bytes,
             traffic.down_bytes,
-            int(self._nodes is not None and self._nodes.away),
-            nodes.taken,
-            nodes.given,
-            nodes.refused,
-            0 if self._nodes is None else self._nodes.passed_on,
-            nodes.passed_on,
-            nodes.passed_in,
-            nodes.strangers,
         )
 
     @property
@@ -181,10 +165,7 @@ class Gateway:
     async def open(self, handed: Handed | None = None) -> None:
         """Listens; goes on with what the process before this one left."""
         files = open_files.allow()
-        spare = _SPARE_FILES
-        if self._nodes is not None:
-            spare += min(self._nodes.most_files, files // 4)
-        self._most = min(self._settings.most, max(1, files - spare))
+        self._most = min(self._settings.most, max(1, files - _SPARE_FILES))
         if self._most < self._settings.most:
             _log.warning(
                 "the limit of open files allows fewer connections at once than wanted",
@@ -192,8 +173,6 @@ class Gateway:
                 allowed=self._most,
                 open_files=files,
             )
-        if self._nodes is not None:
-            await self._nodes.open()
         process = self._process
         if process is not None:
             listening: socket.socket | None = process.listening
@@ -223,7 +202,6 @@ class Gateway:
             limits=LIMITS,
             listening=listening,
             siblings=None if process is None else process.siblings,
-            shared=self._nodes,
         )
 
     def _show(self) -> None:
@@ -239,15 +217,13 @@ class Gateway:
             self._terms.traffic.sessions += 1
 
     async def close(self) -> None:
-        """Ends all sessions, which resets their connections; idle ones are left to other nodes."""
+        """End all sessions, which resets their connections."""
         if self._listener is not None:
             self._listener.stop()
         for task, session in list(self._sessions.items()):
-            left = self._listener is not None and self._listener.leave(session.connection)
-            if not left:
-                session.connection.abort("the gateway ends")
-                with suppress(SessionError):
-                    await session.connection.drained()
+            session.connection.abort("the gateway ends")
+            with suppress(SessionError):
+                await session.connection.drained()
             await session.close()
             task.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
@@ -261,9 +237,6 @@ class Gateway:
         assert self._listener is not None
         self.handed_over = True
         listening = self._listener.stop()
-        if self._nodes is not None:
-            # As soon as a session is packed, others are told that it is gone.
-            await self._nodes.begins_anew()
         kept = []
         for task, session in list(self._sessions.items()):
             if (each := await session.keep()) is not None:
@@ -277,8 +250,6 @@ class Gateway:
         await asyncio.gather(*self._sessions, return_exceptions=True)
         self._associations.close()
         self._names.close()
-        if self._nodes is not None:
-            await self._nodes.close()
         left = [each.fileno() for each in self._left]
         return HandOver.make(listening, kept, left, shared=self._process is not None)
 

@@ -28,26 +28,11 @@ class _GatewayCollector(Collector):
             ("connections", "Connections of clients' programs that live.", figures.connections),
             ("held_bytes", "Bytes kept until a client has acknowledged them, or an origin takes them.",
              figures.held_bytes),
-            ("nodes_away", "Processes for which what nodes share is out of reach.",
-             figures.nodes_away),
-            ("passed_on", "Connections of clients whose sessions live at other nodes, carried there.",
-             figures.passed_on),
         ):  # fmt: skip
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value)
         for name, what, value in (
             ("sessions_opened", "Sessions that clients opened.", figures.sessions_opened),
             ("sessions_taken_over", "Sessions of the process before.", figures.sessions_taken_over),
-            ("sessions_from_nodes", "Sessions that came from other nodes.",
-             figures.sessions_from_nodes),
-            ("sessions_to_nodes", "Sessions that went to other nodes.", figures.sessions_to_nodes),
-            ("node_values_refused", "What lay in Redis and no node had written.",
-             figures.node_values_refused),
-            ("connections_to_nodes", "Clients' connections that were carried to other nodes.",
-             figures.connections_to_nodes),
-            ("connections_from_nodes", "Clients' connections that other nodes carried here.",
-             figures.connections_from_nodes),
-            ("node_strangers", "Who came to the port for nodes and was none.",
-             figures.node_strangers),
             ("connections_opened", "Connections to origins.", figures.connections_opened),
             ("connections_refused", "Connections that were not had.", figures.connections_refused),
         ):  # fmt: skip

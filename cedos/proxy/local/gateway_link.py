@@ -33,9 +33,6 @@ NO_NETWORK_S: Final = 5.0
 GONE_S: Final = 10.0
 """A gateway that says nothing for so long, while connections that go direct succeed, is gone."""
 
-OTHER_NODE_S: Final = 1.5
-"""So much longer where it has several nodes: another one is dialled where the one before is silent."""
-
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
 
@@ -82,8 +79,7 @@ class GatewayLink:
         self._carried, self._sizes = carried, sizes
         self._chooser = chooser
         self._networks = networks
-        self._patience_s = patience_s + (OTHER_NODE_S if joined.others else 0.0)
-        self._node = joined.addresses[0]
+        self._patience_s = patience_s
         self._loop = asyncio.get_running_loop()
         self._streams: Multiplexer | None = None
         self._running: asyncio.Task[None] | None = None
@@ -100,13 +96,29 @@ class GatewayLink:
     def leads_to(self, host: str) -> bool:
         """Whether that is the gateway itself, as far as it is known by now."""
         paths = self._streams.connection.paths() if self._streams is not None else ()
-        nodes = (host for host, _ in self.joined.addresses)
-        return host in {*nodes, *(path.peer for path in paths)}
+        return host in {self.joined.host, *(path.peer for path in paths)}
 
     @property
     def stands(self) -> bool:
         """Whether there is a session, though it may wait for a network."""
         return self._streams is not None and not self._streams.connection.ended
+
+    @property
+    def answers(self) -> bool:
+        """Whether there is a session with a path that is not silent."""
+        return self._streams is not None and self.stands and _speaks(self._streams)
+
+    def prepare(self) -> None:
+        """Makes a session where there is none; nobody waits for it."""
+        self._used_at_s = self._loop.time()
+        if (
+            not self.stands
+            and not self.is_away
+            and (self._dialling is None or self._dialling.done())
+        ):
+            self._begin_dialling().add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )
 
     @property
     def rtt_s(self) -> float | None:
@@ -216,7 +228,7 @@ class GatewayLink:
             waited_s = self._loop.time() - began_s
             if streams.connection.ended:
                 raise GatewayUnreachableError(str(streams.connection.failure or "it has ended"))
-            if self._is_away:
+            if self.is_away:
                 raise GatewayUnreachableError(self._away_why)
             if waited_s > self._patience_s:
                 if streams.connection.has_network:
@@ -242,7 +254,8 @@ class GatewayLink:
             await asyncio.gather(waiting, return_exceptions=True)
 
     @property
-    def _is_away(self) -> bool:
+    def is_away(self) -> bool:
+        """Whether the gateway failed to answer a moment ago."""
         return self._away_at_s is not None and self._loop.time() - self._away_at_s < AGAIN_S
 
     def _went_away(self, why: str) -> GatewayUnreachableError:
@@ -287,10 +300,8 @@ class GatewayLink:
         self._used_at_s = self._loop.time()
         if self._streams is not None and not self._streams.connection.ended:
             return self._streams
-        if self._is_away:
+        if self.is_away:
             raise GatewayUnreachableError(self._away_why)
-        if self._streams is not None:
-            self._node = self._streams.connection.place
         if self._dialling is None or self._dialling.done():
             self._begin_dialling()
         assert self._dialling is not None
@@ -311,12 +322,9 @@ class GatewayLink:
 
     async def _dial(self) -> Multiplexer:
         joined = self.joined
-        if self._node not in joined.addresses:
-            self._node = joined.addresses[0]
         try:
             connection = await connect(
-                self._node,
-                spares=[each for each in joined.addresses if each != self._node],
+                joined.address,
                 server_key=joined.server_key,
                 key=joined.client,
                 deadline=KEEP_ALIVE_S,
@@ -342,7 +350,6 @@ class GatewayLink:
             await streams.run()
         finally:
             unused.cancel()
-            self._node = streams.connection.place
             if self._streams is streams:  # by its own word: it is there
                 self._streams = self._away_at_s = None
             counts = streams.connection.datagrams

@@ -1,4 +1,4 @@
-"""The gateway that this user has joined: one line to paste, and the file that keeps it."""
+"""The gateways that this user has joined: one line to paste for each, and the file that keeps them."""
 
 import json
 import os
@@ -20,40 +20,42 @@ from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 
 _ADDRESS: Final = r"(?:\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|[^:@/\[\],]+):[0-9]{1,5}"
-_LINE: Final = re.compile(
-    rf"cedos://(?P<secret>[^@/:]+)@(?P<addresses>{_ADDRESS}(?:,{_ADDRESS})*)/(?P<key>[^/]+)"
+_LINE: Final = re.compile(rf"cedos://(?P<secret>[^@/:]+)@(?P<address>{_ADDRESS})/(?P<key>[^/]+)")
+_MOST_GATEWAYS: Final = 16
+_HEAD: Final = (
+    "# The gateways that `cedos join` was given, in the order in which they are tried.\n"
+    "# Each secret lets its holder in.\n"
 )
-_MOST_ADDRESSES: Final = 16
-_HEAD: Final = "# The gateway that `cedos join` was told of. The secret lets its holder in.\n"
+
+_NONE: Final = "no gateway is joined; `cedos join LINE` joins the one that printed the line"
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     host: str
     port: int
     key: str
     secret: str
-    others: list[str] = []
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    gateway: list[_Entry] = []
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedGateway:
-    """Where it is, its public key, and the key by which it knows this client.
-
-    `others`: addresses of its other nodes, machines with the same key.
-    """
+    """The address of a gateway, its public key, and the key by which it knows this client."""
 
     host: str
     port: int
     server_key: bytes
     client: KeyPair
-    others: tuple[tuple[str, int], ...] = ()
 
     @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        return ((self.host, self.port), *self.others)
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
 
     def __str__(self) -> str:
-        return ", ".join(_shown(*each) for each in self.addresses)
+        return _shown(self.host, self.port)
 
 
 def own_path() -> Path:
@@ -74,10 +76,9 @@ def path() -> Path:
     return theirs if theirs.exists() else own
 
 
-def invitation(addresses: Sequence[tuple[str, int]], server_key: bytes, secret: bytes) -> str:
-    """The line that a person pastes; who has it is let in."""
-    shown = ",".join(_shown(*each) for each in addresses)
-    return f"cedos://{keys.to_text(secret)}@{shown}/{keys.to_text(server_key)}"
+def invitation(address: tuple[str, int], server_key: bytes, secret: bytes) -> str:
+    """Return the line that a person pastes; the gateway lets its holder in."""
+    return f"cedos://{keys.to_text(secret)}@{_shown(*address)}/{keys.to_text(server_key)}"
 
 
 def _shown(host: str, port: int) -> str:
@@ -89,20 +90,18 @@ def parse(line: str) -> JoinedGateway:
     match = _LINE.fullmatch(line.strip())
     if match is None:
         raise ValueError("it is not a line cedos://...@HOST:PORT/... as `cedos gateway` prints it")
-    return _joined(match["addresses"].split(","), match["key"], match["secret"])
+    return _joined(match["address"], match["key"], match["secret"])
 
 
-def _joined(addresses: list[str], key: str, secret: str) -> JoinedGateway:
-    if not 0 < len(addresses) <= _MOST_ADDRESSES:
-        raise ValueError(f"it has {len(addresses)} addresses; 1 to {_MOST_ADDRESSES} are possible")
-    (host, port), *others = map(_address, addresses)
+def _joined(address: str, key: str, secret: str) -> JoinedGateway:
+    host, port = _address(address)
     found = []
     for what, text in (("the gateway's key", key), ("the secret", secret)):
         try:
             found.append(keys.from_text(text))
         except ValueError:
             raise ValueError(f"{what} is not whole: a part of the line may be missing") from None
-    return JoinedGateway(host, port, found[0], KeyPair(found[1]), tuple(others))
+    return JoinedGateway(host, port, found[0], KeyPair(found[1]))
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -120,20 +119,18 @@ def _address(text: str) -> tuple[str, int]:
     return host, port
 
 
-def read(file: Path) -> JoinedGateway:
-    """The gateway in a file.
+def read(file: Path) -> list[JoinedGateway]:
+    """Return the gateways in a file, at least one, in the order in which they are tried.
 
     Raises:
-        ConfigError: there is none, others may read it, or it is no such file.
+        ConfigError: there is none, other users may read the file, or it is no such file.
     """
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
             text = opened.read(65_536).decode()
     except FileNotFoundError:
-        raise ConfigError(
-            "no gateway is joined; `cedos join LINE` joins the one that printed the line"
-        ) from None
+        raise ConfigError(_NONE) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
     # (What a service manager hands over is root's group's, too.)
@@ -141,24 +138,42 @@ def read(file: Path) -> JoinedGateway:
     if found.st_mode & others:
         raise ConfigError(f"{file}: others may read the secret in it; `chmod 600 {file}` mends it")
     fields = toml_file.parse(text, _File, name=str(file))
+    if not fields.gateway:
+        raise ConfigError(_NONE)
     try:
-        first = _shown(fields.host, fields.port)
-        return _joined([first, *fields.others], fields.key, fields.secret)
+        return [_joined(_shown(e.host, e.port), e.key, e.secret) for e in fields.gateway]
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
-def write(file: Path, joined: JoinedGateway) -> None:
-    """Keeps it for this user alone. Raises: ConfigError, it cannot be written."""
-    fields: dict[str, str | int | list[str]] = {
-        "host": joined.host,
-        "port": joined.port,
-        "key": keys.to_text(joined.server_key),
-        "secret": keys.to_text(joined.client.private),
-    }
-    if joined.others:
-        fields["others"] = [_shown(*each) for each in joined.others]
-    text = _HEAD + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
+def add(known: Sequence[JoinedGateway], joined: JoinedGateway) -> list[JoinedGateway]:
+    """Return the gateways with one more behind them; it replaces an older entry with its key.
+
+    Raises:
+        ConfigError: there are too many.
+    """
+    same = [each.server_key == joined.server_key for each in known]
+    if any(same):
+        return [joined if is_same else each for is_same, each in zip(same, known, strict=True)]
+    if len(known) >= _MOST_GATEWAYS:
+        raise ConfigError(
+            f"{len(known)} gateways are joined, the most; `cedos join --leave HOST` leaves one"
+        )
+    return [*known, joined]
+
+
+def write(file: Path, gateways: Sequence[JoinedGateway]) -> None:
+    """Write the file of gateways, for this user alone. Raises: ConfigError, it cannot be written."""
+    text = _HEAD
+    for each in gateways:
+        fields = {
+            "host": each.host,
+            "port": each.port,
+            "key": keys.to_text(each.server_key),
+            "secret": keys.to_text(each.client.private),
+        }
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
+        text += "\n[[gateway]]\n" + "".join(lines)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

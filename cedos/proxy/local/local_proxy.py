@@ -21,7 +21,8 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.direct import NoRules, RuleBook, is_near
 from cedos.proxy.local.first_words import FirstWords
-from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.gateway_link import GatewayUnreachableError
+from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
@@ -87,7 +88,7 @@ class LocalProxy:
 
     def __init__(
         self,
-        link: GatewayLink,
+        link: GatewayLinks,
         fail: Fail = Fail.OPEN,
         *,
         everywhere: bool = False,

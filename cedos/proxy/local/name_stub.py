@@ -16,7 +16,8 @@ from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.model import Address
 from cedos.monitor.dns.message import parse
 from cedos.proxy.local.direct import NoRules, RuleBook, is_near
-from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.gateway_link import GatewayUnreachableError
+from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.names import (
     NO_SUCH_NAME,
     SERVER_FAILED,
@@ -86,7 +87,7 @@ class NameStub:
 
     def __init__(
         self,
-        link: GatewayLink,
+        link: GatewayLinks,
         *,
         fails_open: bool,
         near: Sequence[str] = (),

@@ -10,7 +10,8 @@ import structlog
 
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, Permitted
 from cedos.proxy.http import RefusedError
-from cedos.proxy.local.gateway_link import AGAIN_S, GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.gateway_link import AGAIN_S, GatewayUnreachableError
+from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacket
 
@@ -54,7 +55,7 @@ class ProgramPackets:
 
     def __init__(
         self,
-        link: GatewayLink,
+        link: GatewayLinks,
         goes_direct: Callable[[str, int], bool],
         permitted: Permitted,
         came: Came,

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, Protocol
@@ -47,9 +47,6 @@ class Caller(Protocol):
 
     def wanted(self, interface: str) -> bool:
         """Whether it still needs one over this interface."""
-
-    def others(self, interface: str) -> Sequence[Endpoint]:
-        """Where it may be tried as well, as it does not answer: other machines that lead to it."""
 
     def connected(self, made: Connected) -> None:
         """One is there; all other attempts over this interface have ended."""
@@ -96,7 +93,7 @@ class ConnectAttempts:
             return
         if len(self._tries) >= _AT_ONCE:
             self._drop(self._tries[0])
-        endpoint = self._next()
+        endpoint = self.endpoints[self._count % len(self.endpoints)]
         pause_s = _PAUSES_S[self._count] if self._count < len(_PAUSES_S) else _LAST_PAUSE_S
         self._count += 1
         self._tried_s = now
@@ -104,15 +101,6 @@ class ConnectAttempts:
             self._caller.unanswered()
         self._plan(pause_s)
         self._dial(endpoint)
-
-    def _next(self) -> Endpoint:
-        turn = self._count
-        if turn >= _EACH_SECOND and (others := self._caller.others(self.egress.interface)):
-            turn -= _EACH_SECOND
-            if turn % 2 == 0:
-                return others[turn // 2 % len(others)]
-            turn //= 2
-        return self.endpoints[turn % len(self.endpoints)]
 
     def probe(self) -> None:
         """Begins to try once a second, beside a connection that is silent."""

@@ -6,7 +6,6 @@ after all is worth more than the reason why the one before it was lost.
 """
 
 import asyncio
-import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,14 +18,11 @@ from cedos.session.io.connect_attempts import (
     ConnectAttempts,
     Connected,
     Endpoint,
-    end_all,
     follow,
 )
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
-from cedos.session.io.server_place import ServerPlace
-from cedos.session.io.spare_places import SparePlaces
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames.frames import Sync
@@ -44,8 +40,7 @@ class DialledServer:
     """Whom a session dials, and as whom.
 
     `networks` says whether an interface may be used; `resolve` looks names up again, None where there are
-    only addresses. `known`: what somebody else knows of an interface. `named`: it, as it was given, and
-    `spares`: other machines that have its key and its sessions.
+    only addresses. `known`: what the daemon knows of an interface.
     """
 
     endpoints: Sequence[Endpoint]
@@ -55,8 +50,6 @@ class DialledServer:
     networks: Callable[[str], bool]
     resolve: Callable[[], Awaitable[Sequence[Endpoint]]] | None
     known: Callable[[str], KnownNetwork | None] = lambda _interface: None
-    named: Endpoint = ("", 0)
-    spares: Sequence[ServerPlace] = ()
 
 
 class Dialler:
@@ -73,7 +66,6 @@ class Dialler:
     Attributes:
         not_before_s: the server asked not to be tried before.
         last_why: of what did not succeed, with `last_code`, an errno.
-        place: the machine that is dialled now.
     """
 
     def __init__(
@@ -90,12 +82,7 @@ class Dialler:
     ) -> None:
         self._driver = driver
         self._server = server
-        self.place = ServerPlace(server.named, list(server.endpoints), server.resolve)
         self.endpoints = list(server.endpoints)
-        self._spares = self._spares_of(self.place)
-        # Paths to the machine that the session is about to leave; they may speak again.
-        self._elsewhere: set[int] = set()
-        self._left = self.place, self.endpoints
         self._paths = paths
         self._credentials = credentials
         self._positions = positions
@@ -114,58 +101,7 @@ class Dialler:
 
     def start(self) -> None:
         self._driver.watch(self, self.check, self._slept)
-        self._spares.absent()
         self.check()
-
-    def _spares_of(self, place: ServerPlace) -> SparePlaces:
-        first = ServerPlace(self._server.named, list(self._server.endpoints), self._server.resolve)
-        return SparePlaces(
-            self._driver,
-            [each for each in (first, *self._server.spares) if each.named != place.named],
-            usable=self._usable,
-            last_chance=self._last_chance,
-            in_touch=lambda: bool(self._in_handshake),
-            move=self._move,
-        )
-
-    def _last_chance(self) -> None:
-        for name, attempts in self._attempts.items():
-            if attempts.probing or self.wanted(name):
-                attempts.retry_now()
-                attempts.begin()
-
-    def _move(self, place: ServerPlace, made: Connected) -> None:
-        """The session goes on at another machine, if that knows it."""
-        # (Those in a handshake are told of as lost, and what follows is for the new place.)
-        self._give_up_attempts("the server does not answer")
-        self._exclusive = None
-        if not self._elsewhere:
-            self._left = self.place, self.endpoints
-        self._elsewhere.update(self._paths)
-        self.place, self.endpoints = place, [made.endpoint]
-        self.endpoints += [each for each in place.endpoints if each != made.endpoint]
-        self._spares = self._spares_of(place)
-        self._spares.absent()
-        self._ready.append(made)
-        self._advance()
-        self.check()
-
-    def _stay(self) -> None:
-        """The machine that it was about to leave speaks again."""
-        self.place, self.endpoints = self._left
-        self._spares = self._spares_of(self.place)
-        self._elsewhere.clear()
-        self._give_up_attempts("not needed any more")
-        self.check()
-
-    def _give_up_attempts(self, why: str) -> None:
-        """Nothing is under way any more that has not been part of the session yet."""
-        end_all(self._attempts)
-        for waiting in self._ready:
-            waiting.connection.close()
-        self._ready.clear()
-        for path in list(self._in_handshake.values()):
-            path.close(why, reset=True)
 
     def check(self) -> None:
         """Networks may have changed: ends paths that lost theirs, dials over new ones."""
@@ -183,7 +119,6 @@ class Dialler:
             if (attempts := self._attempts.get(name)) is not None and self.wanted(name):
                 attempts.retry_now()
                 attempts.begin()
-        self._spares.check()
         self._advance()
 
     def _slept(self) -> None:
@@ -197,14 +132,9 @@ class Dialler:
         attempts = self._attempts.get(path.interface)
         if attempts is not None and not attempts.probing and not self._closed:
             attempts.probe()
-        if not self._closed and not self._speaking():
-            self._spares.absent(silent=True)
 
     def end_probe(self, path: SessionPath) -> None:
         """It speaks again: whatever was tried beside it is not needed."""
-        self._spares.present()
-        if path.path_id in self._elsewhere:
-            self._stay()
         attempts = self._attempts.get(path.interface)
         if attempts is not None and attempts.probing:
             attempts.succeeded()
@@ -216,19 +146,13 @@ class Dialler:
 
     def path_lost(self, path: SessionPath) -> None:
         attempts = self._attempts.get(path.interface)
-        self._elsewhere.discard(path.path_id)
         if attempts is not None:
             attempts.reset()
         if not self._closed:
-            if not self._speaking():
-                self._spares.absent()
             self.check()
 
     def _speaking(self) -> list[SessionPath]:
         return [path for path in self._paths.values() if path.facts.stalled_at_s is None]
-
-    def _speaking_here(self) -> list[SessionPath]:
-        return [path for path in self._speaking() if path.path_id not in self._elsewhere]
 
     @property
     def has_network(self) -> bool:
@@ -279,32 +203,19 @@ class Dialler:
             for path in [*self._paths.values(), *self._in_handshake.values()]
         ) and not any(each.egress.interface == interface for each in self._ready)
 
-    def others(self, interface: str) -> Sequence[Endpoint]:
-        """Other machines, where the session's own is reached by another network, but not by this one.
-
-        They carry a further path to it. (Without any path that is the last that is tried: `SparePlaces`.)
-        """
-        if not self._spares or not self._speaking_here() or not self.wanted(interface):
-            return ()
-        usable = self._usable(self._spares.endpoints()).get(interface)
-        return usable[1] if usable is not None else ()
-
     def connected(self, made: Connected) -> None:
         self._ready.append(made)
         self._advance()
 
     def attempt_failed(self, why: str, code: int) -> None:
         self.last_why, self.last_code = why, code
-        if code == errno.ECONNREFUSED:
-            self._spares.refused()
 
     def unanswered(self) -> None:
         """The server's name may stand for other addresses by now."""
-        if self.place.resolve is not None and self._resolving is None:
-            self._resolving = self._driver.loop.create_task(self._resolve(self.place.resolve))
+        if self._server.resolve is not None and self._resolving is None:
+            self._resolving = self._driver.loop.create_task(self._resolve(self._server.resolve))
 
     async def _resolve(self, resolve: Callable[[], Awaitable[Sequence[Endpoint]]]) -> None:
-        place = self.place
         try:
             async with asyncio.timeout(_RESOLVE_S):
                 found = list(await resolve())
@@ -312,7 +223,7 @@ class Dialler:
             return
         finally:
             self._resolving = None
-        if found != self.endpoints and place is self.place:
+        if found != self.endpoints:
             self.endpoints = found
             self.check()
 
@@ -321,17 +232,11 @@ class Dialler:
     def _advance(self) -> None:
         """Begins handshakes: one alone while the session has no path, then all that are ready."""
         while self._ready and not self._closed:
-            open_paths = self._speaking_here()
+            open_paths = self._speaking()
             if not open_paths and self._exclusive is not None:
                 return
             made = self._ready.pop(0)
             egress = made.egress
-            if not open_paths and made.endpoint not in self.endpoints:
-                made.connection.close()  # to move to another machine is `SparePlaces`' matter
-                attempts = self._attempts.get(egress.interface)
-                if attempts is not None and self.wanted(egress.interface):
-                    attempts.begin()  # (nothing was planned while this one waited)
-                continue
             facts = PathFacts(network=egress.interface, kind=egress.kind, metered=egress.metered)
             try:
                 path = SessionPath(
@@ -391,10 +296,7 @@ class Dialler:
         if event is SessionPathEvent.OPENED:
             if attempts is not None:
                 attempts.succeeded()
-            self._spares.present()
             self._opened(path)
-            for other in [self._paths[each] for each in self._elsewhere & self._paths.keys()]:
-                other.close("the session is at another machine now", reset=True)
             self._advance()
             return
         failure = path.channel.failure
@@ -411,8 +313,6 @@ class Dialler:
             self._advance()
 
     def _is_final(self, failure: Failure) -> bool:
-        if failure.kind is FailureKind.LOST_STATE and self._speaking_here():
-            return False  # another machine than the one that has it, and speaks
         if failure.kind in (FailureKind.LOST_STATE, FailureKind.REFUSED):
             return failure.authenticated and not failure.retry_after_s
         never_was = self._credentials() is None
@@ -423,7 +323,6 @@ class Dialler:
         if self._closed:
             return
         self._closed = True
-        self._spares.present()
         self._driver.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -25,20 +25,14 @@ _SCAN_SLOTS: Final = 2_000
 _log = structlog.get_logger(__name__)
 
 
-def expires_unix_s(record: bytes) -> int:
-    """When a record's session is over, if nobody comes."""
-    return IdleRecord.from_bytes(record[_IDLE]).expires_unix_s
-
-
 class IdleSessions:
-    """The idle sessions of one program. `written` is called with each record that is new.
+    """The idle sessions of one program.
 
     A session that wakes keeps its record, so that a program that was killed knows who it was: a peer
     that had gone on is told so, with proof, and one that had not goes on.
     """
 
-    def __init__(self, path: Path, written: Callable[[bytes], None] = lambda _record: None) -> None:
-        self._written = written
+    def __init__(self, path: Path) -> None:
         self._file = IdleFile(path, RECORD_BYTES)
         self._scanned_to = 0
         self._hosts = HostCounts()
@@ -78,20 +72,12 @@ class IdleSessions:
         idle = pack(session, now, unix_s)
         if idle is None:
             return False
-        record = _record(credentials, idle, state)
-        put = self._put(record, RecordState.ASLEEP)
-        self._written(record)
-        return put
+        return self._put(_record(credentials, idle, state), RecordState.ASLEEP)
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
         """A session begins: who it is is known even if the program is killed."""
         record = _record(credentials, IdleRecord.at_the_beginning(keep_alive_s, unix_s), b"")
         self._put(record, RecordState.AWAKE)
-        self._written(record)
-
-    def adopt(self, record: bytes) -> None:
-        """Keeps the record of a session that another program of this server had."""
-        self._put(record, RecordState.ASLEEP)
 
     def wake(
         self,

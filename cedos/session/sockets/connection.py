@@ -202,11 +202,6 @@ class Connection:
         """At the end that dials: whether a network leads to the other end, whoever answers there."""
         return self.flow.dialler is not None and self.flow.dialler.has_network
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """At the end that dials: at which of its addresses, as given, the server is now."""
-        return ("", 0) if self.flow.dialler is None else self.flow.dialler.place.named
-
     def check_networks(self) -> None:
         """At the end that dials: `networks` answers otherwise now. Leaves those that may not be used."""
         if self.flow.dialler is not None:

@@ -7,8 +7,7 @@ again. One that has no path either is put to sleep: nothing of it stays in memor
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +21,7 @@ from cedos.session.protocol.handshake.accepting import (
     FlowRefusalReason,
     OpenRequest,
 )
-from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
+from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind, Opened
 from cedos.session.protocol.living import unpack_living
@@ -31,7 +30,6 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.handed_flow import HandedFlow
-from cedos.session.sockets.shared_flows import FlowsHere, FoundFlow, SharedFlows
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
@@ -48,8 +46,7 @@ _COLLECTED_SHARE: Final = 4
 class FlowTable:
     """Flows by their id; those that sleep are in the file `idle`, if any.
 
-    `allow`: whether the holder of a public key may open flows; everybody without. `shared`: where other
-    machines find those of the file, and this one theirs.
+    `allow`: whether the holder of a public key may open flows; everybody without.
 
     Raises:
         SessionError: the file cannot be used.
@@ -61,18 +58,12 @@ class FlowTable:
         allow: Callable[[bytes], bool] | None,
         ledger: HostLedger,
         idle: Path | None,
-        shared: SharedFlows | None = None,
     ) -> None:
         self._driver = driver
         self._allow = allow
         self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
-        self._shared = None if idle is None else shared
-        # Of other machines: who found them is not proved to be here.
-        self._unproved: dict[bytes, bytes] = {}
-        self._asked_for = b""
-        written = self._share if self._shared is not None else (lambda _record: None)
-        self._idle = None if idle is None else IdleSessions(idle, written)
+        self._idle = None if idle is None else IdleSessions(idle)
         # The one that was quiet for the longest time first; how often it was not idle since then.
         self._active: dict[bytes, int] = {}
         self._not_idle: set[bytes] = (
@@ -88,9 +79,6 @@ class FlowTable:
             if allow is not None:  # who was let in once may not be any more
                 self._idle.keep_only(allow)
             self._plan()
-        if self._shared is not None:
-            here = FlowsHere(self._proved, self._records, self._knows, self._renew, self._taken)
-            self._shared.begin(here)
 
     def find(self, flow_id: bytes) -> Credentials | None:
         connection = self._living.get(flow_id)
@@ -98,85 +86,8 @@ class FlowTable:
             return connection.flow.credentials
         return None if self._idle is None else self._idle.find(flow_id)
 
-    def asks_for(self, flow_id: bytes, joins: bool) -> bool:
-        """Whether another machine may know more of a flow, and was not asked yet.
-
-        Who `joins` has a path somewhere, so a flow that is here may live elsewhere by now.
-        """
-        if self._shared is None or flow_id == self._asked_for:
-            return False
-        if joins and self.find(flow_id) is not None:
-            return self._shared.answers or not self._has_path(flow_id)
-        return self._shared.answers and flow_id not in self._living
-
-    def elsewhere(self, flow_id: bytes, found: FoundFlow) -> bool:
-        """Whether another machine has seen more of a flow that lives here, or this one has not got it."""
-        connection = self._living.get(flow_id)
-        mine = None if connection is None else connection.flow.credentials
-        return mine is None or found.seen > mine.seen
-
-    def may_join(self, flow_id: bytes, found: FoundFlow) -> bool:
-        """Whether a further path of a flow is answered here, after others were asked.
-
-        None wakes what sleeps here, and none goes to a flow of which nobody says where it lives now.
-        """
-        if self._shared is None or self.find(flow_id) is None:
-            return True
-        if flow_id not in self._living or self.elsewhere(flow_id, found):
-            return False
-        return self._shared.answers or self._has_path(flow_id)
-
-    def _has_path(self, flow_id: bytes) -> bool:
-        return (living := self._living.get(flow_id)) is not None and bool(living.flow.paths)
-
-    async def ask(self, flow_id: bytes) -> FoundFlow | None:
-        """What other machines know of a flow; None: there was no time to ask."""
-        return FoundFlow() if self._shared is None else await self._shared.find(flow_id)
-
-    @contextmanager
-    def asked(self, flow_id: bytes, record: bytes | None, *, joins: bool) -> Iterator[None]:
-        """What was asked for is known meanwhile.
-
-        Who `joins` has paths to the machine that it is at: nobody takes the flow away from there.
-        """
-        self._asked_for = flow_id
-        found = None if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES])
-        known = self.find(flow_id)
-        newer = found is not None and (known is None or known.seen < found.seen)
-        if record is not None and newer and flow_id not in self._living and self._lets_in(record):
-            self._disown(flow_id)
-            if not joins:
-                self._adopt(record)
-                self._unproved[flow_id] = record
-        try:
-            yield
-        finally:
-            self._asked_for = b""
-            if flow_id in self._unproved and flow_id not in self._living:
-                self._disown(flow_id)
-
-    def proved(self, flow_id: bytes, *, here: bool) -> None:
-        """Whether the peer of a flow has shown that it is there now."""
-        record = self._unproved.get(flow_id)
-        if record is None or (connection := self._living.get(flow_id)) is None:
-            return
-        if not here:
-            connection.fail(SessionError("its peer was not there"))
-            return
-        del self._unproved[flow_id]
-        credentials = connection.flow.credentials
-        if credentials is not None and self._shared is not None:
-            self._shared.came(credentials.to_bytes() + record[CREDENTIALS_BYTES:])
-
     def get(self, flow_id: bytes) -> Connection | None:
         return self._living.get(flow_id)
-
-    def lives(self, flow_id: bytes) -> bytes | None:
-        """The key of a flow's other end, if the flow lives here and that end was here itself."""
-        if (connection := self._living.get(flow_id)) is None or flow_id in self._unproved:
-            return None
-        credentials = connection.flow.credentials
-        return None if credentials is None else credentials.peer_key
 
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if self.find(request.flow_id) is not None:
@@ -214,14 +125,8 @@ class FlowTable:
             self._ledger.close_flow(host)
             self._active.pop(flow_id, None)
             self._not_idle.discard(flow_id)
-            if flow_id in self._unproved:
-                self._disown(flow_id)
-            elif self._idle is not None and not isinstance(failure, SessionAsleepError):
+            if self._idle is not None and not isinstance(failure, SessionAsleepError):
                 self._idle.forget(flow_id)
-                if self._shared is not None:
-                    self._shared.forget(opened.credentials)
-            elif self._shared is not None:
-                self._shared.sleeps(opened.credentials)
 
         def active() -> None:
             self._active.pop(flow_id, None)
@@ -240,8 +145,6 @@ class FlowTable:
         self._ledger.open_flow(host)
         if self._idle is not None and not resumed:
             self._idle.note(opened.credentials, opened.deadline_s, time.time())
-        if self._shared is not None and flow_id not in self._unproved:
-            self._shared.lives(opened.credentials)
         return connection
 
     def wake(
@@ -251,9 +154,8 @@ class FlowTable:
         scheduler: Callable[[], Scheduler],
         limits: SessionLimits,
     ) -> Connection | None:
-        """A flow that slept lives again; None: it has expired meanwhile, or may live elsewhere."""
-        further = self._shared is not None and opened.kind is ConnectionKind.JOIN
-        if self._idle is None or further:
+        """A flow that slept lives again; None: it has expired meanwhile."""
+        if self._idle is None:
             return None
         found = self._idle.wake(
             opened.credentials.flow_id, scheduler(), self._driver.now(), time.time(),
@@ -265,18 +167,6 @@ class FlowTable:
         connection = self.add(opened, core, peer_address, resumed=True)
         connection.kept_state = state
         return connection
-
-    def leave(self, connection: Connection) -> bool:
-        """Leaves an idle flow to another machine; False: it is not idle, or nobody would find it."""
-        credentials = connection.flow.credentials
-        if self._shared is None or not self._shared.answers or credentials is None:
-            return False
-        flow_id, now = credentials.flow_id, self._driver.now()
-        known = self._living.get(flow_id) is connection and self._idle is not None
-        if not known or not self._keep(flow_id, now, time.time()):
-            return False
-        connection.fail(SessionAsleepError("another machine goes on with it"))
-        return True
 
     def take_over(
         self, handed: HandedFlow, scheduler: Scheduler, limits: SessionLimits
@@ -365,51 +255,9 @@ class FlowTable:
             self._driver.loop.call_later(_NOTE_S, gc.collect)  # their tasks have ended by then
 
     def _keep(self, flow_id: bytes, now: float, unix_s: float) -> bool:
-        if flow_id in self._unproved or self._idle is None:
+        if self._idle is None:
             return False
         return self._living[flow_id].keep(self._idle, now, unix_s)
-
-    # What is shared with other machines
-
-    def _lets_in(self, record: bytes) -> bool:
-        return self._idle is not None and (self._allow is None or self._allow(record[PEER_KEY]))
-
-    def _share(self, record: bytes) -> None:
-        if self._shared is not None and record[:16] not in self._unproved:
-            self._shared.write(record)
-
-    def _adopt(self, record: bytes) -> None:
-        if self._idle is not None:
-            self._idle.adopt(record)
-
-    def _disown(self, flow_id: bytes) -> None:
-        """Forgets what another machine still has."""
-        self._unproved.pop(flow_id, None)
-        if self._idle is not None:
-            self._idle.forget(flow_id)
-
-    def _proved(self) -> Iterator[Credentials]:
-        for flow_id, connection in list(self._living.items()):
-            credentials = connection.flow.credentials
-            if credentials is not None and flow_id not in self._unproved:
-                yield credentials
-
-    def _records(self) -> Iterator[bytes]:
-        if self._idle is not None:
-            yield from (each for each in self._idle.records() if each[:16] not in self._unproved)
-
-    def _knows(self, flow_id: bytes) -> bool:
-        return self._idle is not None and self._idle.record(flow_id) is not None
-
-    def _renew(self, flow_id: bytes) -> None:
-        if flow_id in self._living:
-            self._keep(flow_id, self._driver.now(), time.time())
-
-    def _taken(self, flow_id: bytes) -> None:
-        if (connection := self._living.get(flow_id)) is not None:
-            connection.fail(SessionError("another machine of this server has it now"))
-        elif self._idle is not None:
-            self._idle.forget(flow_id)
 
     def close(self) -> None:
         """Writes down who is idle; what is in the file stays."""

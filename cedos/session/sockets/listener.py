@@ -18,9 +18,9 @@ from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
-from cedos.session.protocol.channel.channel import Channel, Elsewhere
-from cedos.session.protocol.crypto import KeyPair, host_id
-from cedos.session.protocol.handshake.accepting import OTHER_MACHINES, alone
+from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.accepting import alone
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
@@ -29,14 +29,11 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
 from cedos.session.sockets.handed_flow import HandedFlow
-from cedos.session.sockets.shared_flows import HeardFlow, PassedOn, SharedFlows
 from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
 _FULL_S: Final = 0.5
-_MOST_ASKED: Final = 256
-"""Of other machines at once: a stranger's hello may name any flow."""
 
 
 def open_bound(address: tuple[str, int]) -> socket.socket:
@@ -111,19 +108,16 @@ class Listener:
         hosts: HandshakeLimits,
         listening: socket.socket | None = None,
         siblings: SiblingProcesses | None = None,
-        shared: SharedFlows | None = None,
     ) -> None:
         self._driver = driver
         self._siblings = siblings
-        self._shared = shared
-        self._asking: set[asyncio.Task[None]] = set()
         self._scheduler = scheduler
         self._limits = limits
         self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
         try:
-            self._flows = FlowTable(driver, allow, ledger, idle, shared)
+            self._flows = FlowTable(driver, allow, ledger, idle)
         except BaseException:
             if listening is None:
                 self._socket.close()
@@ -138,7 +132,6 @@ class Listener:
             limits=hosts,
             ledger=ledger,
             placement=alone if siblings is None else siblings.place,
-            asks_for=self._flows.asks_for,
         )
         self._in_handshake: dict[Channel, SessionPath] = {}
         self._new: deque[Connection] = deque()
@@ -147,8 +140,6 @@ class Listener:
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
         self._on_new: Callable[[], None] | None = None
-        if shared is not None:
-            shared.accept(self._heard, self._passed_on)
         driver.acquire(self)
         self._listen()
 
@@ -223,31 +214,14 @@ class Listener:
             self._accepted(connection, str(peer[0]))
         self._expire()
 
-    def _heard(self, hello: bytes) -> HeardFlow:
-        """What another machine asks of a connection's first message."""
-        try:
-            asked = self._acceptor.asked(hello)
-        except ValueError:
-            return HeardFlow(lives=False)
-        peer_key = None if self._closed else self._flows.lives(asked.flow_id)
-        if peer_key is None:
-            return HeardFlow(lives=False)
-        return HeardFlow(lives=True, proved=asked.proved, host=host_id(peer_key))
-
-    def _passed_on(self, connection: socket.socket, address: str, hello: bytes) -> None:
-        self._accepted(connection, address, hello, passed_on=True)
-        self._expire()
-
     def _accepted(
         self,
         connection: socket.socket,
         address: str,
         first: bytes = b"",
-        *,
-        passed_on: bool = False,
     ) -> None:
         address = address.removeprefix("::ffff:")
-        channel = self._acceptor.channel(address, self._driver.now(), passed_on=passed_on)
+        channel = self._acceptor.channel(address, self._driver.now())
         try:
             prepare(connection, asks_after_s=QUIET_S)
         except OSError:
@@ -285,50 +259,10 @@ class Listener:
         elif event is SessionPathEvent.ELSEWHERE:
             elsewhere = path.channel.elsewhere
             assert elsewhere is not None
-            if elsewhere.process == OTHER_MACHINES:
-                self._ask(path, elsewhere)
-                return
             assert self._siblings is not None
             self._siblings.hand_on(elsewhere.process, path.connection, elsewhere.hello)
         elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
-
-    def _ask(self, path: SessionPath, elsewhere: Elsewhere) -> None:
-        """Asks other machines, and takes the connection as if it had just come then."""
-        if len(self._asking) >= _MOST_ASKED:
-            return  # it is closed without a word: its peer tries again
-        try:
-            connection = path.connection.dup()
-        except OSError:
-            return
-        work = self._asked(connection, path.peer, elsewhere)
-        task = self._driver.loop.create_task(work)
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    async def _asked(self, connection: socket.socket, address: str, elsewhere: Elsewhere) -> None:
-        flow_id = elsewhere.flow_id
-        try:
-            found = await self._flows.ask(flow_id)
-            if found is None:
-                connection.close()  # (its peer tries again, and is not told that its session is lost)
-                return
-            moved = self._flows.elsewhere(flow_id, found)
-            if found.place is not None and moved and self._shared is not None:
-                passed = await self._shared.pass_on(
-                    found.place, connection, address, elsewhere.hello
-                )
-                if passed is PassedOn.DONE:
-                    return
-        except BaseException:
-            connection.close()
-            raise
-        if self._closed or (elsewhere.joins and not self._flows.may_join(flow_id, found)):
-            connection.close()  # (its peer tries again)
-            return
-        with self._flows.asked(flow_id, found.record, joins=elsewhere.joins):
-            self._accepted(connection, address, elsewhere.hello)
-        self._expire()
 
     def _opened(self, path: SessionPath) -> None:
         """The peer is who it says: its flow gets the path."""
@@ -358,11 +292,8 @@ class Listener:
                 return
             self._offer(connection)
 
-        flow_id = opened.credentials.flow_id
-
         def proved() -> None:
             self._in_handshake.pop(path.channel, None)
-            self._flows.proved(flow_id, here=path.channel.confirmed)
 
         connection.flow.adopt(path, only=only, proved=proved)
 
@@ -387,10 +318,6 @@ class Listener:
         """
         return self._flows.take_over(handed, self._scheduler(), self._limits)
 
-    def leave(self, connection: Connection) -> bool:
-        """Leaves an idle session to another machine (`shared`), if one can go on with it."""
-        return self._flows.leave(connection)
-
     def stop(self) -> socket.socket:
         """Takes no more connections; the socket, on which they wait for the process that follows."""
         if self._pause is not None:
@@ -409,14 +336,9 @@ class Listener:
         self.stop().close()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._asking:
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
         for path in list(self._in_handshake.values()):
             path.close("the listener has been closed", reset=True)
         self._flows.close()
-        if self._shared is not None:
-            await self._shared.close()
         for connection in self._new:
             connection.abort("the server ends")
         self._new.clear()

@@ -5,7 +5,6 @@ import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,7 +17,6 @@ from cedos.session.io import driver as drivers
 from cedos.session.io.advice import Chooser
 from cedos.session.io.connect_attempts import Endpoint
 from cedos.session.io.dialler import DialledServer
-from cedos.session.io.server_place import ServerPlace
 from cedos.session.known_hosts import KnownHosts
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.crypto import KeyPair
@@ -31,13 +29,11 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.adviser import Adviser
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener
-from cedos.session.sockets.shared_flows import SharedFlows
 from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
 _AGAIN_S: Final = 1.0
-_NAME_S: Final = 2.0
 
 
 async def connect(
@@ -54,7 +50,6 @@ async def connect(
     chooser: Chooser | None = None,
     thrifty: bool = False,
     limits: SessionLimits | None = None,
-    spares: Sequence[Endpoint] = (),
 ) -> Connection:
     """A session with a server, over every network that leads there.
 
@@ -74,8 +69,6 @@ async def connect(
             hand in its daemon (`cedos.api.asking`).
         thrifty: with a chooser: what it did not decide on uses metered networks only without the others.
         limits: what the session may take of this process.
-        spares: hosts and ports of other machines that have this server's key and its sessions; the
-            session goes on there where the server is not reached and they are.
 
     Raises:
         SessionError: no connection in time, the server refuses, or it has another key.
@@ -95,8 +88,7 @@ async def connect(
     connection: Connection | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            at = tuple(wanted[:1] if spares else wanted), tuple(spares)
-            found, named, others = await _found(*at, forever=timeout_s is None)
+            found = await _resolve(wanted, forever=timeout_s is None)
             if chooser is not None:
                 await chooser.learn()
             driver = drivers.current()
@@ -106,10 +98,8 @@ async def connect(
                 me,
                 SetUpOptions(int(seconds), driver.hardware_aes, clear),
                 networks or (lambda _interface: True),
-                _lookup(named),
+                _lookup(wanted),
                 (lambda _interface: None) if chooser is None else chooser.network,
-                named[0],
-                [_place(each) for each in others],
             )
             adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser, thrifty)
             core = Session(
@@ -151,7 +141,6 @@ async def listen(
     hosts: HandshakeLimits | None = None,
     listening: socket.socket | None = None,
     siblings: SiblingProcesses | None = None,
-    shared: SharedFlows | None = None,
 ) -> Listener:
     """Accepts sessions.
 
@@ -166,7 +155,6 @@ async def listen(
         hosts: what one host, and all strangers together, may ask of it.
         listening: a socket that listens already, instead of one at `address`.
         siblings: the other processes that accept on that socket.
-        shared: where other machines with this key find the sessions of `idle`, and this one theirs.
 
     Raises:
         HostError: the address cannot be listened at.
@@ -186,7 +174,6 @@ async def listen(
         hosts=hosts or HandshakeLimits(),
         listening=listening,
         siblings=siblings,
-        shared=shared,
     )
 
 
@@ -236,30 +223,10 @@ def _shown(wanted: Sequence[Endpoint]) -> str:
     return ", ".join(f"{host} port {port}" for host, port in wanted)
 
 
-def _place(named: Endpoint) -> ServerPlace:
-    """Its name, if it is one, is looked up when it is needed."""
-    endpoints = [(str(ip_address(named[0])), named[1])] if is_address(named[0]) else []
-    return ServerPlace(named, endpoints, _lookup([named]))
-
-
 def _lookup(wanted: Sequence[Endpoint]) -> Callable[[], Awaitable[Sequence[Endpoint]]] | None:
     if all(is_address(host) for host, _ in wanted):
         return None
     return partial(_resolve, wanted, forever=True)
-
-
-async def _found(
-    wanted: Sequence[Endpoint], spares: Sequence[Endpoint], *, forever: bool
-) -> tuple[list[Endpoint], Sequence[Endpoint], Sequence[Endpoint]]:
-    """Where the server is, by which of its addresses, and the others: the first that has a name."""
-    for number, named in enumerate((*wanted, *spares) if spares else ()):
-        with suppress(TimeoutError, SessionError):
-            async with asyncio.timeout(_NAME_S):
-                found = await _resolve([named], forever=False)
-            others = [*wanted, *spares]
-            del others[number]
-            return found, [named], others
-    return await _resolve(wanted, forever=forever), wanted, spares
 
 
 async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoint]:

@@ -15,6 +15,7 @@ from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
 from cedos.session.protocol.crypto import KeyPair
@@ -53,10 +54,11 @@ class Ends:
         joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
         self.carried = CarriedConnections(asyncio.get_running_loop().time)
         self.link = GatewayLink(joined, patience_s=patience_s, carried=self.carried)
+        links = GatewayLinks([self.link])
         self.proxy = (
-            LocalProxy(self.link, fail, rules=rules)
+            LocalProxy(links, fail, rules=rules)
             if direct is None
-            else LocalProxy(self.link, fail, direct=direct)
+            else LocalProxy(links, fail, direct=direct)
         )
         self.proxy.open([Listening("127.0.0.1", 0)])
 

@@ -5,12 +5,9 @@ from cedos.session.protocol.crypto import KeyPair, Random
 from cedos.session.protocol.handshake.accepting import (
     AcceptorHandshake,
     AcceptorState,
-    AskedFlow,
-    AsksFor,
     KnownFlows,
     Placement,
     alone,
-    asks_nobody,
 )
 from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 
@@ -21,7 +18,7 @@ class Acceptor:
     """Makes channels, and watches those that are not confirmed yet.
 
     `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask;
-    `placement`: which hosts other processes serve; `asks_for`: for which flows others are asked first.
+    `placement`: which hosts other processes serve.
     """
 
     def __init__(
@@ -36,7 +33,6 @@ class Acceptor:
         limits: HandshakeLimits = _NO_LIMITS,
         ledger: HostLedger | None = None,
         placement: Placement = alone,
-        asks_for: AsksFor = asks_nobody,
     ) -> None:
         self.ledger = ledger or HostLedger(limits)
         self._limits = limits
@@ -53,7 +49,6 @@ class Acceptor:
             half_open=self._half_open,
             now=now,
             placement=placement,
-            asks_for=asks_for,
         )
 
     def __len__(self) -> int:
@@ -65,22 +60,15 @@ class Acceptor:
         now: float,
         *,
         allow_clear: bool | None = None,
-        passed_on: bool = False,
     ) -> Channel:
-        """For an address without its port. `passed_on`: another machine knows that it is for this one."""
+        """For an address without its port."""
         clear = self._allow_clear if allow_clear is None else allow_clear
-        accepting = AcceptorHandshake(
-            self._reception, address, allow_clear=clear, passed_on=passed_on
-        )
+        accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
         pushed = self._half_open.add(channel, address, now)
         if pushed is not None:
             self._pushed_out.append(pushed)
         return channel
-
-    def asked(self, hello: bytes) -> AskedFlow:
-        """For which flow a connection's first message is. ValueError: it is no resumption."""
-        return self._reception.asked(hello)
 
     def overdue(self, now: float) -> list[Channel]:
         """Those that were too slow or were pushed out by newer ones: close their connections."""

@@ -50,16 +50,10 @@ _RECORD: Final = int(MessageKind.RECORD)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The connection is another process's: its number, and the message that it is to begin with.
-
-    Or it is to begin with that once other machines have been asked for `flow_id` (`OTHER_MACHINES`);
-    `joins`: its peer says that the flow has paths.
-    """
+    """The connection is another process's: its number, and the message that it is to begin with."""
 
     process: int
     hello: bytes
-    flow_id: bytes = b""
-    joins: bool = False
 
 
 class Channel:
@@ -220,7 +214,7 @@ class Channel:
     def _step(self, step: HandshakeStep, header: memoryview, body: memoryview) -> None:
         if step.elsewhere is not None:
             hello = bytes(header) + bytes(body)
-            self.elsewhere = Elsewhere(step.elsewhere, hello, step.flow_id, step.joins)
+            self.elsewhere = Elsewhere(step.elsewhere, hello)
             self._fail(Failure(FailureKind.ELSEWHERE, "another process serves this host"))
             return
         if step.reply:

@@ -12,8 +12,6 @@ from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.locators import Locators, share_byte
 from cedos.session.protocol.handshake.messages import (
-    HEADER,
-    HEADER_BYTES,
     LOWEST_VERSION,
     VERSION,
     Granted,
@@ -93,27 +91,6 @@ def alone(_share: int) -> int | None:
     return None
 
 
-OTHER_MACHINES: Final = -1
-"""Instead of a process's number: other machines of this server are to be asked for a flow first."""
-
-
-AsksFor = Callable[[bytes, bool], bool]
-"""By a flow's id, and whether a connection says that it joins others of it."""
-
-
-def asks_nobody(_flow_id: bytes, _joins: bool) -> bool:
-    """Where one machine has all flows."""
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class AskedFlow:
-    """What a hello is for; `proved`: it is of who has the flow's secret, and was not heard before."""
-
-    flow_id: bytes
-    proved: bool
-
-
 class AcceptorState:
     def __init__(
         self,
@@ -127,9 +104,8 @@ class AcceptorState:
         half_open: Sized,
         now: float,
         placement: Placement = alone,
-        asks_for: AsksFor = asks_nobody,
     ) -> None:
-        self.placement, self.asks_for = placement, asks_for
+        self.placement = placement
         self.me, self.flows, self.random, self.limits = me, flows, random, limits
         self.hardware_aes, self.ledger = hardware_aes, ledger
         self.locators = Locators(me)
@@ -148,42 +124,16 @@ class AcceptorState:
         """Whether not even those with a cookie can be served. Resumptions always can."""
         return not self._with_cookie.take(now)
 
-    def asked(self, message: bytes) -> AskedFlow:
-        """ValueError: it is no resumption."""
-        try:
-            head, body = message[:HEADER_BYTES], message[HEADER_BYTES:]
-            if head != HEADER.pack(len(body) << 8 | MessageKind.RESUME):
-                raise MalformedError("it is no resumption")
-            hello = Hello.unpack(body)
-            if not LOWEST_VERSION <= hello.version <= VERSION or hello.detail not in {0, 1}:
-                raise MalformedError("it is no resumption of this version")
-            asked, proof = Resume.unpack(hello.content)
-        except MalformedError as error:
-            raise ValueError(str(error)) from None
-        flow_id, _ = self.locators.read(asked.locator)
-        credentials = self.flows.find(flow_id)
-        proved = (
-            credentials is not None
-            and resume.verified(self.me, credentials, hello, asked, proof)
-            and credentials.is_new(asked.attempt)
-        )
-        return AskedFlow(flow_id, proved)
-
 
 class AcceptorHandshake:
-    """`passed_on`: the flow that it is about is here, so it goes nowhere else."""
-
     def __init__(
         self,
         reception: AcceptorState,
         address: str,
         *,
         allow_clear: bool,
-        passed_on: bool = False,
     ) -> None:
         self._reception, self._address, self._allow_clear = reception, address, allow_clear
-        self._placement = alone if passed_on else reception.placement
-        self._asks_for = asks_nobody if passed_on else reception.asks_for
         self._hellos = 0
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
@@ -216,11 +166,9 @@ class AcceptorHandshake:
         except NoiseError:
             why = "a set-up for another key than this host's"
             return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
-        asks = offer.purpose == Purpose.ASK
-        placement = self._placement if asks else here.placement  # (a new flow goes where all do)
-        if (elsewhere := placement(share_byte(noise.peer))) is not None:
+        if (elsewhere := here.placement(share_byte(noise.peer))) is not None:
             return HandshakeStep(elsewhere=elsewhere)
-        if asks:
+        if offer.purpose == Purpose.ASK:
             return self._known(noise, offer)
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
@@ -267,11 +215,8 @@ class AcceptorHandshake:
         here = self._reception
         asked, proof = Resume.unpack(hello.content)
         flow_id, share = here.locators.read(asked.locator)
-        if (elsewhere := self._placement(share)) is not None:
+        if (elsewhere := here.placement(share)) is not None:
             return HandshakeStep(elsewhere=elsewhere)
-        joins = hello.detail == ConnectionKind.JOIN
-        if self._asks_for(flow_id, joins):
-            return HandshakeStep(elsewhere=OTHER_MACHINES, flow_id=flow_id, joins=joins)
         credentials = here.flows.find(flow_id)
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))

@@ -61,8 +61,7 @@ class HandshakeStep:
     """What to do after a message: send a reply; use the connection; or give it up.
 
     With `secrets` the messages are over and the initiator confirms; `opened` is `unproven` until then.
-    `elsewhere`: the number of the process of this host that the message is for; or other machines are to
-    be asked for the flow of `flow_id` first, which has other paths where it `joins` them.
+    `elsewhere`: the number of the process of this host that the message is for.
     """
 
     reply: bytes = b""
@@ -71,8 +70,6 @@ class HandshakeStep:
     failure: Failure | None = None
     unproven: bool = False
     elsewhere: int | None = None
-    flow_id: bytes = b""
-    joins: bool = False
 
 
 class Handshake(Protocol):

@@ -1,8 +1,8 @@
 """`cedos gateway`, `cedos join` and `cedos forward` on the command line."""
 
 import configparser
+import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from cedos.commands.gateway import forward
 from cedos.errors import DaemonUnreachableError, PrivilegeError
 from cedos.proxy.local import joined_gateway
+from cedos.session.protocol.crypto import KeyPair
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,13 @@ def invited(cedos: Any, name: str = "laptop") -> str:
     return line
 
 
+def other_gateway(address: str) -> str:
+    """The line of a gateway with a key of its own."""
+    host, _, port = address.rpartition(":")
+    key = KeyPair(os.urandom(32)).public
+    return joined_gateway.invitation((host, int(port)), key, os.urandom(32))
+
+
 def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
     line = invited(cedos)
     assert cedos("gateway", "--list").stdout == "laptop\n"
@@ -36,33 +44,29 @@ def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
     assert joined.exit_code == 0
     assert "127.0.0.1 port 1080" in joined.stdout
     file = config_home / "cedos" / "gateway.toml"
-    assert str(joined_gateway.read(file)) == "gw.example:7100"
+    assert [str(each) for each in joined_gateway.read(file)] == ["gw.example:7100"]
     assert cedos("join", "--leave").exit_code == 0
     assert not file.exists()
     assert cedos("forward").exit_code == 2
     assert "cedos join LINE" in cedos("forward").stderr
 
 
-def test_a_line_has_the_addresses_of_all_nodes(cedos: Any, config_home: Path) -> None:
-    words = ("--address", "gw2.example:7200", "--address", "192.0.2.7", "--address", "[::1]:70")
-    result = cedos("gateway", "--name", "gw.example", *words, "--invite", "laptop")
-    line = result.stdout.split()[-1]
-    assert cedos("join", "--no-check", line).exit_code == 0
-    joined = joined_gateway.read(config_home / "cedos" / "gateway.toml")
-    assert str(joined) == "gw.example:7009, gw2.example:7200, 192.0.2.7:7009, [::1]:70"
-
-
-def test_what_nodes_need_is_missed_before_anything_begins(
-    cedos: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in ("redis_link", "node_flows"):
-        monkeypatch.delitem(sys.modules, f"cedos.proxy.gateway.nodes.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "redis", None)
-    result = cedos("gateway", "--name", "gw.example", "--shared", "redis://127.0.0.1")
-    assert result.exit_code == 2
-    assert "pip install 'cedos[shared]'" in result.stderr
+def test_a_laptop_joins_several_gateways_and_leaves_one(cedos: Any, config_home: Path) -> None:
+    file = config_home / "cedos" / "gateway.toml"
+    first = invited(cedos)
+    assert cedos("join", "--no-check", first).exit_code == 0
+    assert cedos("join", "--no-check", other_gateway("gw2.example:7200")).exit_code == 0
+    assert [str(each) for each in joined_gateway.read(file)] == [
+        "gw.example:7100",
+        "gw2.example:7200",
+    ]
+    unknown = cedos("join", "--leave", "gw3.example")
+    assert unknown.exit_code == 1
+    assert "there are gw.example:7100, gw2.example:7200" in unknown.stderr
+    assert cedos("join", "--leave", "gw.example").exit_code == 0
+    assert [str(each) for each in joined_gateway.read(file)] == ["gw2.example:7200"]
+    assert cedos("join", "--leave").exit_code == 0
+    assert not file.exists()
 
 
 def test_a_whole_command_may_be_pasted(cedos: Any) -> None:
@@ -89,24 +93,6 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
         (("gateway", "--invite", "a", "--list"), "at a time"),
         (("gateway", "--listen", "0"), "is not 7009"),
         (("gateway", "--allow-inside", "10.0.0.1/8"), "is not a network"),
-        (("gateway", "--address", "a/b"), "is not gw.example.org"),
-        (("gateway", "--shared", "localhost"), "rediss://HOST:6379/0 (TLS) would be right"),
-        (("gateway", "--shared", "redis://a:s3cr3t@h:1"), "it is not where a Redis is"),
-        (("gateway", "--shared", "redis://h", "--shared-ca", "f"), "goes with --shared rediss://"),
-        (
-            ("gateway", "--shared", "rediss://h", "--shared-ca", "/nothing"),
-            "/nothing: No such file",
-        ),
-        (("gateway", "--shared", "rediss://h", "--shared-ca", __file__), "no certificate in it"),
-        (("gateway", "--node", "10.0.0.1"), "--node goes with --shared"),
-        (("gateway", "--shared", "redis://h", "--node", "gw"), "'gw' is not an address, as"),
-        (("gateway", "--shared", "redis://h", "--node", "10.0.0.1:0"), "is not an address, as"),
-        (("gateway", "--shared", "redis://h", "--node", "0.0.0.0"), "no address at which other"),
-        (("gateway", "--shared", "redis://h", "--node", "[ff02::1]"), "no address at which other"),
-        (
-            ("gateway", "--shared", "redis://h", "--node", "[fd00::1]:65534", "--processes", "3"),
-            "there are not 3 ports from 65534 on",
-        ),
         (("join",), "either a LINE, or --leave"),
         (("join", "https://gw.example"), "not a line cedos://"),
         (("join", "cedos://secret@gw.example:7009/key"), "not whole"),

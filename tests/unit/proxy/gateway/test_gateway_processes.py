@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +13,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from kit.redis_server import RedisServer
 
 from cedos.proxy.gateway.invited_clients import InvitedClients
 from cedos.proxy.http import RefusedError
@@ -250,43 +248,3 @@ async def test_it_may_be_ended_while_it_begins_anew(running: Running) -> None:
     assert await asyncio.to_thread(running.process.wait, 20) == 0
     assert time.monotonic() - began_s < 10.0
     assert not any(Path(f"/proc/{pid}").exists() for pid in before)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-async def test_clients_of_all_processes_are_reached_through_another_node(
-    running: Running, tmp_path: Path, address: str
-) -> None:
-    """Each process has a port of its own for other nodes."""
-    redis, other = RedisServer(tmp_path), Running(tmp_path / "other")
-    redis.start()
-    ways = [Way(running.port) for _ in range(COUNT)]
-    links = []
-    try:
-        for name in ("key", "clients"):
-            shutil.copy(running.folder / name, other.folder / name)
-        shown = f"[{address}]" if ":" in address else address
-        for each in (running, other):
-            port = free_ports(address, COUNT)
-            await each.start("--shared", redis.target, "--node", f"{shown}:{port}")
-        for way, client in zip(ways, running.clients, strict=True):
-            places = await way.open(), (("127.0.0.1", other.port),)
-            joined = JoinedGateway("127.0.0.1", places[0], running.me.public, client, places[1])
-            links.append(GatewayLink(joined, patience_s=20))
-        streams = [await running.open(each) for each in links]
-        assert [await said_back(each, b"hello") for each in streams] == [True] * COUNT
-        await asyncio.sleep(1.0)  # where they live is in Redis by now
-        for way in ways:
-            way.cut()
-        assert [await said_back(each, b"still") for each in streams] == [True] * COUNT
-        await other.shows("passed_on", COUNT)
-        assert await other.figure("sessions") == 0
-        # All of the first node's processes begin anew meanwhile.
-        running.process.send_signal(signal.SIGHUP)
-        await running.said("ready ", 2)
-        assert [await said_back(each, b"anew") for each in streams] == [True] * COUNT
-        assert await other.figure("sessions") == 0
-    finally:
-        for each in links:
-            await each.close()
-        await other.close()
-        redis.close()

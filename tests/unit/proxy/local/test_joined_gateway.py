@@ -9,7 +9,7 @@ import pytest
 
 from cedos.errors import ConfigError
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.joined_gateway import invitation, parse, read, write
+from cedos.proxy.local.joined_gateway import JoinedGateway, add, invitation, parse, read, write
 from cedos.session.protocol.crypto import KeyPair
 
 SECRET, SERVER = bytes(range(32)), KeyPair(bytes(range(1, 33))).public
@@ -17,19 +17,19 @@ SECRET, SERVER = bytes(range(32)), KeyPair(bytes(range(1, 33))).public
 
 @pytest.mark.parametrize("host", ["gw.example", "192.0.2.1", "2001:db8::1"])
 def test_a_line_is_what_it_was_made_of(host: str, tmp_path: Path) -> None:
-    joined = parse(f"  {invitation([(host, 7009)], SERVER, SECRET)}\n")
+    joined = parse(f"  {invitation((host, 7009), SERVER, SECRET)}\n")
     assert (joined.host, joined.port, joined.server_key) == (host, 7009, SERVER)
     assert joined.client.public == KeyPair(SECRET).public
     file = tmp_path / "new" / "gateway.toml"
-    write(file, joined)
+    write(file, [joined])
     assert file.stat().st_mode & 0o077 == 0
-    again = read(file)
+    (again,) = read(file)
     assert (again.host, again.client.public) == (host, joined.client.public)
-    write(file, joined)  # joined again
+    write(file, [joined])  # joined again
     assert [each.name for each in file.parent.iterdir()] == ["gateway.toml"]
 
 
-LINE = invitation([("gw.example", 7009)], SERVER, SECRET)
+LINE = invitation(("gw.example", 7009), SERVER, SECRET)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,7 @@ LINE = invitation([("gw.example", 7009)], SERVER, SECRET)
         LINE.replace("cedos:", "https:"),
         LINE + "/more",
         LINE.replace(":7009", ":7009,"),
-        LINE.replace(":7009", ":7009,gw2.example"),
-        LINE.replace(":7009", ":7009,gw2.example:0"),
-        LINE.replace(":7009", ":7009" + ",gw2.example:7009" * 16),
+        LINE.replace(":7009", ":7009,gw2.example:7009"),
     ],
 )
 def test_what_is_no_line_is_told_without_its_secret(line: str) -> None:
@@ -55,30 +53,33 @@ def test_what_is_no_line_is_told_without_its_secret(line: str) -> None:
     assert LINE[8:40] not in str(raised.value)
 
 
-def test_a_line_and_its_file_have_all_nodes(tmp_path: Path) -> None:
-    nodes = (("gw.example", 7009), ("192.0.2.7", 7010), ("2001:db8::1", 7009))
-    joined = parse(invitation(nodes, SERVER, SECRET))
-    assert joined.addresses == nodes
-    assert str(joined) == "gw.example:7009, 192.0.2.7:7010, [2001:db8::1]:7009"
-    write(tmp_path / "gateway.toml", joined)
-    again = read(tmp_path / "gateway.toml")
-    assert (again.addresses, str(again)) == (nodes, str(joined))
-    (tmp_path / "gateway.toml").write_text(
-        (tmp_path / "gateway.toml").read_text().replace("192.0.2.7:7010", "192.0.2.7")
-    )
-    with pytest.raises(ConfigError, match="HOST:PORT"):
-        read(tmp_path / "gateway.toml")
+def test_a_file_has_several_gateways_in_order(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    places = [("gw.example", 7009), ("192.0.2.7", 7010), ("2001:db8::1", 7009)]
+    known: list[JoinedGateway] = []
+    for number, place in enumerate(places):
+        server = KeyPair(bytes([number]) * 32).public
+        known = add(known, parse(invitation(place, server, SECRET)))
+    write(file, known)
+    assert [each.address for each in read(file)] == places
+    moved = parse(invitation(("gw3.example", 7009), known[1].server_key, SECRET))
+    assert [each.host for each in add(known, moved)] == ["gw.example", "gw3.example", "2001:db8::1"]
+    with pytest.raises(ConfigError, match="the most"):
+        add(known * 6, parse(LINE))
+    write(file, [])
+    with pytest.raises(ConfigError, match="no gateway is joined"):
+        read(file)
 
 
 def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     with pytest.raises(ConfigError, match="cedos join"):
         read(file)
-    write(file, parse(LINE))
+    write(file, [parse(LINE)])
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         read(file)
-    file.write_text('host = "gw.example"\n')
+    file.write_text('[[gateway]]\nhost = "gw.example"\n')
     file.chmod(0o600)
     with pytest.raises(ConfigError, match="port"):
         read(file)

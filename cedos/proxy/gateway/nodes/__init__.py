@@ -1,1 +1,0 @@
-"""Several machines that are one gateway: what they share lies in Redis."""

@@ -1,0 +1,118 @@
+"""Several joined gateways: each connection goes through the first one that answers.
+
+Each gateway is independent and has a session of its own (`GatewayLink`). The order is that of the file
+of joined gateways. A gateway that does not answer moves behind those that do. It is dialled again in
+the background, so that no connection waits for it, and is the first again once it answers.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.stream import ProxiedStream
+
+_Opened = TypeVar("_Opened", ProxiedStream, ProxiedAssociation)
+
+
+class GatewayLinks:
+    """The links to all joined gateways, at least one, in the order in which they are tried."""
+
+    def __init__(self, links: Sequence[GatewayLink]) -> None:
+        self._links = list(links)
+
+    def _in_order(self) -> list[GatewayLink]:
+        return sorted(self._links, key=lambda link: (link.is_away, not link.answers))
+
+    @property
+    def stands(self) -> bool:
+        """Whether the gateway that is tried next has a session, though it may wait for a network."""
+        return self._in_order()[0].stands
+
+    @property
+    def rtt_s(self) -> float | None:
+        """The shortest round trip to the gateway that is tried next; None: it is not measured."""
+        return self._in_order()[0].rtt_s
+
+    def leads_to(self, host: str) -> bool:
+        """Return whether a host is one of the gateways, as far as their addresses are known."""
+        return any(link.leads_to(host) for link in self._links)
+
+    def check_networks(self) -> None:
+        """Make all sessions leave interfaces that may not be used any more."""
+        for link in self._links:
+            link.check_networks()
+
+    def went_direct(self) -> None:
+        """Note that a connection reached its origin without the gateways: the networks work."""
+        for link in self._links:
+            link.went_direct()
+
+    async def open(
+        self,
+        host: str,
+        port: int,
+        begun: Callable[[ProxiedStream], None] | None = None,
+        *,
+        fetch: bool = False,
+    ) -> ProxiedStream:
+        """Open a stream to an origin. Arguments and errors: `GatewayLink.open`."""
+        return await self._opened(
+            lambda link, asked: link.open(host, port, asked, fetch=fetch), begun
+        )
+
+    async def associate(
+        self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None
+    ) -> ProxiedAssociation:
+        """Open an association for datagrams. Arguments and errors: `GatewayLink.associate`."""
+        return await self._opened(
+            lambda link, asked: link.associate(everywhere=everywhere, begun=asked), begun
+        )
+
+    async def ask(self, message: bytes) -> bytes:
+        """Return a gateway's answer to a DNS message. GatewayUnreachableError: none answers."""
+        *first, last = self._in_order()
+        for link in first:
+            try:
+                return await link.ask(message)
+            except GatewayUnreachableError:
+                continue
+        return await last.ask(message)
+
+    async def close(self) -> None:
+        """End all sessions; their streams break."""
+        for link in self._links:
+            await link.close()
+
+    async def _opened(
+        self,
+        open_over: Callable[[GatewayLink, Callable[[_Opened], None]], Awaitable[_Opened]],
+        begun: Callable[[_Opened], None] | None,
+    ) -> _Opened:
+        was_asked = False
+
+        def asked(opened: _Opened) -> None:
+            nonlocal was_asked
+            was_asked = True
+            if begun is not None:
+                begun(opened)
+
+        failed: list[GatewayLink] = []
+        order = self._in_order()
+        for link in order:
+            try:
+                opened = await open_over(link, asked)
+            except GatewayUnreachableError:
+                # The origin may have what was sent: only the caller knows whether it can be sent again.
+                if was_asked or link is order[-1]:
+                    raise
+                failed.append(link)
+            else:
+                break
+        # The networks work, so a gateway that stays silent is given up after a while.
+        for each in failed:
+            each.went_direct()
+        # A gateway that comes earlier in the file is dialled again, beside this connection.
+        for each in self._links[: self._links.index(link)]:
+            each.prepare()
+        return opened

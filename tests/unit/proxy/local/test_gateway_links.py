@@ -1,0 +1,128 @@
+"""A laptop that joined two gateways uses the first that answers."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.proxy.local import gateway_link
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.gateway_links import GatewayLinks
+from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.streams.stream import ProxiedStream
+from cedos.session.protocol.crypto import KeyPair
+
+pytestmark = pytest.mark.anyio
+
+
+class TwoGateways:
+    """Two independent gateways, with a key each, on loopback; the laptop knows both."""
+
+    def __init__(self) -> None:
+        self.client = KeyPair(os.urandom(32))
+        self.keys = [KeyPair(os.urandom(32)) for _ in range(2)]
+        self.ports = [0, 0]
+        self.gateways: list[Gateway | None] = [None, None]
+        self.running: dict[int, asyncio.Task[None]] = {}
+
+    async def start(self, number: int) -> None:
+        settings = GatewaySettings(("127.0.0.1", self.ports[number]), local=True)
+        clients = {self.client.public: "laptop"}
+        made = self.gateways[number] = Gateway(settings, self.keys[number], clients.get)
+        await made.open()
+        self.ports[number] = made.address[1]
+        self.running[number] = asyncio.create_task(made.run())
+
+    async def stop(self, number: int) -> None:
+        gateway = self.gateways[number]
+        if gateway is None:
+            return
+        self.gateways[number] = None
+        self.running[number].cancel()
+        await asyncio.gather(self.running[number], return_exceptions=True)
+        await gateway.close()
+
+    def join(self) -> None:
+        self.each = [
+            GatewayLink(JoinedGateway("127.0.0.1", port, key.public, self.client))
+            for port, key in zip(self.ports, self.keys, strict=True)
+        ]
+        self.links = GatewayLinks(self.each)
+
+    def streams(self) -> list[int]:
+        return [0 if each is None else each.streams for each in self.gateways]
+
+
+@pytest.fixture
+async def two(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TwoGateways]:
+    monkeypatch.setattr(gateway_link, "AGAIN_S", 0.3)
+    made = TwoGateways()
+    for number in range(2):
+        await made.start(number)
+    made.join()
+    yield made
+    await made.links.close()
+    for number in range(2):
+        await made.stop(number)
+
+
+@pytest.fixture
+async def origin() -> AsyncIterator[int]:
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(wait, "127.0.0.1", 0)
+    yield int(server.sockets[0].getsockname()[1])
+    server.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def test_the_first_that_answers_carries_a_connection(two: TwoGateways, origin: int) -> None:
+    await two.links.open("127.0.0.1", origin)
+    assert two.streams() == [1, 0]
+    assert two.links.leads_to("127.0.0.1")
+    # The first gateway stops: the next connection goes through the second one at once.
+    await two.stop(0)
+    async with asyncio.timeout(gateway_link.PATIENCE_S):
+        await two.links.open("127.0.0.1", origin)
+    assert two.streams() == [0, 1]
+    # The first gateway is back: it is dialled beside a connection, and carries the ones after that.
+    await two.start(0)
+    await asyncio.sleep(gateway_link.AGAIN_S)
+    await two.links.open("127.0.0.1", origin)
+    assert two.streams() == [0, 2]
+    await until(lambda: two.each[0].answers)
+    await two.links.open("127.0.0.1", origin)
+    assert two.streams() == [1, 2]
+
+
+async def test_none_that_answers_is_unreachable(two: TwoGateways, origin: int) -> None:
+    for number in range(2):
+        await two.stop(number)
+    with pytest.raises(GatewayUnreachableError):
+        await two.links.open("127.0.0.1", origin)
+    with pytest.raises(GatewayUnreachableError):
+        await two.links.ask(b"question")
+
+
+async def test_what_was_sent_is_not_repeated_at_another_gateway(
+    two: TwoGateways, origin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller alone knows whether the words of a program may be sent twice."""
+    begun: list[ProxiedStream] = []
+
+    async def silent(*_more: object) -> None:
+        raise GatewayUnreachableError("nothing is heard of it")
+
+    monkeypatch.setattr(two.each[0], "_accepted", silent)
+    with pytest.raises(GatewayUnreachableError):
+        await two.links.open("127.0.0.1", origin, begun.append)
+    assert len(begun) == 1
