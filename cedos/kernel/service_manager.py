@@ -1,14 +1,9 @@
 """What a service tells systemd (sd_notify(3)): ready, alive, what it does, reloading, stopping."""
 
 import os
-import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
-
-_MOST_AT_ONCE: Final = 253  # SCM_MAX_FD of the kernel
-_KEEP_S: Final = 5
+from collections.abc import Mapping
 
 
 class Notifier:
@@ -21,10 +16,6 @@ class Notifier:
         address = environment.get("NOTIFY_SOCKET", "")
         # "@" stands for the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        kept = environment.get(
-            "FDSTORE", ""
-        )  # (set by systemd from version 254 on; by our units, too)
-        self._most_kept = int(kept) if kept.isdecimal() else 0
         self.watchdog_interval_s = _interval(environment) if address else None
         """How often `alive` should be called: half of WatchdogSec; None: no watchdog."""
 
@@ -53,44 +44,6 @@ class Notifier:
     def stopping(self, status: str = "") -> bool:
         """Shut-down has begun."""
         return self._send("STOPPING=1", status)
-
-    @property
-    def keeps_descriptors(self) -> bool:
-        """Whether it keeps open files for the process that follows (FileDescriptorStoreMax)."""
-        return self.enabled and self._most_kept > 0
-
-    def keep(self, name: str, descriptors: Sequence[int]) -> bool:
-        """Has these files kept under a name, until `give_up`; whether the manager has them now.
-
-        Blocks until it has read all of it, a few seconds at most: what a process that has ended
-        says, the manager does not know whose it is.
-        """
-        if not self._address or len(descriptors) > self._most_kept:
-            return False
-        state = f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}".encode()
-        reader, writer = os.pipe()
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
-                to.settimeout(_KEEP_S)
-                to.connect(self._address)
-                for begin in range(0, len(descriptors), _MOST_AT_ONCE):
-                    socket.send_fds(to, [state], descriptors[begin : begin + _MOST_AT_ONCE])
-                socket.send_fds(to, [b"BARRIER=1"], [writer])
-            os.close(writer)
-            writer = -1
-            read = select.poll()
-            read.register(reader, 0)
-            return bool(read.poll(1000 * _KEEP_S))
-        except OSError:
-            return False
-        finally:
-            os.close(reader)
-            if writer >= 0:
-                os.close(writer)
-
-    def give_up(self, name: str) -> bool:
-        """It need not keep what it has under that name."""
-        return self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def _send(self, state: str, status: str = "") -> bool:
         if not self._address:

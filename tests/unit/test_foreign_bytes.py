@@ -9,7 +9,6 @@ they reach (`fuzz_foreign_bytes.py`).
 import contextlib
 import gc
 import logging
-import os
 import random
 import re
 import struct
@@ -56,12 +55,10 @@ from cedos.monitor.providers.information_elements import says_metered
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
 from cedos.proxy import names
-from cedos.proxy.gateway import hand_over
 from cedos.proxy.http import RefusedError, RequestParser, authority, forwarded
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.streams import frames as streams
-from cedos.proxy.streams.kept import KeptStreams
 from cedos.session import keys
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
@@ -157,13 +154,6 @@ def proxied(data: bytes) -> None:
     forwarded(data)
 
 
-STREAMS = KeptStreams(0, [], [], [])
-STATE = hand_over.HandOver(
-    2, 7, [3, 4],
-    [hand_over.KeptSession(b"c", b"s", STREAMS, [hand_over.KeptOrigin(1, 9, b"")], [], [])],
-)  # fmt: skip
-
-
 def leased(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         (folder / "3").write_bytes(data)
@@ -191,13 +181,6 @@ def asked_name(data: bytes) -> None:
         names.truncated(data, question)
         names.failed(data, question)
         names.answers(data, question, question.number)
-
-
-def handed_over(data: bytes) -> None:
-    """What a gateway believes of a file that the process before it, or the service manager, left."""
-    file = os.memfd_create("state")
-    os.write(file, data)
-    hand_over.read(file)
 
 
 def said_of_files(data: bytes) -> None:
@@ -315,10 +298,6 @@ PARSERS: dict[str, Parser] = {
     "known servers and clients": Parser(
         lambda data: None, (b'[hosts]\n"a.test" = "' + keys.to_text(KEY).encode() + b'"\n',),
         (ConfigError,),
-    ),
-    "state that a gateway hands over": Parser(
-        handed_over, (hand_over._MARK + msgspec.msgpack.encode(STATE),),
-        (ValueError, RecursionError),
     ),
     "leases": Parser(
         lambda data: None, (b"VENDOR_SPECIFIC=414e\n", b'lease {\n  interface "wlan0";\n}\n')

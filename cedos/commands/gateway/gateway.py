@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import structlog
@@ -30,25 +30,18 @@ from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.figures import GatewayFigures
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
-from cedos.proxy.gateway.hand_over import NAME, Handed, kept_names, received
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
-from cedos.proxy.gateway.processes.gateway_process import GatewayProcess
-from cedos.proxy.gateway.processes.process_group import ProcessGroup
-from cedos.proxy.gateway.processes.process_place import ProcessPlace
-from cedos.proxy.gateway.successor import Successor, cannot_begin
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
-from cedos.session.sockets.listener import open_listening
 
 if TYPE_CHECKING:
     from cedos.proxy.gateway.metrics import MetricsServer
 
 _FIRST: Final = "laptop"
-_READY_S: Final = 30.0
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -70,10 +63,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
             "Also connects to the private network that it is in.",
         ),
         (
-            "kill -HUP PID",
-            "Begins anew, after an upgrade say, without breaking a connection.",
-        ),
-        (
             "cedos example gateway-unit | sudo tee /etc/systemd/system/cedos-gateway.service",
             "Installs it as a service.",
         ),
@@ -92,7 +81,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         ("~/.cache/cedos/objects", "What clients had it fetch, each client's apart (--cache)."),
         ("~/.cache/cedos/uploads", "What clients send through it, until its server has answered."),
         (
-            "~/.cache/cedos/idle-sessions-*",
+            "~/.cache/cedos/idle-sessions",
             "The sessions of clients that are away, an hour at most; secret.",
         ),
     ],
@@ -131,12 +120,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 @click.option(
     "--max-per-client", default=2_000, show_default=True, type=click.IntRange(1),
     help="Connections at once of one client.",
-)  # fmt: skip
-@click.option(
-    "--processes", default=1, show_default=True, type=click.IntRange(1, 64),
-    help="So many processes carry the connections, each those of its clients (a client is always the same"
-    " one's, and gets no faster by it). All limits are for all of them together; of --cache each has its"
-    " share.",
 )  # fmt: skip
 @click.option(
     "--idle", default="24h", show_default=True, type=DURATION,
@@ -189,7 +172,6 @@ def command(
     allow_local: bool,
     max_connections: int,
     max_per_client: int,
-    processes: int,
     idle: float,
     connect_timeout: float,
     metrics: tuple[str, int] | None,
@@ -221,8 +203,7 @@ def command(
         invited.revoke(revoke)
         return
     me = keys.own(own_key or keys.own_key_path())
-    place = ProcessPlace.received()
-    newcomer = invite or ("" if invited.names or place is not None else _FIRST)
+    newcomer = invite or ("" if invited.names else _FIRST)
     if newcomer:
         _print_line(invited, newcomer, (name or listen[0] or _own_address(), listen[1]), me)
     if invite is not None:
@@ -244,24 +225,7 @@ def command(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
     memory.one_arena()
-    if processes > 1 and place is None:
-        group = asyncio.run(_run_group(settings, processes, len(invited.names), metrics))
-        if group is not None:
-            group.begin_anew()
-        return
-    following = asyncio.run(
-        _run(
-            settings,
-            me,
-            invited,
-            metrics if place is None else None,
-            0 if no_cache else cache // processes,
-            cache_folder,
-            None if place is None else GatewayProcess(place),
-        )
-    )
-    if following is not None:
-        following.begin()
+    asyncio.run(_run(settings, me, invited, metrics, 0 if no_cache else cache, cache_folder))
 
 
 def _cache_folder() -> Path:
@@ -278,13 +242,12 @@ async def _run(
     metrics: tuple[str, int] | None,
     cache_bytes: int,
     cache_folder: Path | None,
-    process: GatewayProcess | None,
-) -> "Successor | None":
+) -> None:
     folder = cache_folder or _cache_folder()
     if not cache_bytes:
-        gateway = Gateway(settings, me, invited.name_of, process=process)
-        return await _serve(gateway, len(invited.names), metrics, process)
-    settings = replace(settings, idle=_idle_file(folder, process))
+        await _serve(Gateway(settings, me, invited.name_of), len(invited.names), metrics)
+        return
+    settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
     from cedos.files.objects.object_serving import ObjectServing  # noqa: PLC0415
@@ -314,20 +277,20 @@ async def _run(
         )
 
     requests = ProgramRequests(fetcher)
-    gateway = Gateway(settings, me, invited.name_of, serving, process, requests)
+    gateway = Gateway(settings, me, invited.name_of, serving, requests)
     uploads.begin()
     try:
-        return await _serve(gateway, len(invited.names), metrics, process)
+        await _serve(gateway, len(invited.names), metrics)
     finally:
         await uploads.close()
         await fetcher.close()
 
 
-def _idle_file(folder: Path, process: GatewayProcess | None) -> Path | None:
-    """Where this process keeps the sessions of clients that are away; None: there is no disk."""
+def _idle_file(folder: Path) -> Path | None:
+    """Return the file for the sessions of clients that are away; None: the disk cannot be written."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder / f"idle-sessions-{process.number if process is not None else 0}"
+        return folder / "idle-sessions"
     return None
 
 
@@ -359,14 +322,6 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _received() -> Handed | None:
-    try:
-        return received()
-    except (ValueError, OSError) as error:
-        log.warning("what the process before this one carried is lost", why=str(error))
-        return None
-
-
 async def _show(
     figures: Callable[[], GatewayFigures], metrics: tuple[str, int] | None
 ) -> "MetricsServer | None":
@@ -380,103 +335,29 @@ async def _show(
     return shows
 
 
-async def _run_group(
-    settings: GatewaySettings, count: int, clients: int, metrics: tuple[str, int] | None
-) -> ProcessGroup | None:
-    """Until it is ended; what is to be begun anew then, if anything is."""
-    notifier, kept = Notifier(), kept_names()
-    group, handed = ProcessGroup.left(), _received()
-    if group is None:
-        listening = None if handed is None else handed.listening(settings.listen[1])
-        group = ProcessGroup.make(count, listening or open_listening(settings.listen))
-    shows = await _show(group.figures, metrics)
-    loop = asyncio.get_running_loop()
-    asked: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, asked.put_nowait, number)
-    group.begin(handed)
-    try:
-        if not await group.ready(_READY_S):
-            log.warning("not all processes of the gateway serve yet")
-        where = shown(settings.listen[0] or "all addresses", settings.listen[1])
-        log.info("ready", listens=where, clients=clients, processes=count)
-        for name in kept:
-            notifier.give_up(name)
-        notifier.ready(f"{where}, {count} processes")
-        while (why := await asked.get()) is signal.SIGHUP:
-            if not (failed := await cannot_begin()):
-                notifier.reloading("begins anew")
-                await group.renew(asked.empty)
-                if asked.empty():
-                    return group
-            else:
-                log.error("goes on as it is: what is installed now does not begin", why=failed)
-        notifier.stopping("ending sessions")
-        await group.end(why)
-        return None
-    finally:
-        if shows is not None:
-            await shows.close()
-
-
-async def _serve(
-    gateway: Gateway,
-    clients: int,
-    metrics: tuple[str, int] | None,
-    process: GatewayProcess | None,
-) -> "Successor | None":
-    """Until it is ended; what is to be begun then, where this process is to begin anew."""
-    # One of several processes has its files kept, and leaves the rest to the one that began it.
-    notifier, name = Notifier(), NAME if process is None else f"{NAME}-{process.number}"
-    speaks = Notifier({}) if process is not None else notifier
-    kept = kept_names()
-    await gateway.open(_received())
+async def _serve(gateway: Gateway, clients: int, metrics: tuple[str, int] | None) -> None:
+    """Serve until a signal ends the gateway."""
+    notifier = Notifier()
+    await gateway.open()
     shows = await _show(gateway.figures, metrics)
-    if gateway.sessions:
-        log.info("goes on", sessions=gateway.sessions, connections=gateway.streams)
     loop = asyncio.get_running_loop()
     running = loop.create_task(gateway.run())
-    ending: asyncio.Future[signal.Signals] = loop.create_future()
-
-    def end(number: signal.Signals) -> None:
-        if not ending.done():
-            ending.set_result(number)
-
+    ending = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, number)
-    if process is None:
-        log.info("ready", listens=shown(*gateway.address), clients=clients)
-        for each in kept:
-            notifier.give_up(each)
-    speaks.ready(shown(*gateway.address))
+        loop.add_signal_handler(number, ending.set)
+    stopped = loop.create_task(ending.wait())
+    log.info("ready", listens=shown(*gateway.address), clients=clients)
+    notifier.ready(shown(*gateway.address))
     try:
-        while True:
-            both: set[asyncio.Future[Any]] = {running, ending}
-            async with memory.giving_back():
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not ending.done():
-                await running  # it failed
-            why, ending = ending.result(), loop.create_future()
-            if why is signal.SIGHUP and process is None and (failed := await cannot_begin()):
-                log.error("goes on as it is: what is installed now does not begin", why=failed)
-            elif not ending.done():  # else it is to end meanwhile
-                break
-        if why is signal.SIGHUP:
-            speaks.reloading("begins anew")
-            state = await gateway.hand_over()
-            return Successor(state.write(), state.descriptors)
-        speaks.stopping("ending sessions")
-        if why is signal.SIGTERM and notifier.keeps_descriptors:
-            state = await gateway.hand_over()
-            files = [] if process is None else [process.listening.fileno()]
-            if notifier.keep(name, [state.write(), *files, *state.descriptors]):
-                return None
-            log.warning("the service manager keeps nothing: connections break")
+        async with memory.giving_back():
+            await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running  # it failed
+        notifier.stopping("ending sessions")
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        for task in (running, stopped):
+            task.cancel()
+        await asyncio.gather(running, stopped, return_exceptions=True)
         if shows is not None:
             await shows.close()
-        if not gateway.handed_over:
-            await gateway.close()
-    return None
+        await gateway.close()

@@ -111,7 +111,7 @@ class PooledSession:
             if not connection.paths():
                 free = {name for name, metered in connection.networks().items() if not metered}
                 self._kept = frozenset(free) or self._had
-                connection.networks_changed()
+                connection.check_networks()
             if not connection.has_network:  # it would have no way
                 connection.abort("goodbye")
         await self.link.close()
@@ -119,7 +119,7 @@ class PooledSession:
     def networks_changed(self) -> None:
         """Note that the user may use other networks."""
         if self._connection is not None:
-            self._connection.networks_changed()
+            self._connection.check_networks()
 
     def networks(self) -> Mapping[str, bool]:
         """Return the interfaces to the server, with whether each is metered; empty: unknown."""

@@ -67,14 +67,12 @@ class ObjectServing:
         self._uploads = uploads
         self._client = host_id(connection.peer_key).hex()[:32]
         self._handed_on: deque[_HandedOn] = deque()
-        self.busy = False
 
     async def run(self) -> None:
         """Answer requests until the stream ends. SessionError: it broke."""
         connection = self._connection
         try:
             while begun := bytes(await connection.read(1)):
-                self.busy = True
                 try:
                     request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
                 except TransferError as error:

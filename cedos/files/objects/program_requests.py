@@ -114,7 +114,6 @@ class StoredAnswer:
         record = found.record
         size = record.size or 0
         self._first, self._end = (0, 0) if unchanged else part or (0, size)
-        self.version = record.version if record.version != record.id else ""
         fields = [
             (name, value)
             for name, values in record.headers.items()
@@ -147,8 +146,6 @@ class StoredAnswer:
 
 class PassedAnswer:
     """An origin's answer that is not stored, passed on as it arrives."""
-
-    version = ""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self._answer, self._left = answer, answer.content_length

@@ -15,10 +15,9 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class FetchedAnswer(Protocol):
-    """An answer: `head`, then the body; bodies of an equal `version` that is not empty are equal."""
+    """`head`, then the body."""
 
     head: bytes
-    version: str
 
     async def body(self, offset: int) -> bytes:
         """Return bytes from `offset` on, once there are any; empty: the end. TransferError."""
@@ -40,23 +39,19 @@ class AnsweredStream:
     """A stream whose request is answered here.
 
     Args:
-        request: its request without its end, which has been taken from the stream.
-        head: of the answer, which may have been sent already, as a part of the body may have been.
+        head: of the answer, of which some may have been sent already.
     """
 
     def __init__(
         self,
         stream: ProxiedStream,
-        asked: OpenStream,
-        request: bytes,
         answer: FetchedAnswer,
         head: bytes,
     ) -> None:
-        self.stream, self.asked, self.request, self.head = stream, asked, request, head
-        self.answer = answer
+        self.stream, self.head, self.answer = stream, head, answer
 
     async def run(self) -> None:
-        """Send the answer until the program has all of it, or the stream broke."""
+        """Send the answer until the program has all of it, or either side broke."""
         stream, whole = self.stream, False
         try:
             while (at := stream.sent_bytes) < len(self.head):

@@ -13,17 +13,7 @@ class GatewayFigures(NamedTuple):
     connections: int = 0
     held_bytes: int = 0
     sessions_opened: int = 0
-    sessions_taken_over: int = 0
     connections_opened: int = 0
     connections_refused: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
-
-    def counted(self) -> "GatewayFigures":
-        """Without what is only now: what stays true when its process is gone."""
-        return self._replace(sessions=0, connections=0, held_bytes=0)
-
-
-def total(figures: "list[GatewayFigures]") -> GatewayFigures:
-    """Of several processes."""
-    return GatewayFigures(*map(sum, zip(*figures, strict=True)))

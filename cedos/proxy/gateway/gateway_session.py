@@ -16,12 +16,6 @@ from cedos.proxy.gateway.fetched_answer import (
     fetched,
     request_head,
 )
-from cedos.proxy.gateway.hand_over import (
-    KeptOpening,
-    KeptOrigin,
-    KeptRequest,
-    KeptSession,
-)
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
@@ -41,10 +35,6 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 class StreamService(Protocol):
     """Serves what a client asks for on the session's own stream, beside all proxied ones."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether it answers now: another process could not go on with that."""
 
     async def run(self) -> None:
         """Until the stream ends. Raises: SessionError."""
@@ -73,39 +63,22 @@ class SessionTerms:
 
 
 class GatewaySession:
-    """`run` until it has ended.
+    """A laptop's session; `run` returns once it has ended."""
 
-    Args:
-        kept: what the process before this one had of it, with `origin`, which gives its sockets.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        terms: SessionTerms,
-        kept: KeptSession | None = None,
-        origin: Callable[[KeptOrigin], socket.socket | None] = lambda _kept: None,
-    ) -> None:
+    def __init__(self, connection: Connection, terms: SessionTerms) -> None:
         self.connection = connection
         self._terms = terms
         self._client = connection.peer_key
         self._name = terms.name_of(self._client) or "unknown"
         self._tasks = OwnTasks(_log, "a connection failed")
-        self._carried: dict[int, Carry] = {}
-        self._opening: dict[int, OpenStream] = {}
-        self._answered: dict[int, AnsweredStream] = {}
-        self._kept = False
         self._service = terms.service(connection) if terms.service is not None else None
         self._streams = Multiplexer(
             connection,
             self._opened,
             self._associated,
             self._asked,
-            None if kept is None else kept.streams,
             terms.unread.share(self._client),
         )
-        if kept is not None:
-            self._take_up(kept, origin)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -124,76 +97,14 @@ class GatewaySession:
             await asyncio.gather(serving, return_exceptions=True)
             if isinstance(self.connection.failure, SessionAsleepError):
                 _log.info("client sleeps", client=self._name)
-            elif not self._kept:
+            else:
                 _log.info("client left", client=self._name)
-
-    async def keep(self) -> KeptSession | None:
-        """For the process that goes on with it; here it is over, but its sockets stay open.
-
-        None: it cannot be handed over, and goes on.
-        """
-        self._kept = True
-        if self._service is not None and self._service.busy:
-            return None
-        carried, opening = dict(self._carried), dict(self._opening)
-        answered = dict(self._answered)
-        for carry in carried.values():
-            carry.suspend()
-        await self._tasks.end()
-        streams = self._streams.keep()
-        handed = self.connection.hand_over()
-        if handed is None:
-            for carry in carried.values():
-                self._terms.origins.close(carry.program)
-            return None
-        return KeptSession(
-            handed.credentials,
-            handed.session,
-            streams,
-            [KeptOrigin.of(number, each.program, each.up_rest) for number, each in carried.items()],
-            [KeptOpening(number, asked.host, asked.port) for number, asked in opening.items()],
-            [
-                KeptRequest(
-                    number,
-                    each.asked.host,
-                    each.asked.port,
-                    each.request,
-                    each.head,
-                    each.answer.version,
-                )
-                for number, each in answered.items()
-            ],
-        )
-
-    def left(self) -> list[socket.socket]:
-        """After `keep`: the sockets of its origins."""
-        return [each.program for each in self._carried.values()]
 
     async def close(self) -> None:
         """Ends what is left of it."""
         await self._tasks.end()
 
-    def _take_up(
-        self, kept: KeptSession, origin: Callable[[KeptOrigin], socket.socket | None]
-    ) -> None:
-        origins = {each.stream: each for each in kept.origins}
-        opening = {
-            each.stream: OpenStream(each.stream, each.host, each.port) for each in kept.opening
-        }
-        answers = {each.stream: each for each in kept.answers}
-        for number, stream in list(self._streams.streams.items()):
-            if (asked := opening.get(number)) is not None:
-                self._opened(stream, asked)
-            elif number in origins and (found := origin(origins[number])) is not None:
-                self._terms.origins.adopt(found)
-                self._tasks.begin(self._go_on(stream, found, origins[number].up_rest))
-            elif (answer := answers.get(number)) is not None and answer.version:
-                self._tasks.begin(self._answer_on(stream, answer))
-            else:
-                stream.reset()
-
     def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
-        self._opening[stream.number] = asked
         self._tasks.begin(self._open(stream, asked))
 
     def _associated(self, association: ProxiedAssociation) -> None:
@@ -210,8 +121,7 @@ class GatewaySession:
         try:
             await self._service.run()
         except SessionError as error:
-            if not self._kept:  # else another process goes on
-                _log.debug("serves no more", client=self._name, why=str(error))
+            _log.debug("serves no more", client=self._name, why=str(error))
         except Exception as error:
             _log.error("serving a client failed", exc_info=error)
             self.connection.abort("the gateway failed")
@@ -221,7 +131,6 @@ class GatewaySession:
         try:
             terms.admit(self._client)
             if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
-                self._opening.pop(stream.number, None)
                 await self._answer(found)
                 return
             origin = await terms.origins.connect(asked.host, asked.port, self._client)
@@ -230,10 +139,8 @@ class GatewaySession:
             _log.debug("refused", client=self._name, reason=error.kind, **where)
             stream.refuse(error)
             return
-        finally:
-            self._opening.pop(stream.number, None)
         stream.accept()
-        await self._go_on(stream, origin, b"", where)
+        await self._carry(stream, origin, where)
 
     async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> AnsweredStream | None:
         """What this gateway answers itself; None: a connection to the origin does."""
@@ -244,47 +151,24 @@ class GatewaySession:
             return None
         stream.accept()
         stream.taken(sum(map(len, stream.waiting)))
-        return AnsweredStream(stream, asked, request, found, found.head)
+        return AnsweredStream(stream, found, found.head)
 
     async def _answer(self, answered: AnsweredStream) -> None:
         stream, traffic = answered.stream, self._terms.traffic
-        self._answered[stream.number] = answered
         traffic.connections += 1
         before = stream.sent_bytes
         try:
             await answered.run()
         finally:
             traffic.down_bytes += stream.sent_bytes - before
-            self._answered.pop(stream.number, None)
 
-    async def _answer_on(self, stream: ProxiedStream, kept: KeptRequest) -> None:
-        """What the process before this one answered: the same body, or the program has to ask again."""
-        asked = OpenStream(kept.stream, kept.host, kept.port, fetch=True)
-        requests = self._terms.requests
-        found = None if requests is None else await fetched(
-            requests, self._client, asked, kept.request
-        )  # fmt: skip
-        if found is None:
-            stream.reset()
-        elif found.version != kept.version:
-            found.close(whole=False)
-            stream.reset()
-        else:
-            await self._answer(AnsweredStream(stream, asked, kept.request, found, kept.head))
-
-    async def _go_on(
-        self,
-        stream: ProxiedStream,
-        origin: socket.socket,
-        rest: bytes,
-        where: dict[str, str] | None = None,
+    async def _carry(
+        self, stream: ProxiedStream, origin: socket.socket, where: dict[str, str]
     ) -> None:
         terms, traffic = self._terms, self._terms.traffic
         # Whatever ends this process: what it carried breaks, and does not look complete.
         reset_on_close(origin)
-        carry = self._carried[stream.number] = Carry(
-            origin, stream, first=rest, idle_s=terms.idle_s
-        )
+        carry = Carry(origin, stream, idle_s=terms.idle_s)
         traffic.connections += 1
         before = stream.sent_bytes, stream.read_bytes
         try:
@@ -293,16 +177,12 @@ class GatewaySession:
             # (What it sent is what came down from the origin.)
             traffic.down_bytes += stream.sent_bytes - before[0]
             traffic.up_bytes += stream.read_bytes - before[1]
-            if not carry.suspended:
-                self._carried.pop(stream.number, None)
-                if stream.over:
-                    end_on_close(origin)
-                terms.origins.close(origin)
-        if carry.suspended:
-            return
+            if stream.over:
+                end_on_close(origin)
+            terms.origins.close(origin)
         _log.debug(
             "carried", client=self._name, ended=moved.ended,
-            up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **(where or {}),
+            up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **where,
         )  # fmt: skip
 
     def _where(self, origin: str) -> dict[str, str]:

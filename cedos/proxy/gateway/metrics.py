@@ -32,7 +32,6 @@ class _GatewayCollector(Collector):
             yield GaugeMetricFamily(f"{_PREFIX}_{name}", what, value)
         for name, what, value in (
             ("sessions_opened", "Sessions that clients opened.", figures.sessions_opened),
-            ("sessions_taken_over", "Sessions of the process before.", figures.sessions_taken_over),
             ("connections_opened", "Connections to origins.", figures.connections_opened),
             ("connections_refused", "Connections that were not had.", figures.connections_refused),
         ):  # fmt: skip

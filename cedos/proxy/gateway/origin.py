@@ -63,11 +63,6 @@ class Origins:
             self.outgoing.discard(origin.getsockname()[:2])
         origin.close()
 
-    def adopt(self, origin: socket.socket) -> None:
-        """A connection of the process before this one; to be given to `close` like others."""
-        with suppress(OSError):
-            self.outgoing.add(origin.getsockname()[:2])
-
     async def _resolve(self, host: str, asker: Hashable) -> list[str]:
         with suppress(ValueError):
             return [str(ip_address(host))]

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Traffic:
-    """`connections`: to origins; `up_bytes`: from clients to origins; `taken_over`: sessions."""
+    """`connections`: to origins; `up_bytes`: from clients to origins."""
 
     sessions: int = 0
-    taken_over: int = 0
     connections: int = 0
     refused: int = 0
     up_bytes: int = 0

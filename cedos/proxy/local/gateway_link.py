@@ -350,13 +350,17 @@ class GatewayLink:
             await streams.run()
         finally:
             unused.cancel()
-            if self._streams is streams:  # by its own word: it is there
+            by_its_word = self._streams is streams
+            if by_its_word:
                 self._streams = self._away_at_s = None
             counts = streams.connection.datagrams
             _log.debug("session over", datagrams=counts.sent, copies=counts.copies)
         if not streams.connection.ended:
             with suppress(SessionError):
                 await streams.connection.close()
+        elif by_its_word:
+            # The gateway stops, or starts again: no connection has to wait for the first answer.
+            self.prepare()
 
     async def _end_unused(self, streams: Multiplexer) -> None:
         """Ends the session once nobody has used it for a while."""

@@ -35,9 +35,6 @@ class Carry:
         limit: number of the program's bytes behind `first` that are carried; the rest is left unread.
         idle_s: the longest time without a byte.
         on_taken: called with the bytes that the program took.
-
-    Attributes:
-        suspended: another process goes on with both ends.
     """
 
     def __init__(
@@ -63,18 +60,12 @@ class Carry:
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._reads = self._writes = False
         self._up_done, self._down_done = stream.finished, False
-        self.suspended = False
         self._timer: asyncio.TimerHandle | None = None
         self._last: asyncio.TimerHandle | None = None
         self._moved = -1
 
-    @property
-    def up_rest(self) -> bytes:
-        """The bytes that the program sent and the stream has not taken yet."""
-        return bytes(self._up)
-
     async def run(self) -> TunnelBytes:
-        """Returns when it is over, or was suspended (`suspended`); never raises for what ends do."""
+        """Carry until both directions have ended; an end of either side raises nothing."""
         stream = self.stream
         if self._idle_s is not None:
             self._timer = self._loop.call_later(self._idle_s, self._check_idle)
@@ -87,16 +78,10 @@ class Carry:
                 if timer is not None:
                     timer.cancel()
             self._stop()
-            if not self.suspended and not stream.over:
+            if not stream.over:
                 reset_on_close(self.program)
                 stream.drop()
         return TunnelBytes(stream.sent_bytes, stream.received_bytes, ended)
-
-    def suspend(self) -> None:
-        """Another process goes on with both: leaves them as they are."""
-        self.suspended = True
-        self._stop()
-        self._end("suspended")
 
     def _end(self, how: str) -> None:
         if not self._ended.done():

@@ -28,10 +28,8 @@ from cedos.proxy.streams.frames import (
     parse,
     parse_packet,
 )
-from cedos.proxy.streams.kept import KeptFrame, KeptStreams
 from cedos.proxy.streams.stream import (
     LARGE,
-    SMALL,
     Chunk,
     Numbered,
     ProxiedStream,
@@ -66,7 +64,6 @@ class Multiplexer:
         opened: called with a stream that the other end opens, and its OPEN; None: it may not.
         associated: likewise with associations.
         asked: called with the other end's questions for names; None: they are not answered.
-        kept: what another process had of this session's streams.
         unread: bounds the unread bytes; None: each stream's window alone does.
         sizes: of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
 
@@ -80,7 +77,6 @@ class Multiplexer:
         opened: Callable[[ProxiedStream, OpenStream], None] | None = None,
         associated: Callable[[ProxiedAssociation], None] | None = None,
         asked: Callable[[NameQuestion], None] | None = None,
-        kept: KeptStreams | None = None,
         unread: Share | None = None,
         sizes: SizeHistory | None = None,
     ) -> None:
@@ -105,10 +101,8 @@ class Multiplexer:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._lent_bytes = 0
-        self._turning = self._again = self._left = False
-        if kept is not None:
-            self._take_up(kept)
-        elif connection.kept_state:
+        self._turning = self._again = False
+        if connection.kept_state:
             self._all_opened_to = int.from_bytes(connection.kept_state)
         connection.on_sleep(self._state)
         connection.on_advice(self._lasting)
@@ -138,8 +132,6 @@ class Multiplexer:
 
     def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
         """Send a datagram; it is lost if the session has ended, or if it is too large."""
-        if self._left:
-            return
         with suppress(SessionError, ValueError):
             self.connection.send_datagram(data, lifetime_s, everywhere=everywhere)
 
@@ -157,26 +149,6 @@ class Multiplexer:
                 stream.changed()
             for association in list(self._associations.values()):
                 association.broke(StreamBrokenError(why))
-
-    def keep(self) -> KeptStreams:
-        """For the process that goes on with it; nothing is taken or sent here any more.
-
-        Associations are not handed over: they are reset, and a program's next packet opens another.
-        """
-        self.connection.on_change(None)
-        self.connection.on_datagrams(None)
-        for association in list(self._associations.values()):
-            association.reset()
-        self._left = True
-        return KeptStreams(
-            self._all_opened_to,
-            sorted(self._opened_ahead),
-            [stream.keep() for stream in self._streams.values()],
-            [
-                KeptFrame(stream.number, data, label is LARGE, ordered)
-                for stream, data, label, ordered in self._waiting
-            ],
-        )
 
     def _state(self) -> bytes | None:
         """Return the state that a session without streams keeps while it sleeps; None: it has some."""
@@ -391,16 +363,3 @@ class Multiplexer:
     def _made_association(self, number: int) -> ProxiedAssociation:
         association = self._associations[number] = ProxiedAssociation(number, self)
         return association
-
-    def _take_up(self, kept: KeptStreams) -> None:
-        self._all_opened_to, self._opened_ahead = kept.opened_to, set(kept.opened_ahead)
-        made = {
-            each.number: ProxiedStream(each.number, self, each, self._unread)
-            for each in kept.streams
-        }
-        self._streams.update(made)
-        for frame in kept.frames:
-            # (Of a stream that is over, what is left to be said may be its reset or its end.)
-            stream = made.get(frame.stream) or ProxiedStream(frame.stream, self)
-            label = LARGE if frame.large else SMALL
-            self._waiting.append((stream, frame.data, label, frame.ordered))

@@ -30,7 +30,6 @@ from cedos.proxy.streams.frames import (
     StreamReset,
     StreamWindow,
 )
-from cedos.proxy.streams.kept import KeptStream
 from cedos.proxy.streams.unread import CHUNK_BYTES, Reading, Share
 
 INITIAL_WINDOW_BYTES: Final = 1 << 18
@@ -109,7 +108,6 @@ class ProxiedStream:
         self,
         number: int,
         session: StreamSession,
-        kept: KeptStream | None = None,
         unread: Share | None = None,
         bodies: AnnouncedBodies | None = None,
         bursts: ExpectedBursts | None = None,
@@ -134,8 +132,6 @@ class ProxiedStream:
         self._burst_bytes, self._sent_at_s, self._held = 0, 0.0, False
         self._chunk_bytes, self._widened_at_s = LEAST_CHUNK_BYTES, 0.0
         self._reading: Reading | None = None
-        if kept is not None:
-            self._take_up(kept)
 
     def watch(self, call: Callable[[], None]) -> None:
         """Call `call` in the loop when data has come, there is room, or the stream broke."""
@@ -319,28 +315,12 @@ class ProxiedStream:
         self._tell()
         self._session.forget(self.number)
 
-    def keep(self) -> KeptStream:
-        """For the process that goes on with it."""
-        return KeptStream(
-            self.number, self.sent_bytes, self.received_bytes, self.after, self._limit,
-            self._granted, b"".join(self._waiting), self._peer_ended, self._ended,
-        )  # fmt: skip
-
     # Inside
 
     def _is_over(self) -> None:
         if self._bursts is not None:
             self._bursts.ended()
         self._session.forget(self.number)
-
-    def _take_up(self, kept: KeptStream) -> None:
-        self.sent_bytes, self.received_bytes = kept.sent_bytes, kept.received_bytes
-        self.after, self._limit, self._granted = kept.after, kept.limit, kept.granted
-        if kept.waiting:
-            self._waiting.append(kept.waiting)
-            self._waiting_bytes = len(kept.waiting)
-            self._account()
-        self._peer_ended, self._ended = kept.peer_ended, kept.ended
 
     def _took_data(self, frame: StreamBytes) -> None:
         if frame.offset != self.received_bytes or self._peer_ended:

@@ -93,7 +93,6 @@ class SessionPathEvent(Enum):
     CONFIRMED = auto()  # after OPENED: it has shown that
     RECEIVED = auto()  # records were handed to the core
     WRITABLE = auto()  # the kernel takes data again
-    ELSEWHERE = auto()  # it is another process's of this host, and is closed here alone
     WRONG = auto()  # the peer sent what no honest one sends
     LOST = auto()  # the connection is over and closed
 
@@ -236,8 +235,6 @@ class SessionPath:
                 return
             self._report(self, _RECEIVED, "")
         if channel.failure is not None and not self.closed:
-            if channel.elsewhere is not None:
-                self._report(self, SessionPathEvent.ELSEWHERE, "")
             self.flush(now)
             self.close(channel.failure.why)
 

@@ -28,14 +28,12 @@ from cedos.session.protocol.events import (
 from cedos.session.protocol.frames.packing import MAX_KEEP_ALIVE_S
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure, FailureKind
-from cedos.session.protocol.living import pack_living
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS, RANK, rank_of
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
 from cedos.session.protocol.session import ALL, Session
 from cedos.session.sockets.adviser import Adviser
 from cedos.session.sockets.datagram_counts import DatagramCounts
-from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.irob import Irob
 from cedos.session.sockets.message import Message
 from cedos.session.sockets.metered_gate import MeteredGate
@@ -203,8 +201,8 @@ class Connection:
         return self.flow.dialler is not None and self.flow.dialler.has_network
 
     def check_networks(self) -> None:
-        """At the end that dials: `networks` answers otherwise now. Leaves those that may not be used."""
-        if self.flow.dialler is not None:
+        """Ask `connect(networks=...)` again: leave networks that may not be used, dial new ones."""
+        if self.flow.dialler is not None and not self._over:
             self.flow.dialler.check()
 
     @property
@@ -284,11 +282,6 @@ class Connection:
         if deadline_s is not None or expected_bytes:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self._metered.check()
-
-    def networks_changed(self) -> None:
-        """Other networks may be used than before (`connect(networks=...)`): it is asked again."""
-        if self.flow.dialler is not None and not self._over:
-            self.flow.dialler.check()
 
     def networks(self) -> dict[str, bool]:
         """The interfaces that lead to the peer now, used or not, each with whether it is metered."""
@@ -711,20 +704,6 @@ class Connection:
         if self._over or credentials is None or (state := self._on_sleep()) is None:
             return False
         return idle.sleep(credentials, self._core, now, unix_s, state)
-
-    def hand_over(self) -> HandedFlow | None:
-        """What another process goes on with; here it is over, and its peer is told nothing.
-
-        None: it cannot, and goes on here.
-        """
-        credentials = self.flow.credentials
-        packed = None if self._over or credentials is None else pack_living(self._core)
-        if credentials is None or packed is None:
-            return None
-        self._over, self._ended = True, SessionError("another process goes on with it")
-        self.flow.end("it is handed over")
-        self._changed()
-        return HandedFlow(credentials.to_bytes(), packed)
 
     def _refused(self, failure: Failure) -> None:
         if failure.kind is FailureKind.LOST_STATE:  # it does not know the session any more

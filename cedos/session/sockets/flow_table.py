@@ -23,13 +23,11 @@ from cedos.session.protocol.handshake.accepting import (
 )
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
-from cedos.session.protocol.handshake.outcome import ConnectionKind, Opened
-from cedos.session.protocol.living import unpack_living
+from cedos.session.protocol.handshake.outcome import Opened
 from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
-from cedos.session.sockets.handed_flow import HandedFlow
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
@@ -166,21 +164,6 @@ class FlowTable:
         core, state = found
         connection = self.add(opened, core, peer_address, resumed=True)
         connection.kept_state = state
-        return connection
-
-    def take_over(
-        self, handed: HandedFlow, scheduler: Scheduler, limits: SessionLimits
-    ) -> Connection:
-        """A session of the process before this one goes on. ValueError: it is none of this version."""
-        credentials = Credentials.from_bytes(handed.credentials)
-        core = unpack_living(
-            handed.session, scheduler, self._driver.now(), limits=limits, memory=self._driver.memory
-        )
-        opened = Opened(ConnectionKind.RESUME, credentials, core.control.terms.seconds)
-        connection = self.add(opened, core, ("", 0), resumed=True)
-        self._absent[credentials.flow_id] = opened.host_id
-        self._plan()
-        connection.flow.pump_soon()
         return connection
 
     def _plan(self) -> None:

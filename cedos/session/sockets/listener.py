@@ -20,7 +20,6 @@ from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepar
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.accepting import alone
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
@@ -28,8 +27,6 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
-from cedos.session.sockets.handed_flow import HandedFlow
-from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
@@ -107,10 +104,8 @@ class Listener:
         limits: SessionLimits,
         hosts: HandshakeLimits,
         listening: socket.socket | None = None,
-        siblings: SiblingProcesses | None = None,
     ) -> None:
         self._driver = driver
-        self._siblings = siblings
         self._scheduler = scheduler
         self._limits = limits
         self._socket = open_listening(address) if listening is None else listening
@@ -131,7 +126,6 @@ class Listener:
             allow_clear=clear,
             limits=hosts,
             ledger=ledger,
-            placement=alone if siblings is None else siblings.place,
         )
         self._in_handshake: dict[Channel, SessionPath] = {}
         self._new: deque[Connection] = deque()
@@ -187,17 +181,6 @@ class Listener:
     def _listen(self) -> None:
         self._pause = None
         self._driver.loop.add_reader(self._socket.fileno(), self._readable)
-        if self._siblings is not None:
-            self._driver.loop.add_reader(self._siblings.fileno(), self._handed_on)
-
-    def _handed_on(self) -> None:
-        """Connections that other processes took, and that are for this one."""
-        assert self._siblings is not None
-        for _ in range(_BURST):
-            if (found := self._siblings.take()) is None:
-                break
-            self._accepted(*found)
-        self._expire()
 
     def _readable(self) -> None:
         for _ in range(_BURST):
@@ -256,11 +239,6 @@ class Listener:
         """What happens to a connection until a flow has it."""
         if event is SessionPathEvent.OPENED:
             self._opened(path)
-        elif event is SessionPathEvent.ELSEWHERE:
-            elsewhere = path.channel.elsewhere
-            assert elsewhere is not None
-            assert self._siblings is not None
-            self._siblings.hand_on(elsewhere.process, path.connection, elsewhere.hello)
         elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
 
@@ -311,29 +289,20 @@ class Listener:
         """`call` is called, in the loop, whenever `accept_now` has one more."""
         self._on_new = call
 
-    def take_over(self, handed: HandedFlow) -> Connection:
-        """A session that the process before this one had; its peer comes back by itself.
-
-        ValueError: it was packed by another version.
-        """
-        return self._flows.take_over(handed, self._scheduler(), self._limits)
-
-    def stop(self) -> socket.socket:
-        """Takes no more connections; the socket, on which they wait for the process that follows."""
+    def stop(self) -> None:
+        """Accept no more connections."""
         if self._pause is not None:
             self._pause.cancel()
         if self._socket.fileno() >= 0:
             self._driver.loop.remove_reader(self._socket.fileno())
-        if self._siblings is not None:
-            self._driver.loop.remove_reader(self._siblings.fileno())
-        return self._socket
 
     async def close(self) -> None:
         """Listens no more; sessions that were accepted go on, as long as they have a path."""
         if self._closed:
             return
         self._closed = True
-        self.stop().close()
+        self.stop()
+        self._socket.close()
         if self._timer is not None:
             self._timer.cancel()
         for path in list(self._in_handshake.values()):

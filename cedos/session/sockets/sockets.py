@@ -29,7 +29,6 @@ from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.adviser import Adviser
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener
-from cedos.session.sockets.sibling_processes import SiblingProcesses
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
@@ -140,7 +139,6 @@ async def listen(
     limits: SessionLimits | None = None,
     hosts: HandshakeLimits | None = None,
     listening: socket.socket | None = None,
-    siblings: SiblingProcesses | None = None,
 ) -> Listener:
     """Accepts sessions.
 
@@ -154,7 +152,6 @@ async def listen(
         limits: what one session may take of this process.
         hosts: what one host, and all strangers together, may ask of it.
         listening: a socket that listens already, instead of one at `address`.
-        siblings: the other processes that accept on that socket.
 
     Raises:
         HostError: the address cannot be listened at.
@@ -173,7 +170,6 @@ async def listen(
         limits=limits or SessionLimits(),
         hosts=hosts or HandshakeLimits(),
         listening=listening,
-        siblings=siblings,
     )
 
 

@@ -1,12 +1,13 @@
 """Many live connections on one gateway: its memory, its processor while they rest, and an answer then.
 
-Over loopback, ten clients to a gateway in a process of its own (`python -m
-emu.bench.gateway_parts.flows` is that), which connects to an origin that sends back what comes. Each
-connection has carried something.
+Over loopback, ten clients to a gateway in a process of its own, which connects to origins that send back
+what comes. Each connection has carried something. `python -m emu.bench.gateway_parts.flows 64000`
+measures so many; without a number the module is the gateway.
 """
 
 import asyncio
 import hashlib
+import json
 import os
 import resource
 import statistics
@@ -27,19 +28,21 @@ from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_909, 17_910
+_EACH_ORIGIN: Final = 20_000  # as many ports as the gateway has for connections to one origin
 _CLIENTS: Final = 10
 _WANTED, _SPARE_FILES = 20_000, 500
+_MOST: Final = 100_000
 _AT_ONCE: Final = 50
 _ANSWER_S, _REST_S = 30.0, 10.0
 _ASKED: Final = 200
 
 
-def measure(progress: Callable[[str], None]) -> dict[str, float]:
-    """`flows`: 20,000, or what this host's limit of open files lets be; `flows_rss_mb`: the gateway's.
+def measure(progress: Callable[[str], None], wanted: int = _WANTED) -> dict[str, float]:
+    """Measure `flows` (as many as wanted, if the limit of open files allows) and `flows_rss_mb`.
 
-    `flows_idle_cpu_share` of a core, `flows_answer_median_ms`. EmulationError: it does not take them.
+    `flows_idle_cpu_share` is of a core. EmulationError: the gateway does not take the connections.
     """
-    count = min(_WANTED, open_files.allow(_WANTED + _SPARE_FILES) - _SPARE_FILES)
+    count = min(wanted, open_files.allow(wanted + _SPARE_FILES) - _SPARE_FILES)
     count -= count % (_CLIENTS * _AT_ONCE)
     with gateway_process("emu.bench.gateway_parts.flows") as pid:
         return asyncio.run(_measure(count, pid, progress))
@@ -47,7 +50,8 @@ def measure(progress: Callable[[str], None]) -> dict[str, float]:
 
 async def _measure(count: int, gateway: int, progress: Callable[[str], None]) -> dict[str, float]:
     loop = asyncio.get_running_loop()
-    origin = await loop.create_server(Echo, _HOST, _ORIGIN_PORT, backlog=4_096)
+    ports = [_ORIGIN_PORT + number for number in range(-(-count // _EACH_ORIGIN))]
+    origins = [await loop.create_server(Echo, _HOST, port, backlog=4_096) for port in ports]
     links = [
         GatewayLink(
             JoinedGateway(_HOST, _GATEWAY_PORT, key("gateway").public, key(f"client {number}")),
@@ -57,25 +61,27 @@ async def _measure(count: int, gateway: int, progress: Callable[[str], None]) ->
     ]
     streams: list[ProxiedStream] = []
 
-    async def one(link: GatewayLink) -> None:
-        stream = await link.open(_HOST, _ORIGIN_PORT)
+    async def one(link: GatewayLink, port: int) -> None:
+        stream = await link.open(_HOST, port)
         await answered_s(stream)
         streams.append(stream)
 
     while len(streams) < count:
-        await asyncio.gather(*(one(link) for link in links for _ in range(_AT_ONCE)))
+        port = ports[len(streams) // _EACH_ORIGIN]
+        await asyncio.gather(*(one(link, port) for link in links for _ in range(_AT_ONCE)))
         if len(streams) % 5_000 == 0:
             progress(f"{len(streams)} connections: {rss_mb(gateway):.0f} MB")
     began_s = processor_s(gateway)
     await asyncio.sleep(_REST_S)
     rested_s = processor_s(gateway) - began_s
-    assert origin.is_serving()
+    assert all(each.is_serving() for each in origins)
     answers_s = [await answered_s(each) for each in streams[:: max(1, count // _ASKED)]]
     return {
         "flows": count,
         "flows_rss_mb": rss_mb(gateway),
         "flows_idle_cpu_share": rested_s / _REST_S,
         "flows_answer_median_ms": 1e3 * statistics.median(answers_s),
+        "flows_answer_p95_ms": 1e3 * statistics.quantiles(answers_s, n=20)[-1],
     }
 
 
@@ -122,7 +128,9 @@ def gateway_process(module: str, *words: str) -> Iterator[int]:
 
 async def _serve() -> None:
     clients = {key(f"client {number}").public: str(number) for number in range(_CLIENTS)}
-    settings = GatewaySettings((_HOST, _GATEWAY_PORT), local=True, most=_WANTED)
+    settings = GatewaySettings(
+        (_HOST, _GATEWAY_PORT), local=True, most=_MOST, most_per_client=_MOST
+    )
     gateway = Gateway(settings, key("gateway"), clients.get)
     await gateway.open()
     print("ready", flush=True)
@@ -145,4 +153,7 @@ def processor_s(pid: int) -> float:
 
 if __name__ == "__main__":
     memory.one_arena()
-    asyncio.run(_serve())
+    if len(sys.argv) > 1:
+        print(json.dumps(measure(print, int(sys.argv[1])), indent=1))
+    else:
+        asyncio.run(_serve())

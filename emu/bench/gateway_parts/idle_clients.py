@@ -105,7 +105,7 @@ async def _measure(count: int, gateway: int) -> tuple[float, float, float]:
     gone.clear()
     back_s = []
     for link in links[:: max(1, len(links) // _ASKED)]:
-        _connection(link).networks_changed()
+        _connection(link).check_networks()
         back_s.append(await one(link))
     for link, connection in zip(links, connections, strict=True):
         if _connection(link) is not connection:

@@ -11,7 +11,6 @@ import pytest
 
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
-from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -43,14 +42,7 @@ class Ends:
         **settings: Any,
     ) -> None:
         self.settings = GatewaySettings(("127.0.0.1", 0), local=local, **settings)
-        self.gateway = Gateway(
-            self.settings,
-            self.me,
-            self.clients.get,
-            requests=self.requests,
-        )
-        await self.gateway.open()
-        self.running = asyncio.create_task(self.gateway.run())
+        await self._start_gateway()
         joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
         self.carried = CarriedConnections(asyncio.get_running_loop().time)
         self.link = GatewayLink(joined, patience_s=patience_s, carried=self.carried)
@@ -61,6 +53,16 @@ class Ends:
             else LocalProxy(links, fail, direct=direct)
         )
         self.proxy.open([Listening("127.0.0.1", 0)])
+
+    async def _start_gateway(self) -> None:
+        self.gateway = Gateway(
+            self.settings,
+            self.me,
+            self.clients.get,
+            requests=self.requests,
+        )
+        await self.gateway.open()
+        self.running = asyncio.create_task(self.gateway.run())
 
     async def origin(self, handler: Handler) -> int:
         """Serves on a port of loopback."""
@@ -86,25 +88,11 @@ class Ends:
         writer.write(data)
         return reader, writer
 
-    async def succeed(self) -> None:
-        """As `exec` does: the sockets stay open, the rest is what was written."""
-        state = await self.gateway.hand_over()
-        self.running.cancel()
-        await asyncio.gather(self.running, return_exceptions=True)
-        handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
-        for each in self.gateway._left:
-            each.close()
-        assert self.gateway._listener is not None
-        await self.gateway._listener.close()
-        port = int(handed._sockets[handed.state.listening].getsockname()[1])
-        self.gateway = Gateway(
-            replace(self.settings, listen=("127.0.0.1", port)),
-            self.me,
-            self.clients.get,
-            requests=self.requests,
-        )
-        await self.gateway.open(handed)
-        self.running = asyncio.create_task(self.gateway.run())
+    async def restart_gateway(self) -> None:
+        """End the gateway and start it again at the same port, as `systemctl restart` does."""
+        self.settings = replace(self.settings, listen=self.gateway.address)
+        await self.stop_gateway()
+        await self._start_gateway()
 
     async def stop_gateway(self) -> None:
         self.running.cancel()

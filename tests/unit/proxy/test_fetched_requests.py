@@ -177,25 +177,6 @@ async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(
         await asyncio.sleep(0.05)
 
 
-async def test_what_is_under_way_goes_on_in_the_next_process(fetching: Ends) -> None:
-    origin = Origin()
-    origin.half = LARGE // 3
-    origin.go_on.clear()
-    reader = await begun(fetching, await fetching.origin(origin))
-    first = await asyncio.wait_for(reader.readexactly(LARGE // 4), 20)
-    before = fetching.fetcher
-    fetching.fetcher = ObjectFetcher(before.store, lambda _host, _port: "")
-    fetching.requests = ProgramRequests(fetching.fetcher)
-    origin.half = 0
-    origin.go_on.set()
-    succeeding = asyncio.create_task(fetching.succeed())
-    await succeeding
-    answer = first + await asyncio.wait_for(reader.read(), 30)
-    assert answer.endswith(origin.body)
-    assert answer.count(b"HTTP/1.1 200") == 1
-    await before.close()
-
-
 @pytest.mark.parametrize(
     "fields",
     [

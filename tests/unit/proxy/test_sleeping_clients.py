@@ -69,15 +69,14 @@ async def test_one_without_connections_sleeps_and_goes_on(sleeping: Ends) -> Non
     assert sleeping.gateway.sessions == 1
 
 
-async def test_one_that_sleeps_while_the_gateway_begins_anew_goes_on(sleeping: Ends) -> None:
+async def test_one_that_sleeps_while_the_gateway_restarts_goes_on(sleeping: Ends) -> None:
     port = await sleeping.origin(echo)
     await said(sleeping, port)
     session = sleeping.link._streams
     await asyncio.sleep(0.3)
     away(sleeping)
     await until(lambda: not sleeping.gateway.sessions)
-    await sleeping.succeed()
-    assert sleeping.gateway.traffic.taken_over == 0
+    await sleeping.restart_gateway()
     await said(sleeping, port)
     assert sleeping.link._streams is session
 

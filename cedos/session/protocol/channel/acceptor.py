@@ -6,8 +6,6 @@ from cedos.session.protocol.handshake.accepting import (
     AcceptorHandshake,
     AcceptorState,
     KnownFlows,
-    Placement,
-    alone,
 )
 from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 
@@ -17,8 +15,7 @@ _NO_LIMITS = HandshakeLimits()
 class Acceptor:
     """Makes channels, and watches those that are not confirmed yet.
 
-    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask;
-    `placement`: which hosts other processes serve.
+    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask.
     """
 
     def __init__(
@@ -32,7 +29,6 @@ class Acceptor:
         allow_clear: bool = False,
         limits: HandshakeLimits = _NO_LIMITS,
         ledger: HostLedger | None = None,
-        placement: Placement = alone,
     ) -> None:
         self.ledger = ledger or HostLedger(limits)
         self._limits = limits
@@ -48,7 +44,6 @@ class Acceptor:
             ledger=self.ledger,
             half_open=self._half_open,
             now=now,
-            placement=placement,
         )
 
     def __len__(self) -> int:

@@ -7,7 +7,6 @@ connection, never the flow.
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cedos.session.protocol.crypto import (
@@ -48,26 +47,18 @@ HANDSHAKE_S: Final = 10.0
 _RECORD: Final = int(MessageKind.RECORD)
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """The connection is another process's: its number, and the message that it is to begin with."""
-
-    process: int
-    hello: bytes
-
-
 class Channel:
     """A connection from its first byte; made by `set_up`, `resume` or `Acceptor.channel`.
 
     `opened` is None until the peer is who it should be; then the channel sends and receives.
     `confirmed`: the peer has shown that it is there now (an acceptor may send before). `failure`
-    ends it: send what is `outgoing` and close the connection; with `elsewhere` only here. `expires_at`:
+    ends it: send what is `outgoing` and close the connection. `expires_at`:
     see `expire`.
     """
 
     __slots__ = (
         "_done", "_handshake", "_held", "_initiator", "_least", "_most", "_opener", "_outgoing",
-        "_partial", "_sealer", "_secrets", "confirmed", "elsewhere", "expires_at", "failure", "opened",
+        "_partial", "_sealer", "_secrets", "confirmed", "expires_at", "failure", "opened",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +72,6 @@ class Channel:
         self.opened: Opened | None = None
         self.confirmed = False
         self.failure: Failure | None = None
-        self.elsewhere: Elsewhere | None = None
         self.expires_at: float | None = expires_at
         self._handshake: Handshake | None = handshake
         self._initiator = bool(first)
@@ -212,11 +202,6 @@ class Channel:
                 self._garbled(str(error))
 
     def _step(self, step: HandshakeStep, header: memoryview, body: memoryview) -> None:
-        if step.elsewhere is not None:
-            hello = bytes(header) + bytes(body)
-            self.elsewhere = Elsewhere(step.elsewhere, hello)
-            self._fail(Failure(FailureKind.ELSEWHERE, "another process serves this host"))
-            return
         if step.reply:
             self._outgoing.append(step.reply)
         if step.failure is not None:

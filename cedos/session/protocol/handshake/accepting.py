@@ -1,6 +1,6 @@
 """The accepting end of a connection: what it is for, whether it may be, under which limits."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ from cedos.session.protocol.handshake import resume, set_up
 from cedos.session.protocol.handshake.cookies import Cookies
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
-from cedos.session.protocol.handshake.locators import Locators, share_byte
+from cedos.session.protocol.handshake.locators import Locators
 from cedos.session.protocol.handshake.messages import (
     LOWEST_VERSION,
     VERSION,
@@ -82,15 +82,6 @@ class KnownFlows(Protocol):
         """Whether a flow may be opened. Reserves nothing: the request may be a replay."""
 
 
-Placement = Callable[[int], int | None]
-"""By a host's `share_byte`: the number of the process that serves it, None: this one."""
-
-
-def alone(_share: int) -> int | None:
-    """Where one process serves all."""
-    return None
-
-
 class AcceptorState:
     def __init__(
         self,
@@ -103,9 +94,7 @@ class AcceptorState:
         ledger: HostLedger,
         half_open: Sized,
         now: float,
-        placement: Placement = alone,
     ) -> None:
-        self.placement = placement
         self.me, self.flows, self.random, self.limits = me, flows, random, limits
         self.hardware_aes, self.ledger = hardware_aes, ledger
         self.locators = Locators(me)
@@ -166,8 +155,6 @@ class AcceptorHandshake:
         except NoiseError:
             why = "a set-up for another key than this host's"
             return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
-        if (elsewhere := here.placement(share_byte(noise.peer))) is not None:
-            return HandshakeStep(elsewhere=elsewhere)
         if offer.purpose == Purpose.ASK:
             return self._known(noise, offer)
         if offer.purpose != Purpose.OPEN:
@@ -191,7 +178,7 @@ class AcceptorHandshake:
         else:
             suite = Suite.CHACHA20_POLY1305
         deadline_s = min(answer.deadline_s, here.limits.deadline_s)
-        locator = here.locators.issue(offer.flow_id, noise.peer, here.random)
+        locator = here.locators.issue(offer.flow_id, here.random)
         reply = self._answer(noise, Granted(Status.ACCEPTED, deadline_s, suite, 0, locator))
         secret, receive, send = set_up.flow_secrets(noise)
         credentials = Credentials(offer.flow_id, secret, noise.peer, suite, offer.locator)
@@ -214,10 +201,7 @@ class AcceptorHandshake:
     def _resume(self, hello: Hello, now: float) -> HandshakeStep:
         here = self._reception
         asked, proof = Resume.unpack(hello.content)
-        flow_id, share = here.locators.read(asked.locator)
-        if (elsewhere := here.placement(share)) is not None:
-            return HandshakeStep(elsewhere=elsewhere)
-        credentials = here.flows.find(flow_id)
+        credentials = here.flows.find(here.locators.read(asked.locator))
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))
         if not credentials.is_new(asked.attempt):

@@ -23,7 +23,6 @@ class FailureKind(Enum):
     BUSY = "busy"
     GARBLED = "garbled"
     TIMED_OUT = "timed-out"
-    ELSEWHERE = "elsewhere"  # another process of this host has that peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,6 @@ class HandshakeStep:
     """What to do after a message: send a reply; use the connection; or give it up.
 
     With `secrets` the messages are over and the initiator confirms; `opened` is `unproven` until then.
-    `elsewhere`: the number of the process of this host that the message is for.
     """
 
     reply: bytes = b""
@@ -69,7 +67,6 @@ class HandshakeStep:
     secrets: Secrets | None = None
     failure: Failure | None = None
     unproven: bool = False
-    elsewhere: int | None = None
 
 
 class Handshake(Protocol):

@@ -182,7 +182,7 @@ def answered(
     except ValueError as error:
         raise MalformedError("a public key that no honest host has") from error
     receive, send, box_key = _connection(credentials, shared, transcript)
-    locator = Locators(me).issue(credentials.flow_id, credentials.peer_key, random)
+    locator = Locators(me).issue(credentials.flow_id, random)
     box = aead(box_key, chacha=True).encrypt(_NONCE, locator, transcript)
     return HandshakeStep(
         reply=framed(MessageKind.RESUME_ANSWER, signed + proof + box),

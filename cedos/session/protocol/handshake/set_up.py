@@ -76,7 +76,7 @@ class SetUpHandshake:
             self._ask.deadline_s,
             self._ask.hardware_aes,
             self._ask.clear,
-            Locators(self._me).issue(self._flow_id, self._server, self._random),
+            Locators(self._me).issue(self._flow_id, self._random),
         )
         empty = Hello(int(chacha), b"")
         ephemeral = KeyPair(self._random(32))

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from cedos.session.protocol.frames.frames import Chunk, Order
 from cedos.session.protocol.frames.intervals import CumulativeSet
-from cedos.session.protocol.receiving.kept import KeptRun
 
 
 class Run(Struct, gc=False):
@@ -77,28 +76,6 @@ class Delivery:
         self.count -= stop - start
         self._done(run.first, run.first + stop - start)
         return run
-
-    def keep(self) -> list[KeptRun]:
-        """All that waits here, eligible or not; to be given to `arrive` of another one."""
-        kept = []
-        for queue in self._ready:
-            for at, run in enumerate(queue):
-                taken = 0 if at else self._taken[run.rank]
-                payloads = list(map(bytes, run.payloads[taken:]))
-                kept.append(KeptRun(run.first + taken, run.rank, Order.FREE, (), payloads))
-        for _, run in sorted(self._after_all, key=lambda entry: entry[0]):
-            payloads = list(map(bytes, run.payloads))
-            kept.append(KeptRun(run.first, run.rank, Order.AFTER_ALL, (), payloads))
-        missing: dict[int, list[int]] = {}
-        listed: dict[int, Run] = {}
-        for irob, waiting in self._listed.items():
-            for blocked in waiting:
-                listed[blocked.run.first] = blocked.run
-                missing.setdefault(blocked.run.first, []).append(irob)
-        for first, run in sorted(listed.items()):
-            payloads = list(map(bytes, run.payloads))
-            kept.append(KeptRun(first, run.rank, Order.LISTED, tuple(missing[first]), payloads))
-        return kept
 
     @property
     def waiting(self) -> bool:

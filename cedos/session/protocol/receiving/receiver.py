@@ -7,7 +7,6 @@ from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Abandon, Extent, Messages, Space, StreamData
 from cedos.session.protocol.frames.intervals import CumulativeSet
 from cedos.session.protocol.receiving.delivery import Delivery, Run
-from cedos.session.protocol.receiving.kept import KeptPartial, KeptReceiving
 from cedos.session.protocol.receiving.reassembly import MAX_GAPS, StreamReassembly
 from cedos.session.protocol.sending.credit import (
     INITIAL_IROB_BYTES,
@@ -245,49 +244,6 @@ class Receiver:
         self._taken = stop - ended
         self._stream_limit = self._taken + granted[0]
         self._credit_granted = delivered + granted[1]
-
-    def keep(self) -> KeptReceiving | None:
-        """For `take_up`; None where bytes of the stream wait."""
-        stream, delivery = self.stream, self.delivery
-        if stream.ready or stream.received.beyond:
-            return None
-        return KeptReceiving(
-            stream.received.floor, stream.complete, self._stream_limit - self._taken,
-            self.irobs.floor, list(self.irobs.beyond),
-            delivery.delivered.floor, list(delivery.delivered.beyond),
-            self.delivered_cost, self._credit_granted, delivery.keep(),
-            [
-                KeptPartial(
-                    irob, each.rank, each.order, each.after, each.arrivals.parts(), each.arrivals.end
-                )
-                for irob, each in self._partial.items()
-            ],
-        )  # fmt: skip
-
-    def take_up(self, kept: KeptReceiving) -> None:
-        """Goes on where another process was. ProtocolError: it holds more than the window allows."""
-        granted = kept.stream_granted, kept.credit_granted - kept.delivered_cost
-        self.restore(
-            kept.stream_stop, kept.floor, kept.delivered_cost, granted, ended=kept.stream_ended
-        )
-        for start, stop in kept.beyond:
-            self.irobs.add(start, stop)
-        self.delivery = Delivery(kept.delivered_floor)
-        for start, stop in kept.delivered_beyond:
-            self.delivery.delivered.add(start, stop)
-        for run in kept.runs:
-            self._hold(sum(map(len, run.payloads)) + len(run.payloads) * IROB_COST)
-            self.delivery.arrive(Run(run.first, run.rank, run.payloads), run.order, run.after)
-        for each in kept.partial:
-            parts = each.parts + ([] if each.end is None else [(each.end, b"")])
-            for offset, data in parts:
-                end = offset + len(data) == each.end
-                self.on_extent(
-                    Extent(
-                        each.irob, each.rank, each.order, each.after, offset, end, memoryview(data)
-                    ),
-                    data,
-                )
 
     # Inside
 

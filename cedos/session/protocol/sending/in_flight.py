@@ -120,16 +120,6 @@ class InFlight:
         held, self._held = self._held, []
         self._requeue(held)
 
-    def pieces(self) -> Iterator[Piece]:
-        """What is on the way or held back; one on several paths more than once."""
-        for path in self.paths.values():
-            yield from path.flight
-        yield from self._held
-
-    def hold(self, pieces: Sequence[Piece]) -> None:
-        """What another process had on the way: the peer has to say first what of it has come."""
-        self._held += pieces
-
     def requeue(self, path_id: int) -> None:
         """What is on the way there, and not over another path that lives, waits again as well."""
         living = {

@@ -67,12 +67,6 @@ class ReplayAccount:
             self.held_bytes = held + size
         return True
 
-    def take_back(self, size: int) -> None:
-        """What another process had taken for this session: it is there, whatever the limits."""
-        if size:
-            self._memory.take(size, first=not self.held_bytes)
-            self.held_bytes += size
-
     def _fits_alone(self, size: int) -> bool:
         """What cannot be divided may be taken by a session that holds nothing else."""
         return size <= min(self.limit_bytes, self._memory.free_bytes // SPARE)

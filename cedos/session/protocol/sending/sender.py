@@ -1,7 +1,6 @@
 """The sending half of a session: what the application handed in, until the peer has acknowledged it."""
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
@@ -10,8 +9,7 @@ from cedos.session.protocol.frames.intervals import CumulativeSet
 from cedos.session.protocol.frames.packing import MAX_DEPENDENCIES, MAX_POSITION
 from cedos.session.protocol.sending.byte_queue import ByteQueue, Fetch
 from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
-from cedos.session.protocol.sending.kept import KeptIrob, KeptSending
-from cedos.session.protocol.sending.pieces import BytePiece, MessageBatch, Piece
+from cedos.session.protocol.sending.pieces import MessageBatch
 from cedos.session.protocol.sending.replay_account import ReplayAccount
 from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.sending.send_queues import SendQueue
@@ -280,67 +278,6 @@ class Sender:
         self.next_irob = next_irob
         self.irobs = CumulativeSet(next_irob)
         self.credit = credit
-
-    def keep(self, pieces: Iterable[Piece]) -> KeptSending | None:
-        """For `take_up`, given what is on the way; None where an IROB or the stream is not whole."""
-        stream, credit = self.stream, self.credit
-        if stream.acked.floor != stream.stop or credit.begun:
-            return None
-        kept = {
-            irob: KeptIrob(
-                irob, queue.rank, queue.order, queue.after, False,
-                b"".join(queue.slices(queue.acked.floor, queue.written)),
-                queue.acked.floor, queue.fresh, list(queue.acked.beyond),
-            )
-            for irob, queue in self._large.items()
-            if queue.acked.floor < queue.stop
-        }  # fmt: skip
-        for piece in chain(pieces, *(queue.pieces() for queue in self.send_queues)):
-            if isinstance(piece, MessageBatch) and not piece.done:
-                if piece.abandoned:
-                    return None
-                for irob, data in enumerate(piece.payloads, piece.first):
-                    if not self.irobs.covers(irob, irob + 1):
-                        kept[irob] = KeptIrob(
-                            irob, piece.rank, piece.order, piece.after, True, data
-                        )
-        return KeptSending(
-            stream.stop, stream.limit - stream.written, stream.rank, stream.ended,
-            self.next_irob, self.irobs.floor, list(self.irobs.beyond),
-            credit.credit, credit.irob_bytes, credit.reserved, credit.window_known,
-            [kept[irob] for irob in sorted(kept)],
-        )  # fmt: skip
-
-    def take_up(self, kept: KeptSending) -> list[Piece]:
-        """Goes on where another process was; what was on the way there, or might have been."""
-        credit = Credit(
-            kept.credit, kept.irob_bytes, reserved=kept.reserved, window_known=kept.window_known
-        )
-        self.restore(
-            kept.stream_stop, kept.stream_room, kept.stream_rank, kept.next_irob, credit,
-            ended=kept.stream_ended,
-        )  # fmt: skip
-        self.irobs = CumulativeSet(kept.floor)
-        for start, stop in kept.beyond:
-            self.irobs.add(start, stop)
-        sent: list[Piece] = []
-        for each in kept.outgoing:
-            self.replay.take_back(len(each.data))
-            if each.small:
-                sent.append(MessageBatch(each.irob, each.rank, each.order, each.after, [each.data]))
-                continue
-            queue = ByteQueue(each.irob, each.rank, each.order, each.after, each.start)
-            queue.write(each.data)
-            queue.ended = True
-            queue.fresh = each.fresh
-            for start, stop in each.acked:
-                queue.acked.add(start, stop)
-            self._large[each.irob] = queue
-            self._reserved[each.irob] = queue.written + IROB_COST
-            if each.start < each.fresh:
-                sent.append(BytePiece(queue, each.start, each.fresh))
-            self.send_queues[each.rank].update(queue)
-        return sent
 
     def forget(self) -> None:
         self.replay.give_all()

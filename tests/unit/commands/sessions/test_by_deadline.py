@@ -254,7 +254,7 @@ class Session:
     def networks(self) -> dict[str, bool]:
         return self.up
 
-    def networks_changed(self) -> None:
+    def check_networks(self) -> None:
         self.open = {name for name in self.up if self._may_use(name)}
 
     def paths(self) -> list[Any]:

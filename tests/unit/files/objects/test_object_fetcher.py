@@ -11,9 +11,8 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from cedos.errors import SessionError, TransferError
+from cedos.errors import TransferError
 from cedos.files.getting import Getting
-from cedos.files.messages import Answer, FileRequest, pack, read
 from cedos.files.objects.origin_client import OriginClient, words
 from cedos.files.partial import Partial
 from cedos.files.server_link import ServerLink
@@ -109,20 +108,6 @@ async def test_many_who_want_one_object_at_once_have_it_fetched_once(fetching: F
     )
     assert got == [data] * 5
     assert fetching.requests == ["200 /slow/file -"]
-
-
-async def test_a_gateway_that_begins_anew_lets_the_client_ask_again(fetching: Fetching) -> None:
-    """What was asked for on a session's stream no other process could go on with."""
-    await fetching.start()
-    fetching.publish(b"x")
-    used, unused = await fetching.connect(), await fetching.connect()
-    await used.write(pack(FileRequest(fetching.url("/file"))))
-    assert (await read(Answer, used.read_exactly)).size == 1
-    kept = await fetching.gateway.hand_over()
-    assert len(kept.sessions) == 1
-    with pytest.raises(SessionError):
-        await asyncio.wait_for(used.close(), 5)
-    unused.abort()
 
 
 async def test_what_may_have_changed_is_asked_about(fetching: Fetching) -> None:

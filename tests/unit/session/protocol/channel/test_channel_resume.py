@@ -238,7 +238,7 @@ def test_a_hello_cannot_be_reflected(hosts: Hosts) -> None:
     hosts.client, hosts.server = hosts.server, hosts.client
     hosts.restart()
     # As if the locator were one of its own.
-    locator = hosts.acceptor._reception.locators.issue(ours.flow_id, theirs.peer_key, hosts.random)
+    locator = hosts.acceptor._reception.locators.issue(ours.flow_id, hosts.random)
     at = HEADER_BYTES + 7
     victim = hosts.accept()
     victim.receive(hello[:at] + locator + hello[at + 28 :], 0.0)

@@ -1,1 +1,0 @@
-"""Several processes that are one gateway."""
