@@ -22,7 +22,7 @@ from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
-from cedos.commands.sessions.user_rules import RuledHosts, RuledNetworks
+from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
 from cedos.kernel.process import memory

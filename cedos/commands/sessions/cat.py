@@ -30,8 +30,8 @@ from cedos.commands.console.servers import (
     remember,
     save_option,
 )
-from cedos.commands.sessions.transfers import say_if_closed
-from cedos.commands.sessions.user_rules import RuledNetworks
+from cedos.commands.sessions.shared.transfers import say_if_closed
+from cedos.commands.sessions.shared.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import TransferError
 from cedos.files.server_link import Progress

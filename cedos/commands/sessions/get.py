@@ -18,8 +18,8 @@ from cedos.commands.console.pipes import Output
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
-from cedos.commands.sessions.by_deadline import FilesByDeadline
-from cedos.commands.sessions.transfers import (
+from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
+from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
     drawn,

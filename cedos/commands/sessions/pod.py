@@ -13,7 +13,7 @@ from cedos.api.asking import DaemonChooser
 from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain, print_json
-from cedos.commands.sessions.transfers import interruptible, say_if_closed
+from cedos.commands.sessions.shared.transfers import interruptible, say_if_closed
 from cedos.config.directories import directories, user_folder
 from cedos.errors import ConfigError, TransferError, WebError
 from cedos.files.podcast_library import Episode, EpisodeState, Library, Subscription, read_feed

@@ -14,8 +14,8 @@ from cedos.commands.console.option_types import BY, BY_HELP
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
-from cedos.commands.sessions.by_deadline import FilesByDeadline
-from cedos.commands.sessions.transfers import (
+from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
+from cedos.commands.sessions.shared.transfers import (
     Endpoints,
     deadline_option,
     drawn,
@@ -27,7 +27,7 @@ from cedos.commands.sessions.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
+from cedos.commands.sessions.shared.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
 from cedos.errors import CedosError
 from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting, UploadBody

@@ -18,7 +18,7 @@ from cedos.commands.console.servers import (
     own_key_option,
     print_key_option,
 )
-from cedos.commands.sessions.transfers import SCHEDULER
+from cedos.commands.sessions.shared.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
 from cedos.files.serving import Serving, UploadLimits, Uploads, client_names, log

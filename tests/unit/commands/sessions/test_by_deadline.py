@@ -14,9 +14,9 @@ import pytest
 from cedos import session
 from cedos.api.transfers import TurnMessage
 from cedos.commands.console.servers import SOURCE, Source
-from cedos.commands.sessions import by_deadline, waiting_files
-from cedos.commands.sessions.by_deadline import FilesByDeadline, SessionPool
-from cedos.commands.sessions.transfers import Endpoints, too_late
+from cedos.commands.sessions.shared import by_deadline, waiting_files
+from cedos.commands.sessions.shared.by_deadline import FilesByDeadline, SessionPool
+from cedos.commands.sessions.shared.transfers import Endpoints, too_late
 from cedos.errors import CedosError, SessionError, TransferError
 from cedos.files.server_link import Progress
 from cedos.files.serving import Serving

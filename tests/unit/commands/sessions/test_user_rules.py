@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cedos.api.rules import RuleMessage, RuleRequest
-from cedos.commands.sessions import user_rules
-from cedos.commands.sessions.user_rules import RuledHosts, RuledNetworks
+from cedos.commands.sessions.shared import user_rules
+from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress

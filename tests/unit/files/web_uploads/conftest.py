@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cedos.commands.sessions.waiting_files import WebTarget
+from cedos.commands.sessions.shared.waiting_files import WebTarget
 from cedos.files.objects.object_fetcher import ObjectFetcher
 from cedos.files.objects.object_serving import ObjectServing
 from cedos.files.objects.object_store import ObjectStore

@@ -14,7 +14,7 @@ import click
 from cedos.api.asking import forget
 from cedos.commands.console.option_types import Parsed
 from cedos.commands.console.servers import Source
-from cedos.commands.sessions.transfers import Endpoints, partial_of
+from cedos.commands.sessions.shared.transfers import Endpoints, partial_of
 from cedos.config.directories import directories
 from cedos.errors import TransferError
 from cedos.files.getting import Getting

@@ -18,8 +18,8 @@ from cedos.api.transfers import TransferReport, lateness, sentence
 from cedos.commands.console.manual import say
 from cedos.commands.console.progress import ProgressLine, size
 from cedos.commands.console.servers import Source
-from cedos.commands.sessions.transfers import Endpoints
-from cedos.commands.sessions.waiting_files import (
+from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.commands.sessions.shared.waiting_files import (
     WaitingFile,
     WebTarget,
     download,

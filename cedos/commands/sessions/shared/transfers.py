@@ -17,7 +17,7 @@ from cedos.commands.console import servers
 from cedos.commands.console.manual import say
 from cedos.commands.console.option_types import DURATION
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.commands.sessions.user_rules import RuledNetworks
+from cedos.commands.sessions.shared.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError
 from cedos.files.partial import Partial

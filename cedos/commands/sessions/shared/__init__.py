@@ -1,0 +1,1 @@
+"""Modules that the programs over sessions share."""
