@@ -38,7 +38,7 @@ def run(progress: Callable[[str], None], ways: Sequence[str] = (_ALONE, *WAYS)) 
     """
     figures: dict[str, float] = {}
     for way in ways:
-        found = _load_times_s(way)
+        found, problems = _load_times_s(way)
         name = way.replace(" ", "")
         figures |= {
             "pages_n": len(found),
@@ -46,7 +46,7 @@ def run(progress: Callable[[str], None], ways: Sequence[str] = (_ALONE, *WAYS)) 
             f"{name}_page_median_s": statistics.median(found),
             f"{name}_pages_late": sum(each >= _LIMIT_S for each in found),
         }
-        progress(f"{way}: {', '.join(f'{each:.1f}' for each in found)} s")
+        progress(f"{way}: {', '.join(f'{each:.1f}' for each in found)} s; {problems}")
     alone = figures.get(f"{_ALONE}_page_s")
     return figures | {
         f"{name}_page_ratio": figures[f"{name}_page_s"] / alone
@@ -55,7 +55,8 @@ def run(progress: Callable[[str], None], ways: Sequence[str] = (_ALONE, *WAYS)) 
     }
 
 
-def _load_times_s(way: str) -> list[float]:
+def _load_times_s(way: str) -> tuple[list[float], list[str]]:
+    """Load times, and what kept pages from being whole."""
     wanted = browsing.plan(_SCENARIO, _SCENARIO.seed)
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(*ACCESSES, source_rules=False))
@@ -80,10 +81,9 @@ def _load_times_s(way: str) -> list[float]:
             dying.start()
             stack.callback(dying.join)
         browsed = person.browse(zero_at_s=zero_at_s, limit_s=_LIMIT_S)
-    return [
-        _LIMIT_S if each.loaded.censored or each.loaded.problem else each.loaded.load_s
-        for each in browsed.visits
-    ]
+    loaded = [each.loaded for each in browsed.visits]
+    times_s = [_LIMIT_S if each.censored or each.problem else each.load_s for each in loaded]
+    return times_s, [each.problem for each in loaded if each.problem]
 
 
 def _dies(silence: Silence, zero_at_s: float, begin_s: Sequence[float]) -> None:
