@@ -21,12 +21,24 @@ def key_of(connection: socket.socket) -> FlowKey:
     return FlowKey(ip_address(local), local_port, ip_address(remote), remote_port)
 
 
+class Closer:
+    """The kernel of the laptop's namespace."""
+
+    def __init__(self, host):
+        self._host = host
+        with host.client.entered():
+            self.kernel = LinuxKernel()
+
+    def close_silent(self, key: FlowKey) -> bool:
+        with self._host.client.entered():
+            return self.kernel.close_silent(key)
+
+
 @pytest.fixture
 def kernel(host):
-    with host.client.entered():
-        made = LinuxKernel()
+    made = Closer(host)
     yield made
-    made.close()
+    made.kernel.close()
 
 
 def dies(host, version: int = 4) -> None:
