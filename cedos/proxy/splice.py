@@ -54,8 +54,7 @@ class Tunnel:
 
     The end of one side's data is passed on to the other side, whose own data goes on (half-close). If
     one side breaks, the other is reset. `first_up` goes to the origin first; of the bytes behind it the
-    origin gets at most `up_limit`, the rest is read and dropped. With `half_s` the other side has so
-    long once one has ended.
+    origin gets at most `up_limit`, the rest is read and dropped.
     """
 
     def __init__(
@@ -67,9 +66,7 @@ class Tunnel:
         idle_s: float,
         first_up: bytes = b"",
         up_limit: int | None = None,
-        half_s: float | None = None,
     ) -> None:
-        self._half_s = half_s
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[str] = self._loop.create_future()
         self._idle_s = idle_s
@@ -103,8 +100,6 @@ class Tunnel:
         elif self._down.ended and self._up.satisfied:
             # One request was all that was wanted; whether the client closes is no matter.
             self._loop.call_later(_LINGER_S, self.end, "complete")
-        elif self._half_s is not None:
-            self._loop.call_later(self._half_s, self.end, "complete")
 
     def _check_idle(self) -> None:
         moved_at_s = max(self._up.moved_at_s, self._down.moved_at_s)

@@ -28,8 +28,7 @@ from cedos.files.objects.object_store import ObjectStore
 from cedos.kernel.process import memory
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import IPNetwork
-from cedos.proxy.gateway.figures import GatewayFigures
-from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
+from cedos.proxy.gateway.gateway import PORT, Gateway, GatewayFigures, GatewaySettings
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.joined_gateway import invitation

@@ -9,7 +9,7 @@ from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 
 _HEAD_S: Final = 1.0
-HEAD_END: Final = b"\r\n\r\n"
+_HEAD_END: Final = b"\r\n\r\n"
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -35,39 +35,24 @@ class RequestFetcher(Protocol):
         """Return the answer; None: the request goes to its origin as it is."""
 
 
-class AnsweredStream:
-    """A stream whose request is answered here.
-
-    Args:
-        head: of the answer, of which some may have been sent already.
-    """
-
-    def __init__(
-        self,
-        stream: ProxiedStream,
-        answer: FetchedAnswer,
-        head: bytes,
-    ) -> None:
-        self.stream, self.head, self.answer = stream, head, answer
-
-    async def run(self) -> None:
-        """Send the answer until the program has all of it, or either side broke."""
-        stream, whole = self.stream, False
-        try:
-            while (at := stream.sent_bytes) < len(self.head):
-                await say(stream, self.head[at:])
-            while block := await self.answer.body(stream.sent_bytes - len(self.head)):
-                await say(stream, block)
-            stream.finish()
-            whole = True
-        except (TransferError, StreamBrokenError):
-            stream.reset()
-        finally:
-            stream.watch(lambda: None)
-            self.answer.close(whole=whole)
+async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
+    """Send the answer until the program has all of it, or either side broke."""
+    whole = False
+    try:
+        while (at := stream.sent_bytes) < len(answer.head):
+            await _say(stream, answer.head[at:])
+        while block := await answer.body(stream.sent_bytes - len(answer.head)):
+            await _say(stream, block)
+        stream.finish()
+        whole = True
+    except (TransferError, StreamBrokenError):
+        stream.reset()
+    finally:
+        stream.watch(lambda: None)
+        answer.close(whole=whole)
 
 
-async def say(stream: ProxiedStream, data: bytes) -> None:
+async def _say(stream: ProxiedStream, data: bytes) -> None:
     """Send all data, as the stream's window has room. StreamBrokenError: the program has gone."""
     view, changed = memoryview(data), asyncio.Event()
     stream.watch(changed.set)
@@ -87,7 +72,7 @@ async def request_head(stream: ProxiedStream) -> bytes | None:
     stream.watch(changed.set)
     try:
         async with asyncio.timeout(_HEAD_S):
-            while HEAD_END not in (head := b"".join(stream.waiting)):
+            while _HEAD_END not in (head := b"".join(stream.waiting)):
                 if stream.broken is not None or stream.peer_ended or len(head) > LONGEST_HEAD:
                     return None
                 changed.clear()
@@ -96,7 +81,7 @@ async def request_head(stream: ProxiedStream) -> bytes | None:
         return None
     finally:
         stream.watch(lambda: None)
-    request, _, rest = head.partition(HEAD_END)
+    request, _, rest = head.partition(_HEAD_END)
     return None if rest else request
 
 

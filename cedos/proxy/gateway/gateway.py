@@ -1,11 +1,11 @@
-"""The gateway: sessions come from those who were invited, and their streams go on as TCP connections."""
+"""The gateway: invited clients dial sessions, whose streams go on as TCP connections."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -15,11 +15,14 @@ from cedos.kernel.process.memory_room import MemoryRoom
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
-from cedos.proxy.gateway.figures import GatewayFigures
-from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms, StreamService
+from cedos.proxy.gateway.gateway_session import (
+    GatewaySession,
+    SessionTerms,
+    StreamService,
+    Traffic,
+)
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.gateway.traffic import Traffic
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.crypto import KeyPair
@@ -37,8 +40,7 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 """Paths that carry nothing are not measured: on a metered network that would cost bytes."""
 
 _SPARE_FILES: Final = 256
-"""Of the files it may have open: for clients' paths and strangers' handshakes."""
-
+"""Open files left for clients' paths and strangers' handshakes."""
 
 _LEAST_MEMORY: Final = 16 << 20
 
@@ -47,11 +49,13 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What a gateway does (`cedos gateway --help`).
+    """Settings of a gateway (`cedos gateway --help`).
 
-    `inside`, `local`: it also connects to these private networks, and to its own host; `most`,
-    `most_per_client`: connections at once; `names`: whether destinations are logged; `idle`: a file for
-    the sessions of clients that are away and have no connections.
+    Attributes:
+        inside, local: the gateway also connects to these private networks, and to its own host.
+        most, most_per_client: connections at once.
+        names: destinations are logged.
+        idle: a file for the sessions of clients that are away and have no connections.
     """
 
     listen: tuple[str, int] = ("", PORT)
@@ -66,24 +70,40 @@ class GatewaySettings:
     idle: Path | None = None
 
     def rules(self) -> DestinationRules:
-        """Where it may connect."""
+        """Return the rules for destinations."""
         return DestinationRules(
             [self.listen[1]],
             self.deny,
             inside=self.inside,
-            # Those who were invited may have their SSH; mail between servers stays closed.
+            # Invited clients may use SSH; mail between servers stays closed.
             ports=[SSH],
             local=self.local,
         )
 
 
+class GatewayFigures(NamedTuple):
+    """Figures of now (`sessions`, `connections`, `held_bytes`), and counts since the gateway began.
+
+    Up is from clients. `held_bytes` are in memory for clients and origins.
+    """
+
+    sessions: int = 0
+    connections: int = 0
+    held_bytes: int = 0
+    sessions_opened: int = 0
+    connections_opened: int = 0
+    connections_refused: int = 0
+    up_bytes: int = 0
+    down_bytes: int = 0
+
+
 class Gateway:
-    """`open` (HostError: it cannot listen), then `run` until it is cancelled, then `close`.
+    """A gateway: `open`, then `run` until it is cancelled, then `close`.
 
     Args:
-        clients: by public key, who is invited: its name, None for nobody.
-        service: serves what clients ask for on their sessions' streams.
-        requests: fetches what programs ask for by plain HTTP.
+        clients: returns the name of the invited client with a public key, else None.
+        service: serves requests on sessions' own streams.
+        requests: fetches objects for programs' plain HTTP.
     """
 
     def __init__(
@@ -135,7 +155,6 @@ class Gateway:
         return len(self._sessions)
 
     def figures(self) -> GatewayFigures:
-        """`held_bytes`: what is kept in memory for clients and origins."""
         traffic = self._terms.traffic
         return GatewayFigures(
             self.sessions,
@@ -168,7 +187,7 @@ class Gateway:
         except (SessionError, OSError) as error:
             _log.warning("idle sessions stay in memory", why=str(error))
             self._listener = await self._listen(None)
-        if self._free_bytes is not None:  # (half of it is for what servers do not read)
+        if self._free_bytes is not None:  # half of it is for bytes that servers do not read
             self._listener.keep_at_most(self._free_bytes // 4)
 
     async def _listen(self, idle: Path | None) -> Listener:
@@ -184,7 +203,7 @@ class Gateway:
     async def run(self) -> None:
         assert self._listener is not None
         while True:
-            # (No name for it here: it would keep the last one while the next is waited for.)
+            # No variable: it would keep the last session alive while the next is waited for.
             self._serve(GatewaySession(await self._listener.accept(), self._terms))
             self._terms.traffic.sessions += 1
 

@@ -1,4 +1,4 @@
-"""One laptop's session at the gateway: each of its streams goes on as a TCP connection."""
+"""A laptop's session at the gateway: each of its streams goes on as a TCP connection."""
 
 import asyncio
 import socket
@@ -11,14 +11,14 @@ import structlog
 from cedos.errors import SessionAsleepError, SessionError
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import (
-    AnsweredStream,
+    FetchedAnswer,
     RequestFetcher,
     fetched,
     request_head,
+    send_answer,
 )
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.gateway.traffic import Traffic
 from cedos.proxy.http import RefusedError
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
@@ -34,19 +34,33 @@ _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
 class StreamService(Protocol):
-    """Serves what a client asks for on the session's own stream, beside all proxied ones."""
+    """A server of requests on a session's own stream, beside all proxied ones."""
 
     async def run(self) -> None:
-        """Until the stream ends. Raises: SessionError."""
+        """Serve until the stream ends. SessionError."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts since the gateway began; `connections` are those to origins, up is from clients."""
+
+    sessions: int = 0
+    connections: int = 0
+    refused: int = 0
+    up_bytes: int = 0
+    down_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What all sessions of a gateway share.
+    """Services and limits that all sessions of a gateway share.
 
-    `admit`: refuses one more connection of a client (RefusedError); `name_of`: who it is; `names`:
-    whether destinations are logged; `service`: makes what serves a session's stream, `requests`: fetches
-    what programs ask for.
+    Attributes:
+        admit: refuses one more connection of a client (RefusedError).
+        name_of: returns a client's name; None: it is not invited any more.
+        names: destinations are logged.
+        service: returns the server of a session's own stream.
+        requests: fetches objects for programs.
     """
 
     origins: Origins
@@ -101,7 +115,7 @@ class GatewaySession:
                 _log.info("client left", client=self._name)
 
     async def close(self) -> None:
-        """Ends what is left of it."""
+        """End the connections that are left."""
         await self._tasks.end()
 
     def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
@@ -131,7 +145,7 @@ class GatewaySession:
         try:
             terms.admit(self._client)
             if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
-                await self._answer(found)
+                await self._answer(stream, found)
                 return
             origin = await terms.origins.connect(asked.host, asked.port, self._client)
         except RefusedError as error:
@@ -142,8 +156,8 @@ class GatewaySession:
         stream.accept()
         await self._carry(stream, origin, where)
 
-    async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> AnsweredStream | None:
-        """What this gateway answers itself; None: a connection to the origin does."""
+    async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> FetchedAnswer | None:
+        """Return the gateway's own answer; None: a connection to the origin answers."""
         if self._terms.requests is None or (request := await request_head(stream)) is None:
             return None
         found = await fetched(self._terms.requests, self._client, asked, request)
@@ -151,14 +165,14 @@ class GatewaySession:
             return None
         stream.accept()
         stream.taken(sum(map(len, stream.waiting)))
-        return AnsweredStream(stream, found, found.head)
+        return found
 
-    async def _answer(self, answered: AnsweredStream) -> None:
-        stream, traffic = answered.stream, self._terms.traffic
+    async def _answer(self, stream: ProxiedStream, answer: FetchedAnswer) -> None:
+        traffic = self._terms.traffic
         traffic.connections += 1
         before = stream.sent_bytes
         try:
-            await answered.run()
+            await send_answer(stream, answer)
         finally:
             traffic.down_bytes += stream.sent_bytes - before
 
@@ -166,7 +180,7 @@ class GatewaySession:
         self, stream: ProxiedStream, origin: socket.socket, where: dict[str, str]
     ) -> None:
         terms, traffic = self._terms, self._terms.traffic
-        # Whatever ends this process: what it carried breaks, and does not look complete.
+        # If this process ends, the connection must break, and not look complete.
         reset_on_close(origin)
         carry = Carry(origin, stream, idle_s=terms.idle_s)
         traffic.connections += 1
@@ -174,12 +188,12 @@ class GatewaySession:
         try:
             moved = await carry.run()
         finally:
-            # (What it sent is what came down from the origin.)
+            # The stream sent what came down from the origin.
             traffic.down_bytes += stream.sent_bytes - before[0]
             traffic.up_bytes += stream.read_bytes - before[1]
             if stream.over:
                 end_on_close(origin)
-            terms.origins.close(origin)
+            origin.close()
         _log.debug(
             "carried", client=self._name, ended=moved.ended,
             up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **where,

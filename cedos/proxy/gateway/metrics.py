@@ -1,4 +1,4 @@
-"""The gateway's figures for Prometheus: over HTTP, on loopback alone, for whoever may connect there."""
+"""The gateway's figures for Prometheus, over HTTP, on loopback alone."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cedos.errors import HostError
-from cedos.proxy.gateway.figures import GatewayFigures
+from cedos.proxy.gateway.gateway import GatewayFigures
 
 _PREFIX: Final = "cedos_gateway"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -60,7 +60,7 @@ class MetricsServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address at which it listens."""
         host, port = self._runner.addresses[0][:2]
         return host, port
 

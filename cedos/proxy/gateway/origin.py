@@ -21,25 +21,18 @@ _MOST_LOOKUPS: Final = 64
 _MOST_LOOKUPS_EACH: Final = 16
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 
-Endpoint = tuple[str, int]
-
 
 class Origins:
-    """A connector to origins; `timeout_s` is for look-up and connection together.
-
-    `outgoing` has the local ends of its sockets, so that a connection that comes back to the relay is
-    known.
-    """
+    """A connector to origins; `timeout_s` is for look-up and connection together."""
 
     def __init__(self, destinations: DestinationRules, timeout_s: float = 10.0) -> None:
         self._destinations = destinations
         self._timeout_s = timeout_s
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
         self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
-        self.outgoing: set[Endpoint] = set()
 
     async def connect(self, host: str, port: int, asker: Hashable = None) -> socket.socket:
-        """Return a connected non-blocking socket, to be closed by `close`. RefusedError: 403, 502 to 504.
+        """Return a connected non-blocking socket. RefusedError: 403, 502 to 504.
 
         `asker`: each has a share of the look-ups at once. Names that no resolver answers delay only the
         look-ups of the same asker.
@@ -57,11 +50,6 @@ class Origins:
     async def addresses(self, host: str, port: int, asker: Hashable = None) -> list[str]:
         """Return the permitted addresses of a host's port, in the resolver's order. RefusedError."""
         return self._permitted(await self._resolve(host, asker), port)
-
-    def close(self, origin: socket.socket) -> None:
-        with suppress(OSError):
-            self.outgoing.discard(origin.getsockname()[:2])
-        origin.close()
 
     async def _resolve(self, host: str, asker: Hashable) -> list[str]:
         with suppress(ValueError):
@@ -124,7 +112,7 @@ class Origins:
                     elif connected is None:
                         connected = task.result()
                     else:
-                        self.close(task.result())
+                        task.result().close()
                 if connected is not None:
                     return connected
         finally:
@@ -133,7 +121,7 @@ class Origins:
                 task.cancel()
             for late in await asyncio.gather(*trying, return_exceptions=True):
                 if isinstance(late, socket.socket):
-                    self.close(late)
+                    late.close()
         raise _failed(host, port, error)
 
     async def _one(self, address: str, port: int) -> socket.socket:
@@ -143,14 +131,13 @@ class Origins:
             trying.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(trying)
             code = trying.connect_ex((address, port))
-            self.outgoing.add(trying.getsockname()[:2])
             if code == errno.EINPROGRESS:
                 await _writable(trying)
                 code = trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
         except BaseException:
-            self.close(trying)
+            trying.close()
             raise
         return trying
 

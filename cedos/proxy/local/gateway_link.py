@@ -22,16 +22,16 @@ from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
 
 PATIENCE_S: Final = 1.0
-"""A new connection waits for the gateway so long; then it goes another way, or is refused."""
+"""Time that a new connection waits for the gateway; then it goes another way, or is refused."""
 
 AGAIN_S: Final = 5.0
-"""A gateway that does not answer is not waited for again before; what it says itself counts at once."""
+"""Time until a gateway that did not answer is waited for again, unless it answers sooner."""
 
 NO_NETWORK_S: Final = 5.0
-"""Where no network leads to the gateway there is no other way either: one may come back."""
+"""Patience while no network leads to the gateway: no other way exists, and a network may come back."""
 
 GONE_S: Final = 10.0
-"""A gateway that says nothing for so long, while connections that go direct succeed, is gone."""
+"""A gateway that is silent for so long, while direct connections succeed, is gone."""
 
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
@@ -43,7 +43,7 @@ _NAME_PATIENCE_S: Final = 0.5
 _NUMBERS: Final = 1 << 32
 
 UNUSED_S: Final = 600.0
-"""A session without connections ends after so long: nothing of it wakes a radio."""
+"""Lifetime of a session without connections: it must not wake a radio."""
 
 _Opened = TypeVar("_Opened", ProxiedStream, ProxiedAssociation)
 
@@ -51,18 +51,18 @@ _log = structlog.get_logger(__name__)
 
 
 class GatewayUnreachableError(CedosError):
-    """The gateway does not answer; says why."""
+    """An error: the gateway does not answer, and why."""
 
 
 class GatewayLink:
-    """To be made within the event loop.
+    """The session with a gateway. Made within the event loop.
 
     Args:
-        chooser: who chooses networks, for each label; where nobody does, metered ones are used only
-            without the others.
-        networks: which interfaces may be used; all without.
-        carried: is told of each stream, and of each association that has sent something.
-        sizes: what servers sent and took before, of all sessions of this proxy.
+        chooser: chooses networks for each label; without a choice, metered ones are used only if there
+            are no others.
+        networks: tells whether an interface may be used; None: all may.
+        carried: watches each stream, and each association that has sent something.
+        sizes: of servers' earlier bursts, for all sessions of this proxy.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class GatewayLink:
         self._used_at_s = 0.0
 
     def leads_to(self, host: str) -> bool:
-        """Whether that is the gateway itself, as far as it is known by now."""
+        """Tell whether a host is the gateway itself, as far as its addresses are known."""
         paths = self._streams.connection.paths() if self._streams is not None else ()
         return host in {self.joined.host, *(path.peer for path in paths)}
 
     @property
     def stands(self) -> bool:
-        """Whether there is a session, though it may wait for a network."""
+        """Tell whether there is a session, though it may wait for a network."""
         return self._streams is not None and not self._streams.connection.ended
 
     @property
     def answers(self) -> bool:
-        """Whether there is a session with a path that is not silent."""
+        """Tell whether there is a session with a path that is not silent."""
         return self._streams is not None and self.stands and _speaks(self._streams)
 
     def prepare(self) -> None:
-        """Makes a session where there is none; nobody waits for it."""
+        """Begin to make a session, if there is none."""
         self._used_at_s = self._loop.time()
         if (
             not self.stands
@@ -141,7 +141,7 @@ class GatewayLink:
         *,
         fetch: bool = False,
     ) -> ProxiedStream:
-        """A stream to the origin, which stands. `begun` may write to it as soon as it was asked for.
+        """Open a stream to an origin, and wait for its answer. `begun` may write to the stream before.
 
         Raises:
             GatewayUnreachableError: there is no way to the gateway, within the patience.
@@ -177,7 +177,7 @@ class GatewayLink:
         return await self._opened(ask)
 
     async def ask(self, message: bytes) -> bytes:
-        """What the gateway's resolver answers to a DNS message. GatewayUnreachableError."""
+        """Return the answer of the gateway's resolver to a DNS message. GatewayUnreachableError."""
         number = next(self._numbers) % _NUMBERS
         answered: asyncio.Future[bytes] = self._loop.create_future()
         self._questions[number] = answered
@@ -202,7 +202,7 @@ class GatewayLink:
             waits.set_result(answer.message)
 
     def went_direct(self) -> None:
-        """A connection that the gateway could not be had for has reached its origin: networks work."""
+        """Note that a connection reached its origin without the gateway: the networks work."""
         self._direct += 1
 
     async def _opened(self, ask: Callable[[Multiplexer], _Opened]) -> _Opened:
@@ -222,7 +222,7 @@ class GatewayLink:
         return opened
 
     async def _answering(self, streams: Multiplexer) -> None:
-        """Returns once there is a path that is not silent. GatewayUnreachableError: not in time."""
+        """Wait for a path that is not silent. GatewayUnreachableError: there is none in time."""
         began_s = self._loop.time()
         while not _speaks(streams):
             waited_s = self._loop.time() - began_s
@@ -240,7 +240,7 @@ class GatewayLink:
     async def _accepted(
         self, streams: Multiplexer, opened: ProxiedStream | ProxiedAssociation
     ) -> None:
-        """Waits for the origin as long as the gateway's word may come."""
+        """Wait for the origin's answer, as long as the gateway is not silent."""
         waiting = self._loop.create_task(opened.accepted())
         silent_s = 0.0
         try:
@@ -255,7 +255,7 @@ class GatewayLink:
 
     @property
     def is_away(self) -> bool:
-        """Whether the gateway failed to answer a moment ago."""
+        """Tell whether the gateway failed to answer a moment ago."""
         return self._away_at_s is not None and self._loop.time() - self._away_at_s < AGAIN_S
 
     def _went_away(self, why: str) -> GatewayUnreachableError:
@@ -268,7 +268,7 @@ class GatewayLink:
         return GatewayUnreachableError(why)
 
     async def _watch(self) -> None:
-        """Until it answers again; ends the session, and what it carries, once it is gone for good."""
+        """Watch a silent gateway until it answers again; break its session once it is gone for good."""
         began_s = self._loop.time()
         while self._away_at_s is not None:
             await asyncio.sleep(_CHECK_S)
@@ -277,7 +277,7 @@ class GatewayLink:
                 self._away_at_s = None
             elif streams is None or streams.connection.ended:
                 if self._loop.time() - self._away_at_s >= AGAIN_S:
-                    break  # whoever wants it next tries again
+                    break  # the next connection dials again
             elif self._direct and self._loop.time() - began_s > GONE_S:
                 _log.warning(
                     "the gateway is gone: what it carried breaks", connections=len(streams)
@@ -286,7 +286,7 @@ class GatewayLink:
                 streams.connection.abort("the gateway is gone")
 
     async def close(self) -> None:
-        """Ends the session; its streams break."""
+        """End the session, which breaks its streams."""
         for task in (self._dialling, self._watching, self._running):
             if task is not None:
                 task.cancel()
@@ -307,7 +307,7 @@ class GatewayLink:
         assert self._dialling is not None
         left_s = self._dialled_at_s + self._patience_s - self._loop.time()
         try:
-            # Many wait for one attempt: who is cancelled must not end it.
+            # Many connections wait for one attempt: a cancelled one must not end it.
             async with asyncio.timeout(max(left_s, 0)):
                 return await asyncio.shield(self._dialling)
         except TimeoutError:
@@ -363,7 +363,7 @@ class GatewayLink:
             self.prepare()
 
     async def _end_unused(self, streams: Multiplexer) -> None:
-        """Ends the session once nobody has used it for a while."""
+        """End the session once it was not used for a while."""
         while (rest_s := self._used_at_s + UNUSED_S - self._loop.time()) > 0:
             await asyncio.sleep(rest_s)
             if len(streams) or self._questions:

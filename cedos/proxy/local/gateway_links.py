@@ -26,7 +26,7 @@ class GatewayLinks:
 
     @property
     def stands(self) -> bool:
-        """Whether the gateway that is tried next has a session, though it may wait for a network."""
+        """Tell whether the gateway that is tried next has a session, which may wait for a network."""
         return self._in_order()[0].stands
 
     @property

@@ -63,7 +63,7 @@ def own_path() -> Path:
 
 
 def path() -> Path:
-    """Where it is read from: this user's file; where root by sudo has none, that of who called sudo."""
+    """Return this user's file; if root by sudo has none, that of the user who called sudo."""
     own = own_path()
     if os.geteuid() or own.exists() or "CEDOS_USER_DIR" in os.environ:
         return own
@@ -86,7 +86,7 @@ def _shown(host: str, port: int) -> str:
 
 
 def parse(line: str) -> JoinedGateway:
-    """What `invitation` made. Raises: ValueError, which never repeats the secret."""
+    """Parse a line of `invitation`. ValueError, which never repeats the secret."""
     match = _LINE.fullmatch(line.strip())
     if match is None:
         raise ValueError("it is not a line cedos://...@HOST:PORT/... as `cedos gateway` prints it")
@@ -133,7 +133,7 @@ def read(file: Path) -> list[JoinedGateway]:
         raise ConfigError(_NONE) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
-    # (What a service manager hands over is root's group's, too.)
+    # Credentials of a service manager are readable for root's group, too.
     others = stat.S_IRWXO if found.st_gid == 0 else stat.S_IRWXG | stat.S_IRWXO
     if found.st_mode & others:
         raise ConfigError(f"{file}: others may read the secret in it; `chmod 600 {file}` mends it")

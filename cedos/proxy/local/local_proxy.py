@@ -215,20 +215,18 @@ class LocalProxy:
         """Carry both ways until both sides have ended or one broke."""
         if isinstance(upstream, ProxiedStream):
             return await Carry(program, upstream, first=first, limit=limit).run()
-        try:
+        with upstream:
             tunnel = Tunnel(
                 program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit
             )
             return await tunnel.run()
-        finally:
-            self._direct.close(upstream)
 
     def _give_up(self, upstream: ProxiedStream | socket.socket) -> None:
         if isinstance(upstream, ProxiedStream):
             upstream.reset()
         else:
             reset_on_close(upstream)
-            self._direct.close(upstream)
+            upstream.close()
 
     async def _may_go_direct(self, host: str, port: int) -> bool:
         if self._fail is Fail.CLOSED:
