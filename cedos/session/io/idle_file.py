@@ -31,7 +31,7 @@ _STEP_SLOTS: Final = 16_384  # the file grows by so many: a few milliseconds of 
 _PART_BITS: Final = 10
 _PART: Final = (1 << _PART_BITS) - 1
 _LEAST_BITS: Final = 3
-_SCAN_SLOTS: Final = 8_192
+_READ_SLOTS: Final = 8_192
 _GONE: Final = 0xFFFF_FFFF
 
 
@@ -187,8 +187,8 @@ class IdleFile:
         each = _table((self._slots >> _PART_BITS) + 1)
         self._tables = [each[:] for _ in range(1 << _PART_BITS)]
         self._filled = array("I", bytes(4 << _PART_BITS))
-        for first in range(0, self._slots, _SCAN_SLOTS):
-            count = min(_SCAN_SLOTS, self._slots - first)
+        for first in range(0, self._slots, _READ_SLOTS):
+            count = min(_READ_SLOTS, self._slots - first)
             block = os.pread(self._descriptor, count * stride, _HEADER.size + first * stride)
             for at in range(count):
                 start = at * stride
@@ -247,7 +247,7 @@ class IdleFile:
     def __iter__(self) -> Iterator[bytes]:
         at = -1
         while at:
-            found, at = self.scan(max(at, 0), _SCAN_SLOTS)
+            found, at = self.scan(max(at, 0), _READ_SLOTS)
             yield from found
 
 

@@ -9,8 +9,8 @@ from cedos.session.protocol.frames.frames import Datagram
 WINDOW: Final = 1_024
 """So many numbers below the highest are told apart; what is older came long ago, or never will."""
 
-MOST_WAITING: Final = 1_024
-MOST_WAITING_BYTES: Final = 1 << 20
+MOST_UNREAD: Final = 1_024
+MOST_UNREAD_BYTES: Final = 1 << 20
 _RETIRED: Final = 8
 
 
@@ -45,7 +45,7 @@ class DatagramReceiver:
             return
         self._waiting.append(frame.payload)
         self._bytes += len(frame.payload)
-        while self._bytes > MOST_WAITING_BYTES or len(self._waiting) > MOST_WAITING:
+        while self._bytes > MOST_UNREAD_BYTES or len(self._waiting) > MOST_UNREAD:
             self._bytes -= len(self._waiting.popleft())
             self.dropped += 1
 

@@ -88,7 +88,7 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("has sent {:,} times the padding", path_prober.LEAST_BYTES_SHARE),
         ("at most {:,} ms; the payload", packing.MAX_LIFETIME_MS),
         ("last {:,} numbers", datagram_receiver.WINDOW),
-        ("at most {:,} of them or", datagram_receiver.MOST_WAITING),
+        ("at most {:,} of them or", datagram_receiver.MOST_UNREAD),
         ("at most {:,} wait to be sent", datagram_sender.MOST_WAITING),
     ],
 )

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cedos.errors import SessionError
 from cedos.session.protocol.datagrams.datagram_receiver import (
-    MOST_WAITING,
-    MOST_WAITING_BYTES,
+    MOST_UNREAD,
+    MOST_UNREAD_BYTES,
     WINDOW,
     DatagramReceiver,
 )
@@ -240,13 +240,13 @@ def test_a_session_that_was_woken_counts_anew() -> None:
 
 def test_a_program_that_does_not_read_has_the_newest() -> None:
     receiver = DatagramReceiver()
-    for number in range(1, MOST_WAITING + 2):
+    for number in range(1, MOST_UNREAD + 2):
         receiver.received(datagram(number), 1.0)
     taken = receiver.take()
-    assert (len(taken), taken[0]) == (MOST_WAITING, b"2")
-    for number in range(MOST_WAITING + 2, MOST_WAITING + 52):
+    assert (len(taken), taken[0]) == (MOST_UNREAD, b"2")
+    for number in range(MOST_UNREAD + 2, MOST_UNREAD + 52):
         receiver.received(datagram(number, payload=bytes(65_535)), 1.0)
-    assert sum(map(len, receiver.take())) <= MOST_WAITING_BYTES
+    assert sum(map(len, receiver.take())) <= MOST_UNREAD_BYTES
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW), max_size=400))
