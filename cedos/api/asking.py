@@ -22,7 +22,7 @@ from cedos.errors import CedosError
 from cedos.model import Bulk, Label, Strategy, Urgency
 from cedos.selector.deadlines.plan import EPOCH_S
 from cedos.session.io.advice import ASK_S, VALID_S, KnownNetwork, Question
-from cedos.session.sockets.own_table import OWN_TABLE
+from cedos.session.sockets.metered_gate import OWN_TABLE
 
 _CHOICE_TIMEOUT_S: Final = 1.0
 _NO_DAEMON_S: Final = 10.0

@@ -9,8 +9,7 @@ from typing import Any, Final
 from cedos.errors import TransferError
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.providers import screen, wifi_scan
-from cedos.session.protocol.buffer_manager import BufferManager
-from cedos.session.protocol.playback_clock import PlaybackClock
+from cedos.session.protocol.buffer_manager import BufferManager, PlaybackClock
 
 
 class PipeTarget:

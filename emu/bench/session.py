@@ -13,11 +13,17 @@ from random import Random
 from typing import Any, Final
 
 from cedos.errors import EmulationError
-from cedos.session.io.idle_file import KEY_BYTES, IdleFile, RecordState
-from cedos.session.io.idle_sessions import RECORD_BYTES, STATE_BYTES, IdleSessions
+from cedos.session.io.idle_sessions import (
+    KEY_BYTES,
+    RECORD_BYTES,
+    STATE_BYTES,
+    IdleFile,
+    IdleSessions,
+    RecordState,
+)
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
-from cedos.session.protocol.packed import IdleRecord
+from cedos.session.protocol.idle_record import IdleRecord
 from emu.workloads.sessions.pair import CLIENT as CABLE_CLIENT
 from emu.workloads.sessions.pair import GATEWAY as CABLE_GATEWAY
 from emu.workloads.sessions.pair import INTERFACE as CABLE_INTERFACE

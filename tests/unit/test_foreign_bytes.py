@@ -60,8 +60,8 @@ from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.streams import frames as streams
 from cedos.session import keys
-from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
+from cedos.session.protocol.unpacking import unpack
 from cedos.steer.journal.reading import read_records
 from cedos.steer.kernel import traffic_control
 from cedos.steer.kernel.filter_plan import FilterPlan

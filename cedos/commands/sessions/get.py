@@ -41,7 +41,7 @@ from cedos.files.server_link import ServerLink
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.buffer_manager import BufferManager
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 
 _STDOUT: Final = Path("-")

@@ -26,7 +26,7 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen

@@ -18,7 +18,7 @@ from cedos.api.messages import MOST_TOLD, CarriedReport
 from cedos.errors import CedosError
 from cedos.model import CarriedConnection, Label
 from cedos.proxy.streams.stream import LARGE, SMALL, SMALL_BYTES
-from cedos.session.sockets.path_report import PathReport
+from cedos.session.sockets.message import PathReport
 
 _MOST: Final = 8_192
 """Twice what a proxy carries at once: ended connections wait for the next report."""

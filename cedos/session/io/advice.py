@@ -1,21 +1,62 @@
-"""A session's networks as somebody chooses them who knows the host: its daemon, where there is one.
+"""The daemon's advice: which networks each label of a session may use.
 
-A session knows what its own connections measured. The daemon knows the radios, the budgets, what waiting
-costs, and predicts; so the dialling end asks it for each label that is in use, and lets the label only
-onto the networks that were chosen, in both directions (`Session.allow`). Nobody waits for an answer:
-until it is there, when none comes and when it has grown old, the session's own scheduler has all paths.
+A session knows what its own connections measured. The daemon knows the radios, the budgets and the
+price of waiting, and predicts; so the dialling end asks it for each label that is in use, and lets the
+label only onto the networks that were chosen, in both directions (`Session.allow`). Nothing waits for
+an answer: until it is there, when none comes and when it has grown old, the session's own scheduler
+has all paths.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cedos.model import Direction, Label, NetworkKind, Strategy, StrategyKind
-from cedos.session.io.told_sizes import ToldSizes
 from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.interface import LABELS
 from cedos.session.protocol.session import Session
+
+MOST_TOLD_BYTES: Final = 10**12
+"""Whoever promises more is not believed, and a daemon refuses questions about absurd sizes."""
+
+_PARTS: Final = 8
+"""What is told within such a part of the time counts as told at once: so there is a bound to it."""
+
+
+@dataclass(slots=True)
+class _Told:
+    at_s: float
+    by_rank: dict[Direction, list[int]]
+
+
+class ToldSizes:
+    """`add` what is told; `bytes_by_rank` of what was told within `valid_s`."""
+
+    def __init__(self, valid_s: float) -> None:
+        self._valid_s = valid_s
+        self._parts: deque[_Told] = deque(maxlen=_PARTS)
+
+    def add(self, now: float, rank: int, size_bytes: int, direction: Direction) -> None:
+        if not self._parts or now - self._parts[-1].at_s >= self._valid_s / _PARTS:
+            self._parts.append(_Told(now, _nothing()))
+        self._parts[-1].by_rank[direction][rank] += size_bytes
+
+    def bytes_by_rank(self, now: float) -> dict[Direction, list[int]]:
+        while self._parts and now - self._parts[0].at_s >= self._valid_s:
+            self._parts.popleft()
+        found = _nothing()
+        for part in self._parts:
+            for direction, sizes in part.by_rank.items():
+                for rank, size in enumerate(sizes):
+                    found[direction][rank] = min(found[direction][rank] + size, MOST_TOLD_BYTES)
+        return found
+
+
+def _nothing() -> dict[Direction, list[int]]:
+    return {direction: [0] * len(LABELS) for direction in Direction}
+
 
 ASK_S: Final = 2.0
 """A label in use is asked about so often."""
@@ -357,3 +398,11 @@ def _rounded(size_bytes: int) -> int:
     while size < size_bytes:
         size *= 4
     return size
+
+
+class Adviser(NamedTuple):
+    """Who chooses networks for each label, and the scheduler that follows."""
+
+    scheduler: DecidedScheduler
+    chooser: Chooser
+    thrifty: bool = False

@@ -23,9 +23,9 @@ from cedos.session.io.connect_attempts import (
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
-from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.frames.frames import Sync
+from cedos.session.protocol.frames import Sync
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import ConnectionKind, Failure, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions

@@ -1,16 +1,136 @@
-"""What all sessions of one event loop share: a buffer, the local networks, replay memory."""
+"""What all sessions of one event loop share: a buffer, the local networks, replay memory, wake-ups.
+
+`WakeWatch` tells when the host woke up from sleep, without polling a clock: a timer on the wall clock
+that never ends is cancelled by the kernel when that clock is set, and the kernel sets it after each
+sleep (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET).
+
+A task awaits a `Waiter` until something happens. It can go on at once, in the callback that woke it,
+instead of in the loop's next turn: no turn lies between the arrival of a message and its reader.
+"""
 
 import asyncio
+import ctypes
 import itertools
-from collections.abc import Callable
-from typing import Final
+import os
+import time
+from collections.abc import Callable, Generator
+from contextvars import Context
+from typing import Any, Final
 
 from cedos.session import keys
 from cedos.session.io import foreground
 from cedos.session.io.foreground import Foreground
 from cedos.session.io.links import EgressTable
-from cedos.session.io.wake import WakeWatch
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
+from cedos.session.protocol.room import ReplayMemory
+
+_CLOCK_REALTIME: Final = 0
+_FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC
+_ABSOLUTE, _CANCEL_ON_SET = 1, 2
+_NEVER_S: Final = 1 << 40
+_SHORTEST_S: Final = 2.0
+
+
+def _ahead_s() -> float:
+    """How long the host has slept since it started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+
+
+class WakeWatch:
+    """Calls `woke(seconds)` after each sleep; does nothing where the kernel cannot tell."""
+
+    def __init__(self, woke: Callable[[float], None]) -> None:
+        self._woke = woke
+        self._slept_s = _ahead_s()
+        self._loop = asyncio.get_running_loop()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._file = int(self._libc.timerfd_create(_CLOCK_REALTIME, _FLAGS))
+        if self._file >= 0:
+            self._arm()
+            self._loop.add_reader(self._file, self._set)
+
+    def _arm(self) -> None:
+        times = (ctypes.c_long * 4)(0, 0, _NEVER_S, 0)  # interval, then the first expiry
+        self._libc.timerfd_settime(self._file, _ABSOLUTE | _CANCEL_ON_SET, times, None)
+
+    def _set(self) -> None:
+        try:
+            os.read(self._file, 8)
+        except BlockingIOError:
+            return
+        except OSError:  # ECANCELED: the clock was set
+            self._arm()
+        self.check()
+
+    def check(self) -> None:
+        """Tells of a sleep that nobody has been told of yet."""
+        slept_s, self._slept_s = _ahead_s() - self._slept_s, _ahead_s()
+        if slept_s > _SHORTEST_S:
+            self._woke(slept_s)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+            self._file = -1
+
+
+class Waiter:
+    """To be awaited once, by one task."""
+
+    __slots__ = (
+        "_asyncio_future_blocking", "_cancelled", "_context", "_done", "_go_on", "_loop",
+    )  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asyncio_future_blocking = False
+        self._done = self._cancelled = False
+        self._go_on: Callable[[Waiter], object] | None = None
+        self._context: Context | None = None
+
+    def wake(self, *, at_once: bool) -> None:
+        """It has happened. `at_once` only where no task is running, and nothing is left to do."""
+        if self._done:
+            return
+        self._done = True
+        if self._go_on is None:
+            return
+        if at_once and self._context is not None:
+            self._context.run(self._go_on, self)
+        else:
+            self._loop.call_soon(self._go_on, self, context=self._context)
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    # What a task asks of a future
+
+    def __await__(self) -> Generator["Waiter", None, None]:
+        if not self._done:
+            self._asyncio_future_blocking = True
+            yield self
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def add_done_callback(
+        self, fn: Callable[["Waiter"], object], *, context: Context | None = None
+    ) -> None:
+        self._go_on, self._context = fn, context
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """The task is cancelled: it hears of it soon; False if it has been woken already."""
+        if self._done:
+            return False
+        self._cancelled = True
+        self.wake(at_once=False)
+        return True
+
+    def result(self) -> None:
+        if self._cancelled:
+            raise asyncio.CancelledError
+
 
 RECEIVE_BYTES: Final = 1 << 19
 # The C library gives memory at the end of its heap back to the kernel as soon as there are 128 KB of it,

@@ -18,7 +18,7 @@ from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure
-from cedos.session.protocol.schedulers.estimates import quickest, widest
+from cedos.session.protocol.schedulers.interface import quickest, widest
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 
 SOURCE_FAILED: Final = 3

@@ -1,19 +1,271 @@
-"""Sessions that sleep: their credentials and positions in a file, found by flow id, woken when needed."""
+"""Sessions that sleep: their credentials and positions in a file, found by flow id, woken when needed.
 
+`IdleFile` keeps records by a 16-byte key in one file that survives its process: open addressing over a
+mapped file. Measured with a million records of 208 bytes: a dict of bytes takes 350 MB, an index in a
+dict and the records in the file 140 MB, arrays of slot numbers 8 MB; reading a record through the
+mapping takes half the time of `pread`. The index is built at each start, from one pass over the file.
+It is a thousand small tables, each of which grows by itself: one large one would hold everything up
+for seconds.
+
+A record is written before its state, and carries a check sum: one that was half written when the
+process was killed is no record. `sync` protects against a power failure too.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from array import array
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import structlog
 
-from cedos.session.io.idle_file import IdleFile, RecordState
+from cedos.errors import SessionError
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
-from cedos.session.protocol.handshake.host_counts import HostCounts
-from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord, pack, unpack_session
+from cedos.session.protocol.handshake.limits import HostCounts
+from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord, pack, unpack_session
+from cedos.session.protocol.life import SessionLimits
+from cedos.session.protocol.room import ReplayMemory
 from cedos.session.protocol.schedulers.interface import Scheduler
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
+
+KEY_BYTES: Final = 16
+_MAGIC: Final = b"cedosidle1"
+_HEADER: Final = struct.Struct(">10sI50x")
+_SLOT: Final = struct.Struct(">BI")  # state, check sum; the record follows, its key first
+_FIRST_SLOTS: Final = 4_096
+_STEP_SLOTS: Final = 16_384  # the file grows by so many: a few milliseconds of zeros
+_PART_BITS: Final = 10
+_PART: Final = (1 << _PART_BITS) - 1
+_LEAST_BITS: Final = 3
+_READ_SLOTS: Final = 8_192
+_GONE: Final = 0xFFFF_FFFF
+
+
+class RecordState(IntEnum):
+    """What a record stands for."""
+
+    FREE = 0
+    ASLEEP = 1
+    AWAKE = 2  # a live session had it when the process ended: its positions may be old
+
+
+class IdleFile:
+    """Fixed-size records; the first 16 bytes of each are its key. The file is for its owner alone.
+
+    Raises:
+        SessionError: the file is something else, holds records of another size, may be read by others,
+            or is in use.
+    """
+
+    def __init__(self, path: Path, record_bytes: int) -> None:
+        self._path = path
+        self._record_bytes = record_bytes
+        self._stride = _SLOT.size + record_bytes
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._claim()
+        size = os.fstat(self._descriptor).st_size
+        if size == 0:
+            size = self._grow_to(_FIRST_SLOTS)
+            os.pwrite(self._descriptor, _HEADER.pack(_MAGIC, record_bytes), 0)
+        self._check(size)
+        self._slots = (size - _HEADER.size) // self._stride
+        self._map = mmap.mmap(self._descriptor, size)
+        self._free = array("I")
+        self._tables: list[array[int]] = []
+        self._filled = array("I")  # of each table: in use, or gone
+        self._used = 0
+        self._load()
+
+    def __len__(self) -> int:
+        return self._used
+
+    def put(self, record: bytes, state: RecordState) -> None:
+        """Adds a record, or replaces the one with its key."""
+        if len(record) != self._record_bytes:
+            raise ValueError(f"a record of {len(record)} bytes; right are {self._record_bytes}")
+        key = record[:KEY_BYTES]
+        found = self._find(key)
+        if found is None:
+            if not self._free:
+                self._extend()
+            slot = self._free.pop()
+            self._insert(key, slot)
+            self._used += 1
+        else:
+            table, at = found
+            slot = table[at]
+        start = _HEADER.size + (slot - 1) * self._stride
+        body = start + _SLOT.size
+        self._map[start] = RecordState.FREE
+        self._map[body : body + self._record_bytes] = record
+        self._map[start:body] = _SLOT.pack(state, crc32(record))
+
+    def get(self, key: bytes) -> bytes | None:
+        hashed = hash(key)
+        table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
+        mask = len(table) - 1
+        at = hashed >> _PART_BITS & mask
+        first = _HEADER.size + _SLOT.size - stride
+        size = self._record_bytes
+        while slot := table[at]:
+            if slot != _GONE:
+                start = first + slot * stride
+                record = mapped[start : start + size]  # the one access that misses the caches
+                if record.startswith(key):
+                    return record
+            at = (at + 1) & mask
+        return None
+
+    def remove(self, key: bytes) -> bool:
+        """Forgets a record, and its bytes; whether there was one."""
+        found = self._find(key)
+        if found is None:
+            return False
+        table, at = found
+        slot = table[at]
+        start = _HEADER.size + (slot - 1) * self._stride
+        self._map[start : start + self._stride] = bytes(self._stride)
+        table[at] = _GONE
+        self._used -= 1
+        self._free.append(slot)
+        return True
+
+    def scan(self, after: int, count: int) -> tuple[list[bytes], int]:
+        """The records in up to `count` slots behind the slot `after`, and the slot reached (0: the end).
+
+        For what goes through everything now and then, in portions that hold nobody up.
+        """
+        last = min(after + count, self._slots)
+        block = self._map[_HEADER.size + after * self._stride : _HEADER.size + last * self._stride]
+        found = [
+            block[start + _SLOT.size : start + self._stride]
+            for start in range(0, len(block), self._stride)
+            if block[start]
+        ]
+        return found, last if last < self._slots else 0
+
+    def sync(self) -> None:
+        self._map.flush()
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self._descriptor)
+
+    # Inside
+
+    def _claim(self) -> None:
+        """The file is for its owner alone, and for one process at a time."""
+        why = ""
+        if os.fstat(self._descriptor).st_mode & 0o077:
+            why = "holds secrets and others may read it; chmod it to 600"
+        else:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                why = "is in use by another program"
+        if why:
+            os.close(self._descriptor)
+            raise SessionError(f"{self._path} {why}")
+
+    def _check(self, size: int) -> None:
+        head = os.pread(self._descriptor, _HEADER.size, 0)
+        wrong = len(head) < _HEADER.size or _HEADER.unpack(head) != (_MAGIC, self._record_bytes)
+        if wrong or (size - _HEADER.size) % self._stride:
+            os.close(self._descriptor)
+            raise SessionError(
+                f"{self._path} holds no idle sessions of this version; move it away to start anew"
+            )
+
+    def _grow_to(self, slots: int) -> int:
+        size = _HEADER.size + slots * self._stride
+        os.posix_fallocate(self._descriptor, 0, size)  # a full disk is told now, not by a signal
+        return size
+
+    def _extend(self) -> None:
+        slots = self._slots + _STEP_SLOTS
+        self._map.resize(self._grow_to(slots))
+        self._free.extend(range(slots, self._slots, -1))
+        self._slots = slots
+
+    def _load(self) -> None:
+        """One pass over the file: the index, and what is free; half-written records are dropped."""
+        stride, record_bytes = self._stride, self._record_bytes
+        each = _table((self._slots >> _PART_BITS) + 1)
+        self._tables = [each[:] for _ in range(1 << _PART_BITS)]
+        self._filled = array("I", bytes(4 << _PART_BITS))
+        for first in range(0, self._slots, _READ_SLOTS):
+            count = min(_READ_SLOTS, self._slots - first)
+            block = os.pread(self._descriptor, count * stride, _HEADER.size + first * stride)
+            for at in range(count):
+                start = at * stride
+                state, check = _SLOT.unpack_from(block, start)
+                body = start + _SLOT.size
+                if state and crc32(block[body : body + record_bytes]) == check:
+                    self._insert(block[body : body + KEY_BYTES], first + at + 1)
+                    self._used += 1
+                else:
+                    self._free.append(first + at + 1)
+        self._free.reverse()
+
+    def _find(self, key: bytes) -> "tuple[array[int], int] | None":
+        """The key's table, and where in it the key's slot is."""
+        hashed = hash(key)  # keyed differently in each process: nobody can choose keys that collide
+        table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
+        mask = len(table) - 1
+        at = hashed >> _PART_BITS & mask
+        first = _HEADER.size + _SLOT.size - stride
+        while slot := table[at]:
+            if slot != _GONE:
+                start = first + slot * stride
+                if mapped[start : start + KEY_BYTES] == key:
+                    return table, at
+            at = (at + 1) & mask
+        return None
+
+    def _insert(self, key: bytes, slot: int) -> None:
+        part = hash(key) & _PART
+        if (self._filled[part] + 1) * 3 > len(self._tables[part]) * 2:
+            self._rebuild(part)
+        self._enter(key, slot)
+
+    def _rebuild(self, part: int) -> None:
+        """Rebuilds a table without those that are gone and with room for an eighth more.
+
+        Without that room a table that is nearly full would be rebuilt by every put after a remove.
+        """
+        slots = [each for each in self._tables[part] if each not in (0, _GONE)]
+        self._tables[part] = _table(len(slots) * 9 // 8 + 1)
+        self._filled[part] = 0
+        for each in slots:
+            body = _HEADER.size + (each - 1) * self._stride + _SLOT.size
+            self._enter(self._map[body : body + KEY_BYTES], each)
+
+    def _enter(self, key: bytes, slot: int) -> None:
+        hashed = hash(key)
+        table = self._tables[hashed & _PART]
+        mask = len(table) - 1
+        at = hashed >> _PART_BITS & mask
+        while table[at] not in (0, _GONE):
+            at = (at + 1) & mask
+        self._filled[hashed & _PART] += table[at] == 0
+        table[at] = slot
+
+    def __iter__(self) -> Iterator[bytes]:
+        at = -1
+        while at:
+            found, at = self.scan(max(at, 0), _READ_SLOTS)
+            yield from found
+
+
+def _table(used: int) -> "array[int]":
+    """An empty table that is at most two thirds full with so many, and half full on average."""
+    return array("I", bytes(4 << max(_LEAST_BITS, (3 * used // 2).bit_length())))
+
 
 STATE_BYTES: Final = 8
 """What its application may keep with a session."""

@@ -1,4 +1,4 @@
-"""Which local interfaces lead to an address, and when that changes: rtnetlink, asked and heard.
+"""Which local interfaces lead to an address, of which kind they are, and when that changes (rtnetlink).
 
 Every connection of a session is bound to one interface, so the routing table's own preference does
 not count: an interface is an egress if a route leads through it, whatever its metric. Where the kernel
@@ -7,14 +7,23 @@ never goes around a VPN.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
-from cedos.errors import HostError
+from cedos import config
+from cedos.errors import ConfigError, HostError
 from cedos.kernel.dhcp_leases import announced_metered
-from cedos.kernel.interface_kind import TUNNEL_KINDS, MeteredWord
+from cedos.kernel.interface_kind import (
+    TUNNEL_KINDS,
+    HardwareSource,
+    Identity,
+    MeteredWord,
+    Sysfs,
+    guess,
+    identify,
+)
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, Requester, messages
 from cedos.kernel.policy_routing import RTN_LOCAL, SeenRoute, lookup_request, parse_route
 from cedos.kernel.rtnetlink import (
@@ -33,8 +42,42 @@ from cedos.kernel.rtnetlink import (
     parse_address,
     parse_link,
 )
-from cedos.model import Address, NetworkKind
-from cedos.session.io.networks import NetworkIdentifier, user_overrides
+from cedos.model import Address, NetworkKind, NetworkOverride
+
+_SYSFS: Final = Sysfs()
+
+
+def user_overrides() -> Mapping[str, NetworkOverride]:
+    """What the user tells the daemon of interfaces, where this program may read it."""
+    try:
+        return config.load().network_overrides()
+    except ConfigError:  # the daemon says what is wrong with it
+        return {}
+
+
+class NetworkIdentifier:
+    """Takes interfaces for what the daemon takes them for, by the user's word, driver or name."""
+
+    def __init__(
+        self, overrides: Mapping[str, NetworkOverride], hardware: HardwareSource = _SYSFS
+    ) -> None:
+        self._overrides = overrides
+        self._hardware = hardware
+        self._known: dict[tuple[int, str, bytes], Identity] = {}
+
+    def identify(self, link: Link) -> Identity:
+        """What the daemon leaves alone (a VPN, say) may carry a session all the same."""
+        key = link.index, link.name, link.hardware_address
+        found = self._known.get(key)
+        if found is None:
+            hardware = self._hardware.look_up(link)
+            found = identify(link, hardware, self._overrides)
+            if found is None:
+                kind = guess(link, hardware) or NetworkKind.ETHERNET
+                found = Identity(link.name, kind)
+            self._known[key] = found
+        return found
+
 
 _GROUPS: Final = (
     GROUP_LINK,

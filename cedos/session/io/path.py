@@ -17,11 +17,11 @@ from cedos.kernel import tcp_info
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.session.io.driver import Driver
 from cedos.session.io.path_estimator import PathEstimator
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import Buffer
-from cedos.session.protocol.events import Probed
-from cedos.session.protocol.frames.frames import Sync
-from cedos.session.protocol.frames.packing import RECORD_BYTES
+from cedos.session.protocol.frames import Sync
+from cedos.session.protocol.life import Probed
+from cedos.session.protocol.packing import RECORD_BYTES
 from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts, PathState
 from cedos.session.protocol.session import Session
 

@@ -15,10 +15,9 @@ from enum import IntEnum
 from typing import Final
 
 from cedos.kernel import tcp_info
-from cedos.session.protocol.events import Probed
-from cedos.session.protocol.path_prober import PAD_BYTES
-from cedos.session.protocol.schedulers.estimates import UNKNOWN_RATE_BPS
-from cedos.session.protocol.schedulers.interface import PathFacts
+from cedos.session.protocol.life import Probed
+from cedos.session.protocol.path_watch import PAD_BYTES
+from cedos.session.protocol.schedulers.interface import UNKNOWN_RATE_BPS, PathFacts
 
 _POLL_S: Final = 0.010
 _LEAST_BUSY_S: Final = 0.050

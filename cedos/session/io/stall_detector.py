@@ -7,8 +7,7 @@ from typing import Final
 from cedos.session.io.dialler import Dialler
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SILENCE_S, SessionPath
-from cedos.session.protocol.crawl_watch import CrawlWatch
-from cedos.session.protocol.path_watch import PathProgress, PathVoice, PathWatch
+from cedos.session.protocol.path_watch import CrawlWatch, PathProgress, PathVoice, PathWatch
 from cedos.session.protocol.session import Session
 
 _CHECK_S: Final = 0.250

@@ -1,15 +1,35 @@
 """When a stream that is played uses a metered network: D2BufMgr (Cedos, III-C.2 and IV). Pure.
 
-What was stored is played, over nothing at all, down to `low`: from there on the metered network just
-comes in time. Once begun it fills up to `high`, so that it rests again, and an unmetered network that
-carries the bit rate ends it at once. `high` is near: whatever an unmetered network could have brought
-instead was paid for nothing.
+Stored data is played, without any network, down to `low`: from there on the metered network just comes
+in time. Once begun it fills up to `high`, so that it rests again; an unmetered network that carries
+the bit rate ends it at once. `high` is near: data that an unmetered network could have brought was
+paid for nothing. A player that stores all it gets would look empty, so `PlaybackClock` counts by the
+bit rate.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
+
+
+class PlaybackClock:
+    """Runs from the first bytes on, and stands while the player has none."""
+
+    def __init__(self, bitrate_bps: float) -> None:
+        self._bytes_per_s = bitrate_bps / 8
+        self._played = 0.0
+        self._at_s: float | None = None
+
+    def played_bytes(self, written_bytes: int, now: float) -> int:
+        """Of those that the player got so far."""
+        if written_bytes and self._at_s is not None:
+            passed_s = max(now - self._at_s, 0.0)
+            self._played = min(self._played + passed_s * self._bytes_per_s, float(written_bytes))
+        if written_bytes:
+            self._at_s = now
+        return int(self._played)
+
 
 # Until one was measured: switching took up to 0.9 s (Cedos, V-A), then two round trips, first bytes.
 _START_S: Final = 1.5

@@ -6,15 +6,14 @@ all other cases the message goes through its label's send queue.
 
 from typing import Final
 
-from cedos.session.protocol.control import Control
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Order
-from cedos.session.protocol.life import SessionState
-from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Order
+from cedos.session.protocol.in_flight import InFlight, PathFlight
+from cedos.session.protocol.life import Control, SessionState
+from cedos.session.protocol.receiver import DelayedAcks
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, Backlog, Scheduler
-from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
-from cedos.session.protocol.sending.pieces import MessageBatch
-from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
+from cedos.session.protocol.send_queues import MessageBatch
+from cedos.session.protocol.sender import SMALL_BYTES, Sender
 
 _OPEN: Final = SessionState.OPEN
 _ORDER: Final = Order.AFTER_ALL

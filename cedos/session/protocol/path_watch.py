@@ -1,12 +1,32 @@
-"""Whether what was sent on a path is acknowledged as usual: silence is noticed by its length. Pure.
+"""How a path fares: silent, crawling, flapping, or resting and probed. Pure state machines.
 
-The kernel gives a connection up half a minute after the last word, and repeats itself ever more rarely
-until then. Where another path lives, nothing waits for that.
+- `PathWatch` notices silence by its length. The kernel gives a connection up half a minute after the last
+  acknowledgement, and retransmits ever more rarely. Where another path lives, nothing waits for that.
+- `CrawlWatch` notices a path that has become so slow that its data gets elsewhere sooner. A Wi-Fi that
+  fades does not fall silent: acknowledgements go on, at a hundredth of the rate
+  (docs/decisions/silences.md).
+- `FlappingNetworks` remembers networks that fall silent or are lost again and again. A path that flaps
+  costs more than it carries, since its data is sent again over another path. Each time it comes back it
+  is left alone for longer, as long as another path lives. Each while that it stands makes up for one
+  fall: a Wi-Fi that is there for ten seconds and away for ten, as in a bus, does not flap.
+- `PathProber` measures a path that rests (IntNW's scout; dissertation, 2.3.2): a short Ping, and one with
+  padding, each in a record of its own. The Pongs come as far apart as the network took to carry the
+  padding, less its first segment, which travels with the short one. The Pong has no padding, so a peer
+  cannot be made to send much by little. A probe is sent only where there is a choice between paths, and
+  only while probes are less than the stated shares of the session's bytes and of time.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Pong
+from cedos.session.protocol.in_flight import InFlight, PathFlight
+from cedos.session.protocol.life import Control, Event, Probed, SessionState
+from cedos.session.protocol.schedulers.interface import ALL_RANKS, RECENT_S
+from cedos.session.protocol.sender import Sender
 
 PAUSED_S: Final = 0.100
 """After so long without progress, nothing new is sent there if another path may carry it."""
@@ -92,3 +112,252 @@ class PathWatch:
         if repeated == self._repeated:
             self._usual_s = gap_s if before_s is None else max(gap_s, _REMEMBERED * before_s)
         self._since_s, self._repeated = at_s, repeated
+
+
+_OVER_S: Final = 0.4
+"""A rate is that of so long at most,"""
+_LEAST_OVER_S: Final = 0.25
+"""and of so long at least: acknowledgements come in bursts. Both are so many round trips at least,"""
+_OVER_ROUND_TRIPS: Final = 2.0
+"""as the first acknowledgement of what is sent takes one."""
+_LEAST_S: Final = 0.5
+"""What is here within this is waited for."""
+_TIMES_ELSEWHERE: Final = 3.0
+_SLOWER: Final = 4.0
+"""Than it was: a path that was never faster is planned by its rate, and has as much as that carries."""
+_FORGETS_S: Final = 10.0
+"""The rate that it had counts half after so long."""
+
+
+class CrawlWatch:
+    """Of one path, while something is on the way there.
+
+    Attributes:
+        crawls: since it was noticed, and until what was on the way has arrived.
+    """
+
+    __slots__ = ("_acknowledged", "_had_bps", "_had_s", "crawls")
+
+    def __init__(self) -> None:
+        self.crawls = False
+        self._acknowledged: deque[tuple[float, int]] = deque()
+        self._had_bps = 0.0
+        self._had_s = 0.0
+
+    def observe(
+        self,
+        acknowledged_bytes: int,
+        on_way_bytes: int,
+        elsewhere_s: float,
+        rtt_min_s: float,
+        now: float,
+    ) -> bool:
+        """Looks again; whether it has just begun to crawl.
+
+        `on_way_bytes`: handed to the path and not acknowledged; `elsewhere_s`: in so long all of that
+        could be there over another path, infinite without one; `rtt_min_s`: the path's, 0 unknown.
+        """
+        if not on_way_bytes:
+            self.rests()
+            return False
+        seen = self._acknowledged
+        seen.append((now, acknowledged_bytes))
+        least_s = _OVER_ROUND_TRIPS * rtt_min_s
+        while len(seen) > 2 and seen[1][0] <= now - max(_OVER_S, least_s):
+            seen.popleft()
+        over_s = now - seen[0][0]
+        came_bytes = acknowledged_bytes - seen[0][1]
+        if over_s < max(_LEAST_OVER_S, least_s) or not came_bytes:
+            return False  # that nothing comes at all is silence (`path_watch`)
+        rate_bps = 8 * came_bytes / over_s
+        had_bps = self._had_bps * 0.5 ** ((now - self._had_s) / _FORGETS_S)
+        needs_s = 8 * on_way_bytes / rate_bps
+        if self.crawls:
+            self.crawls = needs_s > _LEAST_S / 2
+            if not self.crawls:
+                self._had_bps, self._had_s = rate_bps, now
+            return False
+        slower = rate_bps * _SLOWER < had_bps
+        self.crawls = slower and needs_s > max(_LEAST_S, _TIMES_ELSEWHERE * elsewhere_s)
+        if rate_bps > had_bps:
+            self._had_bps, self._had_s = rate_bps, now
+        return self.crawls
+
+    def rests(self) -> None:
+        """Nothing is on the way, or nothing of it gets through: a rate begins anew."""
+        self._acknowledged.clear()
+        self.crawls = False
+
+
+FREE: Final = 2
+"""So often it is believed at once: who walks through a door loses Wi-Fi once."""
+FALL_S: Final = 0.3
+"""A path that speaks again so soon after its silence was noticed has not fallen: it cost a few copies."""
+FORGIVEN_S: Final = 10.0
+"""So long without a fall makes up for one."""
+_FIRST_S: Final = 1.0
+_DOUBLED: Final = 5
+_MOST: Final = FREE + 1 + _DOUBLED
+_MOST_NETWORKS: Final = 16
+
+
+class FlappingNetworks:
+    __slots__ = ("_falls",)
+
+    def __init__(self) -> None:
+        self._falls: dict[str, tuple[int, float]] = {}  # how often, and when last; the oldest first
+
+    def fell(self, network: str, now: float) -> None:
+        """It was silent for long, or its path was lost."""
+        count = min(self._count(network, now) + 1, _MOST)
+        self._falls.pop(network, None)
+        self._falls[network] = count, now
+        if len(self._falls) > _MOST_NETWORKS:
+            del self._falls[next(iter(self._falls))]
+
+    def hold_s(self, network: str, now: float) -> float:
+        """For how long it is left alone when it has come back now; 0: it is believed at once."""
+        excess = self._count(network, now) - FREE
+        return _FIRST_S * 2.0 ** (excess - 1) if excess > 0 else 0.0
+
+    def _count(self, network: str, now: float) -> int:
+        count, at_s = self._falls.get(network, (0, now))
+        return max(count - int((now - at_s) / FORGIVEN_S), 0)
+
+
+PAD_BYTES: Final = 12_000
+"""Goes at once on a connection that rests: with its record, ten segments (RFC 6928) of the least size
+that IPv6 allows. A network of 96 kbit/s is busy with it for a second, which is as long as anticipatory
+scheduling lets background data be."""
+FIRST_SEGMENT_BYTES: Final = 1_448
+"""Of the padding at most so much arrives with the short Ping; what is counted is the rest."""
+REST_S: Final = 1.0
+"""A path on which nothing went either way for so long rests; shorter sessions than this need no estimate.
+The end that accepted waits twice as long: if both asked at once, answers would wait behind questions."""
+OLD_S: Final = 30.0
+"""An estimate is asked for again after so long at the earliest."""
+LEAST_BYTES_SHARE: Final = 100
+"""A further probe, and each one over a metered path, waits until the session has sent so many times the
+padding since the last: at most one byte in a hundred."""
+LEAST_TIME_SHARE: Final = 1_000
+"""And so many times as long as the path takes for one: at most a thousandth of its time."""
+LEAST_SPREAD_S: Final = 0.0005
+"""Pongs that come closer together may have waited for each other, or for us."""
+FIRST_TOKEN: Final = 1 << 63
+"""Tokens from here on belong to probes."""
+
+
+class PathProbe:
+    __slots__ = ("answered_s", "asked_s", "heard_bytes", "over", "sent_bytes", "token")
+
+    def __init__(self, token: int, asked_s: float, sent_bytes: int, heard_bytes: int) -> None:
+        self.token = token  # the short Ping's; the padded one has the next
+        self.asked_s = asked_s
+        self.sent_bytes = sent_bytes  # by the session over all its paths until then
+        self.heard_bytes = heard_bytes  # over this path until then
+        self.answered_s: float | None = None  # when the short Ping was answered
+        self.over = False
+
+
+class PathProber:
+    """`events` get a `Probed` for each probe that was answered; without `wanted` there are none."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        sender: Sender,
+        control: Control,
+        events: list[Event],
+        *,
+        wanted: bool,
+    ) -> None:
+        self._in_flight, self._sender, self._control = in_flight, sender, control
+        self._events, self._wanted = events, wanted
+        self.probes: dict[int, PathProbe] = {}  # the last one over each path, by its id
+        self._token = FIRST_TOKEN
+
+    def next_at(self) -> float | None:
+        """When the next probe is due, unless something else happens; None: none will be."""
+        if not self._wanted or self._in_flight.only is not None or not self._free():
+            return None
+        sent_bytes, first = self._sent_bytes(), None
+        for path in self._in_flight.paths.values():  # asked often: no more is made than needed
+            if path.state.in_flight_bytes:
+                continue
+            at = self._due(path, sent_bytes)
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
+
+    def tick(self, now: float) -> None:
+        at = self.next_at()
+        if at is None or now < at:
+            return
+        sent_bytes = self._sent_bytes()
+        for path in self._in_flight.paths.values():
+            at = self._due(path, sent_bytes)
+            if at is not None and at <= now:
+                self.probes[path.state.path_id] = PathProbe(
+                    self._token, now, sent_bytes, path.heard_bytes
+                )
+                path.control.append(packing.ping(self._token))
+                path.control.append(packing.ping(self._token + 1, PAD_BYTES))
+                self._token += 2
+
+    def path_lost(self, path_id: int) -> None:
+        self.probes.pop(path_id, None)
+
+    def on_pong(self, path: PathFlight, pong: Pong, now: float) -> None:
+        """The second one to a probe tells the rate."""
+        probe = self.probes.get(path.state.path_id)
+        if probe is None or probe.over:
+            return
+        if pong.token == probe.token and probe.answered_s is None:
+            probe.answered_s = now
+        elif pong.token == probe.token + 1 and probe.answered_s is not None:
+            probe.over = True
+            if path.heard_bytes - probe.heard_bytes > FIRST_SEGMENT_BYTES:
+                return  # the answers waited behind something else
+            bits, over_s = 8 * (PAD_BYTES - FIRST_SEGMENT_BYTES), now - probe.answered_s
+            close = over_s < LEAST_SPREAD_S
+            if close:  # it went there within the round trip, that much is certain
+                over_s = now - probe.asked_s
+            if over_s > 0:
+                round_trip_s = probe.answered_s - probe.asked_s
+                self._events.append(
+                    Probed(path.state.path_id, bits / over_s, round_trip_s, at_least=close)
+                )
+
+    def _free(self) -> bool:
+        small, large, *_ = self._sender.send_queues
+        return (
+            not (small.waiting_bytes or large.waiting_bytes)
+            and self._control.state is SessionState.OPEN
+        )
+
+    def _sent_bytes(self) -> int:
+        count = 0
+        for state in self._in_flight.states:
+            count += state.sent_bytes
+        return count
+
+    def _due(self, path: PathFlight, sent_bytes: int) -> float | None:
+        state, facts = path.state, path.state.facts
+        last = self.probes.get(state.path_id)
+        few = sent_bytes - (last.sent_bytes if last else 0) < LEAST_BYTES_SHARE * PAD_BYTES
+        if last and few:
+            return None
+        if state.peer is None or path.owes_statement or path.control or state.in_flight_bytes:
+            return None
+        metered = facts.metered or state.peer.metered
+        forbidden = state.allowed != ALL_RANKS if metered else not state.allowed
+        if forbidden or (metered and few) or facts.stalled_at_s is not None:
+            return None
+        at = max(state.up_at_s, state.last_sent_at_s, path.heard_at_s)
+        at += REST_S if path.dialled else 2 * REST_S
+        at = max(at, facts.foreground_at_s + RECENT_S)
+        takes_s = 8 * PAD_BYTES / facts.rate_bps if facts.rate_bps else 0.0
+        pause_s = max(OLD_S, LEAST_TIME_SHARE * takes_s)
+        if facts.rate_at_s is not None:
+            at = max(at, facts.rate_at_s + pause_s)
+        return at if last is None else max(at, last.asked_s + pause_s)

@@ -10,34 +10,51 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cedos.errors import SessionError
-from cedos.session.protocol.control import NO_DEADLINE, Control, path_says
-from cedos.session.protocol.datagrams.datagram_receiver import DatagramReceiver
-from cedos.session.protocol.datagrams.datagram_sender import (
+from cedos.session.protocol import frames as f
+from cedos.session.protocol import packing
+from cedos.session.protocol.datagrams import (
     LARGEST_BYTES,
     LONGEST_S,
+    DatagramReceiver,
     DatagramSender,
 )
-from cedos.session.protocol.events import Event, Failed, ThunkReady, Writable
+from cedos.session.protocol.delivery import Run
 from cedos.session.protocol.fast_path import FastPath
-from cedos.session.protocol.flapping_networks import FALL_S, FlappingNetworks
-from cedos.session.protocol.frames import frames as f
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Chunk, Order
-from cedos.session.protocol.frames.unpacking import unpack
-from cedos.session.protocol.life import KeepAliveTerms, SessionState, lost_state
-from cedos.session.protocol.path_prober import FIRST_TOKEN, PathProber
-from cedos.session.protocol.path_watch import PathVoice
-from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
-from cedos.session.protocol.receiving.delivery import Run
-from cedos.session.protocol.receiving.receiver import Receiver
-from cedos.session.protocol.schedulers.estimates import ahead_bytes, allowed
-from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
-from cedos.session.protocol.sending.byte_queue import Fetch
-from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
-from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
-from cedos.session.protocol.sending.thunks import DEFERRED, Thunks
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.frames import Chunk, Order
+from cedos.session.protocol.in_flight import InFlight, PathFlight
+from cedos.session.protocol.life import (
+    NO_DEADLINE,
+    Control,
+    Event,
+    Failed,
+    KeepAliveTerms,
+    SessionLimits,
+    SessionState,
+    ThunkReady,
+    Writable,
+    lost_state,
+    path_says,
+)
+from cedos.session.protocol.path_watch import (
+    FALL_S,
+    FIRST_TOKEN,
+    FlappingNetworks,
+    PathProber,
+    PathVoice,
+)
+from cedos.session.protocol.receiver import DelayedAcks, Receiver
+from cedos.session.protocol.room import ReplayMemory
+from cedos.session.protocol.schedulers.interface import (
+    Backlog,
+    PathFacts,
+    PathState,
+    Scheduler,
+    ahead_bytes,
+    allowed,
+)
+from cedos.session.protocol.send_queues import Fetch
+from cedos.session.protocol.sender import DEFERRED, SMALL_BYTES, Sender, Thunks
+from cedos.session.protocol.unpacking import unpack
 
 ALL: Final = None
 """As `after`: an IROB that waits for all that came before it, as a plain send does."""

@@ -9,14 +9,15 @@ from typing import Final, Self
 
 from cedos.errors import ConfigError, SessionError, SessionRefusedError
 from cedos.model import Direction, Label
-from cedos.session.io.advice import Advice, TransferProgress
+from cedos.session.io.advice import Advice, Adviser, TransferProgress
 from cedos.session.io.dialler import DialledServer
-from cedos.session.io.driver import Driver
+from cedos.session.io.driver import Driver, Waiter
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
 from cedos.session.io.idle_sessions import IdleSessions
-from cedos.session.io.waiter import Waiter
 from cedos.session.protocol.buffer_manager import BufferManager
-from cedos.session.protocol.events import (
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.outcome import Failure, FailureKind
+from cedos.session.protocol.life import (
     Event,
     Failed,
     Finished,
@@ -25,19 +26,12 @@ from cedos.session.protocol.events import (
     Probed,
     ThunkReady,
 )
-from cedos.session.protocol.frames.packing import MAX_KEEP_ALIVE_S
-from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.outcome import Failure, FailureKind
+from cedos.session.protocol.packing import MAX_KEEP_ALIVE_S
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS, RANK, rank_of
-from cedos.session.protocol.sending.sender import NO_ROOM
-from cedos.session.protocol.sending.thunks import DEFERRED
+from cedos.session.protocol.sender import DEFERRED, NO_ROOM
 from cedos.session.protocol.session import ALL, Session
-from cedos.session.sockets.adviser import Adviser
-from cedos.session.sockets.datagram_counts import DatagramCounts
-from cedos.session.sockets.irob import Irob
-from cedos.session.sockets.message import Message
+from cedos.session.sockets.message import DatagramCounts, Irob, Message, PathReport
 from cedos.session.sockets.metered_gate import MeteredGate
-from cedos.session.sockets.path_report import PathReport
 
 STREAM_LABEL: Final = Label()
 _DATAGRAM_RANK: Final = 0

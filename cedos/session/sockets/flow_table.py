@@ -24,9 +24,9 @@ from cedos.session.protocol.handshake.accepting import (
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
 from cedos.session.protocol.handshake.outcome import Opened
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 
 LONGEST_S: Final = 30 * 86_400

@@ -17,14 +17,13 @@ from cedos.errors import HostError, SessionError
 from cedos.kernel.process.open_files import OUT_OF_FILES
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepare
-from cedos.session.protocol.channel.acceptor import Acceptor
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel import Acceptor, Channel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
 

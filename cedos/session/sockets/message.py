@@ -1,8 +1,13 @@
-"""What `receive` returns."""
+"""What a connection gives its program: messages, IROBs that are being written, counts and reports."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from cedos.model import Label
+from cedos.session.io.driver import Waiter
+from cedos.session.io.path import SessionPath
+from cedos.session.protocol.session import Session
 
 
 class Message(NamedTuple):
@@ -11,3 +16,81 @@ class Message(NamedTuple):
     irob: int
     label: Label
     data: bytes
+
+
+class Irob:
+    """One that was begun: `end` or `abandon` it.
+
+    Args:
+        number: its own, for messages that depend on it.
+        core: the session's.
+        sent: called when something is there to send.
+        check: raises what ended the session.
+        something: what to wait on until anything has happened.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        core: Session,
+        sent: Callable[[], None],
+        check: Callable[[], None],
+        something: Callable[[], Waiter],
+    ) -> None:
+        self.irob = number
+        self._core = core
+        self._sent = sent
+        self._check = check
+        self._something = something
+
+    async def send(self, data: bytes) -> None:
+        """Its next bytes; they may be under way before it ends."""
+        while data:
+            self._check()
+            taken = self._core.append(self.irob, data)
+            self._sent()
+            data = data[taken:]
+            if data:
+                await self._something()
+
+    def end(self) -> None:
+        """Nothing more follows: the peer may have it delivered."""
+        self._core.end(self.irob)
+        self._sent()
+
+    def abandon(self) -> None:
+        """It will never be delivered, and nothing waits for it."""
+        self._core.abandon(self.irob)
+        self._sent()
+
+
+class DatagramCounts(NamedTuple):
+    """Handed in, gone over a further path, and never sent for want of a path in time."""
+
+    sent: int
+    copies: int
+    expired: int
+
+
+@dataclass(frozen=True, slots=True)
+class PathReport:
+    """One path as it is now; rates and times None where they are not measured yet."""
+
+    network: str
+    peer: str
+    rtt_s: float | None
+    rate_bps: float | None
+    unsent_bytes: int
+    stalled: bool
+
+    @classmethod
+    def of(cls, path: SessionPath) -> Self:
+        facts = path.facts
+        return cls(
+            facts.network,
+            path.peer,
+            facts.rtt_s,
+            facts.rate_bps,
+            facts.unsent_bytes,
+            facts.stalled_at_s is not None,
+        )

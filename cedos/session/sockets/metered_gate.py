@@ -1,14 +1,199 @@
-"""When the stream of a session may use metered networks, by what was told of it (Cedos, III-C)."""
+"""When the stream of a session may use metered networks (Cedos, III-C, III-D).
+
+A stream that can wait has a deadline: all that waits in this process is planned in one table
+(`OwnTable`) where no daemon keeps one for the host (`DeadlineGate`). A stream that is played has
+thresholds of what is stored (`BufferGate`). `MeteredGate` asks the one that the program has set.
+"""
 
 import asyncio
-from collections.abc import Callable
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
+from cedos.model import Direction
+from cedos.selector.deadlines.host_networks import SeenNetwork
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import SessionFlow
-from cedos.session.protocol.buffer_manager import BufferManager
+from cedos.session.io.path import SessionPath
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from cedos.session.protocol.session import Session
-from cedos.session.sockets.buffer_gate import BufferGate
-from cedos.session.sockets.deadline_gate import DeadlineGate
+
+_METERED_S: Final = 0.2 / 1e6
+"""Seconds that a metered byte is worth: that of the shipped configuration."""
+
+
+class OwnTable:
+    """A `TransferTable` whose networks are those that lead to the servers: interface -> metered."""
+
+    def __init__(self) -> None:
+        self.table = TransferTable()
+
+    def told(
+        self,
+        transfer: TableTransfer,
+        used_bytes: Mapping[str, int],
+        lasted_s: float,
+        networks: Mapping[str, bool],
+    ) -> None:
+        """How far a transfer has come; plans again. ValueError: there are too many."""
+        now = time.monotonic()
+        self.table.report(transfer, now)
+        self.table.carried(transfer.key, dict(used_bytes), lasted_s, now)
+        self.plan(networks)
+
+    def ended(self, key: str, networks: Mapping[str, bool]) -> None:
+        """It is here, or given up: those that wait have more than before."""
+        self.table.end(key)
+        if len(self.table):
+            self.plan(networks)
+
+    def plan(self, networks: Mapping[str, bool]) -> None:
+        """Decides again, for these networks."""
+        seen = [
+            SeenNetwork(name, up=True, price_s=_METERED_S if metered else 0.0)
+            for name, metered in networks.items()
+        ]
+        self.table.plan(seen, time.time(), time.monotonic())
+
+
+OWN_TABLE: Final = OwnTable()
+"""All that waits in this process shares it, as it shares the networks."""
+
+
+_OVER_S: Final = 1.0
+_FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
+
+
+class BufferGate:
+    """A `BufferManager` with what it has to know of paths; what a network that went had is remembered."""
+
+    CHECK_S = 0.1
+
+    def __init__(self, buffer: BufferManager) -> None:
+        self.buffer = buffer
+        self.open = True
+        self._metered_bps: float | None = None
+        self._rtt_s: float | None = None
+        self._counted: dict[int, int] = {}
+        self._unmetered_bytes = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        self._up_s: float | None = None
+        self._received = 0
+        self._came_s = 0.0
+        self._opened_s: float | None = None
+
+    def update(
+        self,
+        paths: Iterable[SessionPath],
+        received_bytes: int,
+        buffered_bytes: int,
+        now: float,
+    ) -> bool:
+        """Decides again; whether it comes out otherwise than before."""
+        paths = list(paths)
+        living = [path for path in paths if path.facts.stalled_at_s is None]
+        for path in living:
+            rate_bps = path.rate_towards_us_bps()
+            if path.facts.metered and rate_bps is not None:
+                self._metered_bps = rate_bps
+            if path.facts.metered and path.facts.rtt_s is not None:
+                self._rtt_s = path.facts.rtt_s
+        unmetered_bps = self._count(paths, now)
+        if received_bytes != self._received:
+            self._received, self._came_s = received_bytes, now
+        up = any(not path.facts.metered for path in living)
+        self._up_s = (now if self._up_s is None else self._up_s) if up else None
+        situation = BufferSituation(
+            buffered_bytes,
+            None if self._up_s is None else now - self._up_s,
+            unmetered_bps,
+            self._metered_bps,
+            self._rtt_s,
+            now - self._came_s,
+        )
+        wanted = self.buffer.metered_wanted(situation)
+        before, self.open = self.open, wanted
+        if self.open and not before:
+            self._opened_s = now
+        return self.open is not before
+
+    def _count(self, paths: list[SessionPath], now: float) -> float:
+        """Bits per second over unmetered paths; tells the buffer how long a metered one took to start."""
+        for path in paths:
+            came = path.received_bytes - self._counted.get(path.path_id, 0)
+            if not path.facts.metered:
+                self._unmetered_bytes += came
+            elif self._opened_s is not None and path.received_bytes >= _FIRST_BYTES:
+                self.buffer.started(now - self._opened_s)
+                self._opened_s = None
+        self._counted = {path.path_id: path.received_bytes for path in paths}
+        marks = self._marks
+        marks.append((now, self._unmetered_bytes))
+        while len(marks) > 2 and marks[1][0] <= now - _OVER_S:
+            marks.popleft()
+        over_s = max(now - marks[0][0], _OVER_S)
+        return 8 * (self._unmetered_bytes - marks[0][1]) / over_s
+
+
+class DeadlineGate:
+    """One stream's row in the table of this process, from when it is told to wait.
+
+    Networks that cost nothing are open to every stream; who may use a metered one is decided for all that
+    wait in this process together. `open`: whether this one may.
+    """
+
+    CHECK_S = 0.5
+
+    def __init__(self, server: str, deadline_s: float, expected_bytes: int) -> None:
+        self._key = secrets.token_hex(16)
+        self._server, self._expected = server, expected_bytes
+        self._deadline_unix_s = time.time() + deadline_s
+        self._used: dict[str, int] | None = None
+        self._told_s = time.monotonic()
+        self._networks: Mapping[str, bool] = {}
+        self._closed = False
+        self.open = True
+
+    def update(
+        self, received_bytes: int, by_network: Mapping[str, int], networks: Mapping[str, bool]
+    ) -> bool:
+        """Decides again; whether it comes out otherwise than before. `networks`: is each metered?"""
+        before, self._networks = self.open, networks
+        if received_bytes >= self._expected:
+            self.close()
+            self.open = False
+            return before
+        now = time.monotonic()
+        known = by_network if self._used is None else self._used
+        used = {name: count - known.get(name, 0) for name, count in by_network.items()}
+        self._used, lasted_s, self._told_s = dict(by_network), now - self._told_s, now
+        transfer = TableTransfer(
+            self._key,
+            0,
+            "stream",
+            self._server,
+            Direction.DOWN,
+            self._expected,
+            received_bytes,
+            self._deadline_unix_s,
+        )
+        try:
+            OWN_TABLE.told(transfer, used, lasted_s, networks)
+        except ValueError:  # too many: it goes as if it could not wait
+            self.open = True
+        else:
+            served = OWN_TABLE.table.served(self._key)
+            self.open = any(networks.get(name, False) for name in served)
+        return self.open is not before
+
+    def close(self) -> None:
+        """It waits no more."""
+        if not self._closed:
+            self._closed = True
+            OWN_TABLE.ended(self._key, self._networks)
 
 
 class MeteredGate:

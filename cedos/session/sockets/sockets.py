@@ -14,7 +14,7 @@ from cedos.errors import ConfigError, SessionError
 from cedos.model import Label, is_address
 from cedos.session import keys
 from cedos.session.io import driver as drivers
-from cedos.session.io.advice import Chooser
+from cedos.session.io.advice import Adviser, Chooser
 from cedos.session.io.connect_attempts import Endpoint
 from cedos.session.io.dialler import DialledServer
 from cedos.session.known_hosts import KnownHosts
@@ -22,11 +22,10 @@ from cedos.session.protocol import schedulers
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.set_up import SetUpOptions
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
-from cedos.session.sockets.adviser import Adviser
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener
 

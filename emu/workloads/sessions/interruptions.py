@@ -11,7 +11,7 @@ from pyroute2.iproute.linux import AsyncIPRoute
 from cedos import session
 from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 from emu.workloads.sessions.pair import Peer
 
 _PIECE: Final = bytes(1_000)

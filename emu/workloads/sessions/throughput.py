@@ -12,7 +12,7 @@ from typing import Any, Final
 from cedos import session
 from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 from emu.workloads.sessions.pair import Peer
 
 CHUNK_BYTES: Final = 1 << 18

@@ -14,7 +14,7 @@ from cedos.files import messages
 from cedos.session import keys
 from cedos.session.io.idle_sessions import RECORD_BYTES
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES
-from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord
+from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord
 from tests.netns.session.conftest import NETWORKS
 from tests.netns.session.test_files_on_the_move import PORT, SERVER, SIZE, Walk
 

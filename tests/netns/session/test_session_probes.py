@@ -8,7 +8,7 @@ import pytest
 
 from cedos import session
 from cedos.session.io import links
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 
 pytestmark = pytest.mark.netns
 

@@ -23,7 +23,7 @@ from cedos.errors import DaemonUnreachableError
 from cedos.model import Bulk, Label, NetworkKind, Strategy, StrategyKind, Urgency
 from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.advice import KnownNetwork, Question
-from cedos.session.sockets.own_table import OWN_TABLE
+from cedos.session.sockets.metered_gate import OWN_TABLE
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from cedos.files.web_getting import LeadingNetworks
 from cedos.model import NetworkKind
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.session.io.links import Egress
-from cedos.session.sockets.own_table import OWN_TABLE
+from cedos.session.sockets.metered_gate import OWN_TABLE
 
 WIFI = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
 PHONE = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)

@@ -21,7 +21,7 @@ from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 
 pytestmark = pytest.mark.anyio

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.session.protocol.channel.acceptor import Acceptor
-from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.channel import Acceptor, Channel, resume, set_up
 from cedos.session.protocol.crypto import Buffer, KeyPair
 from cedos.session.protocol.handshake.accepting import (
     FlowGrant,

@@ -25,7 +25,7 @@ from cedos.files.server_link import Progress, ServerLink
 from cedos.proxy.local import joined_gateway
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 

@@ -1,5 +1,25 @@
-"""The accepting end of a connection: what it is for, whether it may be, under which limits."""
+"""The accepting end of a handshake: which conversation a hello begins, and under which limits it may.
 
+| hello | answer | then |
+|---|---|---|
+| any, another version | NOTICE version | the connection fails |
+| SET_UP under load, without a good cookie | COOKIE | the same hello is expected again |
+| SET_UP, beyond the limit of set-ups | NOTICE busy | fails |
+| SET_UP for another key | NOTICE wrong key | fails |
+| SET_UP that asks for a flow | SET_UP_ANSWER known or gone | fails; the answer is proof |
+| SET_UP that opens a flow, refused | SET_UP_ANSWER, the reason | fails, or (duplicate id) another hello |
+| SET_UP that opens a flow, granted | SET_UP_ANSWER | opened, unproven until the peer confirms |
+| RESUME of an unknown flow, or without proof | NOTICE unknown flow | another hello may follow |
+| RESUME with an attempt that was seen | STALE | another hello may follow |
+| RESUME beyond the host's limit | NOTICE busy | fails |
+| RESUME, proved | RESUME_ANSWER | opened, unproven until the peer confirms |
+
+A connection has a bounded number of hellos. A cookie shows that the sender reads answers: the answer
+to a hello without one costs one hash and leaves nothing behind. A cookie is good for the address and
+the very hello it was made for, for a minute or two.
+"""
+
+import hmac
 from collections.abc import Sized
 from dataclasses import dataclass
 from enum import Enum
@@ -7,11 +27,10 @@ from typing import Final, Protocol
 
 from cedos.session.protocol.crypto import KeyPair, Random, Suite, host_id
 from cedos.session.protocol.handshake import resume, set_up
-from cedos.session.protocol.handshake.cookies import Cookies
-from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.credentials import Credentials, Locators
 from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
-from cedos.session.protocol.handshake.locators import Locators
 from cedos.session.protocol.handshake.messages import (
+    COOKIE_BYTES,
     LOWEST_VERSION,
     VERSION,
     Granted,
@@ -37,6 +56,30 @@ from cedos.session.protocol.handshake.outcome import (
     failed,
 )
 from cedos.token_bucket import TokenBucket
+
+_PERIOD_S: Final = 60.0
+
+
+class Cookies:
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def make(self, address: str, content: bytes, now: float) -> bytes:
+        return self._of(address, content, int(now // _PERIOD_S))
+
+    def good(self, cookie: bytes, address: str, content: bytes, now: float) -> bool:
+        """Whether it was made for this content and address, at most two minutes ago."""
+        period = int(now // _PERIOD_S)
+        return any(
+            hmac.compare_digest(cookie, self._of(address, content, which))
+            for which in (period, period - 1)
+        )
+
+    def _of(self, address: str, content: bytes, period: int) -> bytes:
+        where = address.encode()
+        of = period.to_bytes(8, "big", signed=True) + bytes((len(where),)) + where + content
+        return hmac.digest(self._secret, of, "sha256")[:COOKIE_BYTES]
+
 
 _HELLOS: Final = 8  # of one connection: cookies, duplicates, stale attempts, a question
 _BUSY_FACTOR: Final = 4  # so many times the rate from which on cookies are asked for

@@ -3,14 +3,40 @@
 The papers leave this open (DTP section 7, "State Explosion Attacks"; Cedos III-F suggests a limit of
 flows per device). A stranger costs a bounded number of half-open handshakes and, once there are many,
 a cookie each; a known host has a limit on flows, on bytes held for its idle flows, on resumptions.
+
+`HostCounts` counts the records of very many hosts in 2 MB, by a count-min sketch. It never counts too
+few. It counts too many only where a host shares both counters with busier ones, which an attacker
+cannot choose, as Python keys its hashes in each process.
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from cedos.token_bucket import TokenBucket
+
+_BITS: Final = 18
+_MASK: Final = (1 << _BITS) - 1
+
+
+class HostCounts:
+    def __init__(self) -> None:
+        self._rows = (array("I", bytes(4 << _BITS)), array("I", bytes(4 << _BITS)))
+
+    def add(self, host: bytes, by: int = 1) -> None:
+        first, second = self._rows
+        number = hash(host)
+        first[number & _MASK] += by
+        second[number >> _BITS & _MASK] += by
+
+    def of(self, host: bytes) -> int:
+        """How many the host has, or a few more."""
+        first, second = self._rows
+        number = hash(host)
+        return min(first[number & _MASK], second[number >> _BITS & _MASK])
+
 
 _HOSTS_REMEMBERED: Final = 100_000
 

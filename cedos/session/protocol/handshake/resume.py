@@ -16,8 +16,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 
 from cedos.session.protocol.crypto import KeyPair, Random, Suite, aead, expand, extract
-from cedos.session.protocol.handshake.credentials import LAST_ATTEMPT, Credentials
-from cedos.session.protocol.handshake.locators import Locators
+from cedos.session.protocol.handshake.credentials import LAST_ATTEMPT, Credentials, Locators
 from cedos.session.protocol.handshake.messages import (
     CHALLENGE_BYTES,
     Hello,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cedos.session.protocol.crypto import KeyPair, Random, Suite, expand, extract
-from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.locators import Locators
+from cedos.session.protocol.handshake.credentials import Credentials, Locators
 from cedos.session.protocol.handshake.messages import (
     FLOW_ID_BYTES,
     Granted,

@@ -10,10 +10,12 @@ from typing import Final
 from cedos.errors import ConfigError
 from cedos.session.protocol.schedulers.anticipatory import Anticipatory
 from cedos.session.protocol.schedulers.interface import Scheduler
-from cedos.session.protocol.schedulers.labels import LabelMapping
-from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
-from cedos.session.protocol.schedulers.redundant import RedundantScheduler
-from cedos.session.protocol.schedulers.round_robin import RoundRobin
+from cedos.session.protocol.schedulers.plain import (
+    LabelMapping,
+    LowestRtt,
+    RedundantScheduler,
+    RoundRobin,
+)
 from cedos.session.protocol.schedulers.swtc import Swtc
 
 DEFAULT: Final = "intnw"

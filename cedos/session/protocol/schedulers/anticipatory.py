@@ -9,15 +9,18 @@ has not sent (`SIOCOUTQNSD`) and, lately, what is under way beyond what fills th
 from collections.abc import Sequence
 from typing import Final
 
-from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, quickest, rate_bps, widest
 from cedos.session.protocol.schedulers.interface import (
     BACKGROUND_RANKS,
     BULK_RANKS,
+    CHUNK_BYTES,
     RECENT_S,
     Backlog,
     PathState,
     Scheduler,
     SendGrant,
+    quickest,
+    rate_bps,
+    widest,
 )
 
 CAREFUL_S: Final = 0.040  # 25 ms: no sooner there over two networks (measured), and less background

@@ -16,8 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, allowed, rate_bps, rtt_s
-from cedos.session.protocol.schedulers.interface import LABELS, Backlog, PathState, SendGrant
+from cedos.session.protocol.schedulers.interface import (
+    CHUNK_BYTES,
+    LABELS,
+    Backlog,
+    PathState,
+    SendGrant,
+    allowed,
+    rate_bps,
+    rtt_s,
+)
 
 # A plan further ahead than this would be out of date before its end.
 _HORIZON_PIECES: Final = 64

@@ -13,7 +13,7 @@ from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import Connection, connect, listen
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
 
 FOREGROUND_SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 FOREGROUND_LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)

@@ -18,7 +18,7 @@ from cedos.errors import DaemonUnreachableError
 from cedos.model import Bulk, Label
 from cedos.proxy.local import carried
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
-from cedos.session.sockets.path_report import PathReport
+from cedos.session.sockets.message import PathReport
 
 Ends = Any
 

@@ -21,7 +21,7 @@ from cedos.proxy.streams.stream import (
     Numbered,
     ProxiedStream,
 )
-from cedos.session.protocol.frames.packing import RECORD_BYTES
+from cedos.session.protocol.packing import RECORD_BYTES
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from cedos.session.io import advice as advice_module
 from cedos.session.io.advice import Advice, KnownNetwork, Question, TransferProgress
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.protocol.schedulers.labels import LabelMapping
+from cedos.session.protocol.schedulers.plain import LabelMapping
 from cedos.session.protocol.session import Session
 
 BULK, URGENT = 3, 0

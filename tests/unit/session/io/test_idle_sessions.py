@@ -11,16 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError
-from cedos.session.io import idle_file
-from cedos.session.io.idle_file import KEY_BYTES, IdleFile, RecordState
-from cedos.session.io.idle_sessions import RECORD_BYTES, IdleSessions
+from cedos.session.io import idle_sessions
+from cedos.session.io.idle_sessions import (
+    KEY_BYTES,
+    RECORD_BYTES,
+    IdleFile,
+    IdleSessions,
+    RecordState,
+)
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord, pack, unpack_session
+from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord, pack, unpack_session
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.protocol.schedulers.round_robin import RoundRobin
+from cedos.session.protocol.schedulers.plain import RoundRobin
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
 
 SIZE = 40
 
@@ -79,7 +84,7 @@ def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(
     """One part of the index, with any number of records, in steady exchange of one for another."""
     file = IdleFile(tmp_path / "idle", SIZE)
     keys = (each.to_bytes(KEY_BYTES, "big") for each in range(1 << 30))
-    part = (key for key in keys if hash(key) & idle_file._PART == 7)
+    part = (key for key in keys if hash(key) & idle_sessions._PART == 7)
     renewed: list[int] = []
     rebuild = IdleFile._rebuild
     monkeypatch.setattr(

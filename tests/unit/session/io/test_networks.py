@@ -8,7 +8,7 @@ from cedos import config
 from cedos.kernel.interface_kind import Sysfs
 from cedos.kernel.rtnetlink import Link
 from cedos.model import NetworkKind
-from cedos.session.io.networks import NetworkIdentifier, user_overrides
+from cedos.session.io.links import NetworkIdentifier, user_overrides
 
 HARDWARE_ADDRESS = bytes.fromhex("0a1b2c3d4e5f")
 PHONE = Link(5, "enx0a1b2c3d4e5f", "", 1, 0x11043, HARDWARE_ADDRESS)

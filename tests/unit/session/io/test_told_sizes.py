@@ -1,7 +1,7 @@
 """What was told counts for its time, however often more is told."""
 
 from cedos.model import Direction
-from cedos.session.io.told_sizes import MOST_TOLD_BYTES, ToldSizes
+from cedos.session.io.advice import MOST_TOLD_BYTES, ToldSizes
 
 UP, DOWN = Direction.UP, Direction.DOWN
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, SendGrant
 from cedos.session.protocol.session import Session
+from cedos.session.protocol.unpacking import unpack
 
 
 class Plain:

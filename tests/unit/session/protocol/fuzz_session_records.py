@@ -12,11 +12,11 @@ import atheris
 
 with atheris.instrument_imports(include=["cedos.session"]):
     from cedos.errors import ProtocolError
-    from cedos.session.protocol.frames.unpacking import unpack
+    from cedos.session.protocol.life import SessionLimits
     from cedos.session.protocol.schedulers.interface import PathFacts
-    from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
+    from cedos.session.protocol.schedulers.plain import LowestRtt
     from cedos.session.protocol.session import Session
-    from cedos.session.protocol.session_limits import SessionLimits
+    from cedos.session.protocol.unpacking import unpack
 
 LIMITS = SessionLimits(
     send_bytes=100_000, stream_window=262_144, irob_window=700_000, irob_bytes=262_144

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
-from cedos.session.protocol.playback_clock import PlaybackClock
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation, PlaybackClock
 
 
 def test_given_thresholds_have_hysteresis() -> None:

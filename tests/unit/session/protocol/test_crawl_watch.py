@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.session.protocol.crawl_watch import CrawlWatch
+from cedos.session.protocol.path_watch import CrawlWatch
 
 LOOK_S = 0.05
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cedos.session.io.waiter import Waiter
+from cedos.session.io.driver import Waiter
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session

@@ -1,6 +1,6 @@
 """Networks that fall again and again are left alone for longer each time, and forgiven in the end."""
 
-from cedos.session.protocol.flapping_networks import FORGIVEN_S, FREE, FlappingNetworks
+from cedos.session.protocol.path_watch import FORGIVEN_S, FREE, FlappingNetworks
 
 
 def test_a_network_that_falls_seldom_is_believed_at_once() -> None:

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from cedos.session.io.path_estimator import PathEstimator
-from cedos.session.protocol import path_prober as p
-from cedos.session.protocol.events import Probed
-from cedos.session.protocol.frames.frames import Ping, Pong
-from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol import path_watch as p
+from cedos.session.protocol.frames import Ping, Pong
+from cedos.session.protocol.life import Probed, SessionLimits
 from cedos.session.protocol.schedulers import scheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.unpacking import unpack
 
 ONE, TWO = 1, 2
 

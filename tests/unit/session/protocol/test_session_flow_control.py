@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.life import SessionLimits
+from cedos.session.protocol.room import ReplayMemory
 
 Cores = Any
 

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Order, Space
-from cedos.session.protocol.life import SessionState
-from cedos.session.protocol.receiving.receiver import MAX_ID_GAPS
-from cedos.session.protocol.sending.sender import ID_SPAN
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Order, Space
+from cedos.session.protocol.life import SessionLimits, SessionState
+from cedos.session.protocol.receiver import MAX_ID_GAPS
+from cedos.session.protocol.sender import ID_SPAN
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
 
 Cores = Any
 BIG = b"x" * 60_000

@@ -5,13 +5,11 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
-from cedos.session.protocol.events import ThunkReady, Writable
-from cedos.session.protocol.frames.frames import Extent
-from cedos.session.protocol.frames.unpacking import unpack
-from cedos.session.protocol.sending.credit import IROB_COST
-from cedos.session.protocol.sending.sender import NO_ROOM
-from cedos.session.protocol.sending.thunks import DEFERRED
-from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.protocol.frames import Extent
+from cedos.session.protocol.life import SessionLimits, ThunkReady, Writable
+from cedos.session.protocol.room import IROB_COST
+from cedos.session.protocol.sender import DEFERRED, NO_ROOM
+from cedos.session.protocol.unpacking import unpack
 
 Cores = Any
 

@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
-from cedos.session.protocol.events import (
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Messages, Space, StreamData, Sync
+from cedos.session.protocol.life import (
     Failed,
     Finished,
     KeepAliveAgreed,
     PeerClosed,
     PeerWishes,
     Ponged,
+    SessionLimits,
+    SessionState,
 )
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Messages, Space, StreamData, Sync
-from cedos.session.protocol.life import SessionState
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import ALL, LOST_STATE
-from cedos.session.protocol.session_limits import SessionLimits
 
 Cores = Any
 

@@ -12,13 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cedos.session.protocol.life import SessionState
-from cedos.session.protocol.packed import IdleRecord, pack, unpack_session
+from cedos.session.protocol.idle_record import IdleRecord, pack, unpack_session
+from cedos.session.protocol.life import SessionLimits, SessionState
 from cedos.session.protocol.path_watch import PathVoice
+from cedos.session.protocol.room import ReplayMemory
 from cedos.session.protocol.schedulers.interface import PathFacts, SendGrant
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import ALL, Session
-from cedos.session.protocol.session_limits import SessionLimits
 
 BYTES = random.Random(5).randbytes(1 << 19) * 2  # position p of a stream has BYTES[p % 2**19]
 LIMITS = SessionLimits(

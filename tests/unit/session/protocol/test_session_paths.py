@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
-from cedos.session.protocol.flapping_networks import FALL_S, FREE
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Messages, Ping, Space, StreamData, Sync
-from cedos.session.protocol.path_watch import PathVoice
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Messages, Ping, Space, StreamData, Sync
+from cedos.session.protocol.path_watch import FALL_S, FREE, PathVoice
 from cedos.session.protocol.schedulers.interface import PathDoubt, SendGrant
 
 Cores = Any

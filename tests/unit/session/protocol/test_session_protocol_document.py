@@ -8,12 +8,19 @@ import pytest
 
 from cedos.errors import ProtocolError
 from cedos.session.io import idle_sessions
-from cedos.session.protocol import path_prober, session_limits
-from cedos.session.protocol.datagrams import datagram_receiver, datagram_sender
-from cedos.session.protocol.frames import frames, packing
-from cedos.session.protocol.frames.unpacking import unpack
-from cedos.session.protocol.receiving import reassembly, receiver
-from cedos.session.protocol.sending import credit, in_flight, sender
+from cedos.session.protocol import (
+    datagrams,
+    delivery,
+    frames,
+    in_flight,
+    life,
+    packing,
+    path_watch,
+    receiver,
+    room,
+    sender,
+)
+from cedos.session.protocol.unpacking import unpack
 from emu.repository import ROOT
 
 DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
@@ -67,29 +74,29 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("at most {:,} of padding", packing.MAX_PAD_BYTES),
         ("at most {:,} days", packing.MAX_KEEP_ALIVE_S // 86_400),
         ("Those up to {:,} bytes travel", sender.SMALL_BYTES),
-        ("stream up to {:,}", credit.INITIAL_STREAM_BYTES),
-        ("credit of {:,}", credit.INITIAL_IROB_CREDIT),
-        ("IROBs up to {:,} bytes", credit.INITIAL_IROB_BYTES),
-        ("plus {:,} for each", credit.IROB_COST),
+        ("stream up to {:,}", room.INITIAL_STREAM_BYTES),
+        ("credit of {:,}", room.INITIAL_IROB_CREDIT),
+        ("IROBs up to {:,} bytes", room.INITIAL_IROB_BYTES),
+        ("plus {:,} for each", room.IROB_COST),
         ("At most {:,} pieces", in_flight.MAX_IN_FLIGHT),
-        ("gives up at {:,} gaps", min(reassembly.MAX_GAPS, receiver.MAX_ID_GAPS)),
-        ("acknowledges after {:,} KB", session_limits.SessionLimits().acknowledge_bytes // 1024),
+        ("gives up at {:,} gaps", min(delivery.MAX_GAPS, receiver.MAX_ID_GAPS)),
+        ("acknowledges after {:,} KB", life.SessionLimits().acknowledge_bytes // 1024),
         (
             "{:,} ms after the first",
-            round(session_limits.SessionLimits().acknowledge_delay_s * 1000),
+            round(life.SessionLimits().acknowledge_delay_s * 1000),
         ),
-        ("answering for {:,} s", round(session_limits.SessionLimits().drain_s)),
+        ("answering for {:,} s", round(life.SessionLimits().drain_s)),
         ("a record of {:,} bytes", idle_sessions.RECORD_BYTES),
-        ("second with {:,} bytes of padding", path_prober.PAD_BYTES),
-        ("more than {:,} bytes came over the path", path_prober.FIRST_SEGMENT_BYTES),
-        ("either way for {:,} s", round(path_prober.REST_S)),
-        ("known is {:,} s old", round(path_prober.OLD_S)),
-        ("{:,} times as old as a probe takes", path_prober.LEAST_TIME_SHARE),
-        ("has sent {:,} times the padding", path_prober.LEAST_BYTES_SHARE),
+        ("second with {:,} bytes of padding", path_watch.PAD_BYTES),
+        ("more than {:,} bytes came over the path", path_watch.FIRST_SEGMENT_BYTES),
+        ("either way for {:,} s", round(path_watch.REST_S)),
+        ("known is {:,} s old", round(path_watch.OLD_S)),
+        ("{:,} times as old as a probe takes", path_watch.LEAST_TIME_SHARE),
+        ("has sent {:,} times the padding", path_watch.LEAST_BYTES_SHARE),
         ("at most {:,} ms; the payload", packing.MAX_LIFETIME_MS),
-        ("last {:,} numbers", datagram_receiver.WINDOW),
-        ("at most {:,} of them or", datagram_receiver.MOST_UNREAD),
-        ("at most {:,} wait to be sent", datagram_sender.MOST_WAITING),
+        ("last {:,} numbers", datagrams.WINDOW),
+        ("at most {:,} of them or", datagrams.MOST_UNREAD),
+        ("at most {:,} wait to be sent", datagrams.MOST_WAITING),
     ],
 )
 def test_a_number_in_the_document(sentence: str, value: int) -> None:

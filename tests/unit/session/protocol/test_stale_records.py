@@ -3,14 +3,13 @@
 import pytest
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Ack, Messages, Space, StreamData
-from cedos.session.protocol.frames.intervals import CumulativeSet
-from cedos.session.protocol.life import SessionState
-from cedos.session.protocol.packed import IdleRecord, pack, unpack_session
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Ack, Messages, Space, StreamData
+from cedos.session.protocol.idle_record import IdleRecord, pack, unpack_session
+from cedos.session.protocol.intervals import CumulativeSet
+from cedos.session.protocol.life import SessionLimits, SessionState
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
 from tests.unit.session.protocol.conftest import Cores, Plain
 
 NOW, UNIX = 0.0, 1e9

@@ -12,8 +12,8 @@ from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedErr
 from cedos.model import Bulk, Label, NetworkKind, Strategy, Urgency
 from cedos.session.io.advice import KnownNetwork, Question
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets import deadline_gate
-from cedos.session.sockets.own_table import OwnTable
+from cedos.session.sockets import metered_gate
+from cedos.session.sockets.metered_gate import OwnTable
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
@@ -208,7 +208,7 @@ def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = OwnTable()
-    monkeypatch.setattr(deadline_gate, "OWN_TABLE", own)
+    monkeypatch.setattr(metered_gate, "OWN_TABLE", own)
 
     async def scenario(near: session.Connection, far: session.Connection) -> None:
         near.wait_for(deadline_s=3600.0, expected_bytes=7)

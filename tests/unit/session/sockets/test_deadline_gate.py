@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from cedos.model import Direction
-from cedos.session.sockets import deadline_gate, own_table
-from cedos.session.sockets.deadline_gate import DeadlineGate
-from cedos.session.sockets.own_table import OwnTable
+from cedos.session.sockets import metered_gate
+from cedos.session.sockets.metered_gate import DeadlineGate, OwnTable
 
 BOTH = {"wlan0": False, "lte0": True}
 LTE = {"lte0": True}
@@ -31,9 +30,9 @@ class Laptop:
 def laptop(monkeypatch: pytest.MonkeyPatch) -> Laptop:
     made = Laptop()
     clock = SimpleNamespace(monotonic=lambda: made.at_s, time=lambda: 1e9 + made.at_s)
-    monkeypatch.setattr(deadline_gate, "time", clock)
-    monkeypatch.setattr(own_table, "time", clock)
-    monkeypatch.setattr(deadline_gate, "OWN_TABLE", made.table)
+    monkeypatch.setattr(metered_gate, "time", clock)
+    monkeypatch.setattr(metered_gate, "time", clock)
+    monkeypatch.setattr(metered_gate, "OWN_TABLE", made.table)
     return made
 
 

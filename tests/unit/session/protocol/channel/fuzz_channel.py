@@ -10,8 +10,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["cedos.session"]):
-    from cedos.session.protocol.channel.acceptor import Acceptor
-    from cedos.session.protocol.channel.channel import RECORD_BYTES, Channel, resume, set_up
+    from cedos.session.protocol.channel import RECORD_BYTES, Acceptor, Channel, resume, set_up
     from cedos.session.protocol.crypto import KeyPair
     from cedos.session.protocol.handshake.accepting import FlowGrant, OpenRequest
     from cedos.session.protocol.handshake.credentials import Credentials

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.session.protocol import crypto
-from cedos.session.protocol.channel.channel import RECORD_BYTES, Channel
+from cedos.session.protocol.channel import RECORD_BYTES, Channel
 from cedos.session.protocol.crypto import RecordKey, Suite
 from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind

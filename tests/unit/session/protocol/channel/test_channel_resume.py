@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.handshake.limits import HandshakeLimits

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Suite, host_id
 from cedos.session.protocol.handshake.accepting import FlowGrant, FlowRefusal, FlowRefusalReason
 from cedos.session.protocol.handshake.limits import HandshakeLimits

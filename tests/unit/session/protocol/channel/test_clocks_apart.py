@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.channel import Channel, resume, set_up
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 from tests.unit.session.conftest import Hosts

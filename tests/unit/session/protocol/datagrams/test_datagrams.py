@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError
-from cedos.session.protocol.datagrams.datagram_receiver import (
+from cedos.session.protocol.datagrams import (
     MOST_UNREAD,
     MOST_UNREAD_BYTES,
     WINDOW,
     DatagramReceiver,
+    Lateness,
 )
-from cedos.session.protocol.datagrams.datagram_sender import MOST_WAITING as MOST_UNSENT
-from cedos.session.protocol.datagrams.lateness import Lateness
-from cedos.session.protocol.frames.frames import Datagram
+from cedos.session.protocol.datagrams import MOST_WAITING as MOST_UNSENT
+from cedos.session.protocol.frames import Datagram
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session
 

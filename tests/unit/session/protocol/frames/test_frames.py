@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import (
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import (
     Abandon,
     Abort,
     Ack,
@@ -31,7 +31,7 @@ from cedos.session.protocol.frames.frames import (
     Sync,
     Window,
 )
-from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol.unpacking import unpack
 
 QUICK = settings(max_examples=150, deadline=None)
 positions = st.integers(0, packing.MAX_POSITION - 1)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.frames.intervals import CumulativeSet, IntervalSet
+from cedos.session.protocol.intervals import CumulativeSet, IntervalSet
 
 SPANS = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1]))
 STEPS = st.lists(st.tuples(st.booleans(), SPANS), max_size=40)

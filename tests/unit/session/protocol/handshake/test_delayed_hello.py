@@ -9,7 +9,7 @@ import pytest
 from kit.waiting import until
 
 from cedos import session
-from cedos.session.protocol.channel.channel import resume
+from cedos.session.protocol.channel import resume
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.messages import MessageKind

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.handshake.host_counts import HostCounts
 from cedos.session.protocol.handshake.limits import (
     HalfOpen,
     HandshakeLimits,
+    HostCounts,
     HostLedger,
 )
 from cedos.session.protocol.handshake.messages import MessageKind, framed

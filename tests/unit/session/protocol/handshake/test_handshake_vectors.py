@@ -3,8 +3,7 @@
 import hashlib
 import re
 
-from cedos.session.protocol.channel.acceptor import Acceptor
-from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.channel import Acceptor, Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.accepting import FlowGrant, OpenRequest
 from cedos.session.protocol.handshake.credentials import Credentials

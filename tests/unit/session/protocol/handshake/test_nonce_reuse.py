@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.session.protocol import crypto
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import Aead, Buffer
 from cedos.session.protocol.handshake import noise, resume
 from cedos.session.protocol.handshake.credentials import Credentials

@@ -6,9 +6,8 @@ import pytest
 
 from cedos.model import Strategy, StrategyKind
 from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
-from cedos.session.protocol.schedulers.estimates import allowed
-from cedos.session.protocol.schedulers.interface import SendGrant
-from cedos.session.protocol.schedulers.labels import LabelMapping
+from cedos.session.protocol.schedulers.interface import SendGrant, allowed
+from cedos.session.protocol.schedulers.plain import LabelMapping
 
 Make = Any
 CHUNK = 16_384

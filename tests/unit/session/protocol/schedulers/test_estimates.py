@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cedos.session.protocol.schedulers.estimates import UNKNOWN_RATE_BPS, ahead_bytes, rate_bps
+from cedos.session.protocol.schedulers.interface import UNKNOWN_RATE_BPS, ahead_bytes, rate_bps
 from cedos.session.protocol.schedulers.swtc import Swtc
 
 Make = Any

@@ -6,7 +6,7 @@ import pytest
 
 from cedos.session.protocol.schedulers.anticipatory import Anticipatory, bound_bytes
 from cedos.session.protocol.schedulers.interface import PathState, SendGrant
-from cedos.session.protocol.schedulers.labels import LabelMapping
+from cedos.session.protocol.schedulers.plain import LabelMapping
 
 Make = Any
 CHUNK = 16_384

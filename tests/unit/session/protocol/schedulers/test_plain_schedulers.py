@@ -3,9 +3,7 @@
 from typing import Any
 
 from cedos.session.protocol.schedulers.interface import SendGrant
-from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
-from cedos.session.protocol.schedulers.redundant import RedundantScheduler
-from cedos.session.protocol.schedulers.round_robin import RoundRobin
+from cedos.session.protocol.schedulers.plain import LowestRtt, RedundantScheduler, RoundRobin
 
 Make = Any
 CHUNK = 16_384

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from cedos.errors import ConfigError
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
-from cedos.session.protocol.schedulers.estimates import allowed
-from cedos.session.protocol.schedulers.interface import ALL_RANKS, Backlog, PathState, Scheduler
+from cedos.session.protocol.schedulers.interface import (
+    ALL_RANKS,
+    Backlog,
+    PathState,
+    Scheduler,
+    allowed,
+)
 
 Make = Any
 KERNEL_BYTES = 300_000

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cedos.session.protocol.schedulers.interface import Scheduler, SendGrant
-from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
+from cedos.session.protocol.schedulers.plain import LowestRtt
 from cedos.session.protocol.schedulers.swtc import Schedule, Swtc, expected_s
 
 Make = Any

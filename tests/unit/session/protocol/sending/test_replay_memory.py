@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
-from cedos.session.protocol.sending.sender import Sender
+from cedos.session.protocol.room import ReplayMemory
+from cedos.session.protocol.sender import Sender
 
 LIMIT = 8 << 20
 

@@ -1,20 +1,24 @@
-"""The receiving half of a session: extents in any order, until the application has taken their bytes."""
+"""The receiving half of a session: extents in any order, until the application has taken their bytes.
+
+An acknowledgement of its own costs both ends a packet, and one with every message costs a frame each.
+So acknowledgements travel with the data of every few milliseconds; they go alone only after a delay,
+or after enough bytes (`DelayedAcks`).
+"""
 
 from typing import Final
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Abandon, Extent, Messages, Space, StreamData
-from cedos.session.protocol.frames.intervals import CumulativeSet
-from cedos.session.protocol.receiving.delivery import Delivery, Run
-from cedos.session.protocol.receiving.reassembly import MAX_GAPS, StreamReassembly
-from cedos.session.protocol.sending.credit import (
+from cedos.session.protocol import packing
+from cedos.session.protocol.delivery import MAX_GAPS, Delivery, Run, StreamReassembly
+from cedos.session.protocol.frames import Abandon, Extent, Messages, Space, StreamData
+from cedos.session.protocol.intervals import CumulativeSet
+from cedos.session.protocol.room import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
     INITIAL_STREAM_BYTES,
     IROB_COST,
 )
-from cedos.session.protocol.sending.sender import ID_SPAN
+from cedos.session.protocol.sender import ID_SPAN
 
 MAX_ID_GAPS: Final = 20_000
 """More gaps in the ids than any sender of this protocol leaves at once."""
@@ -280,3 +284,47 @@ def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
         if len(ranges) == packing.MAX_RANGES:
             break
     return packing.ack(space, irob, progress.floor, ranges)
+
+
+_ALONG_S: Final = 0.005
+"""Data takes an acknowledgement along, if none went for so long."""
+
+
+class DelayedAcks:
+    """`due` now, or (`along`) with the next data; else `at` some time, None where nothing is owed.
+
+    At the latest after `enough_bytes`, or `delay_s` after the first that was not acknowledged.
+    """
+
+    __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_sent_s", "along", "at", "due")
+
+    def __init__(self, receiver: Receiver, enough_bytes: int, delay_s: float) -> None:
+        self.due = self.along = False
+        self.at: float | None = None
+        self._receiver = receiver
+        self._enough_bytes = enough_bytes
+        self._delay_s = delay_s
+        self._sent_s = float("-inf")
+
+    def received(self, now: float) -> None:
+        receiver = self._receiver
+        if not receiver.owes_acknowledgement:
+            return
+        if receiver.unacknowledged_bytes >= self._enough_bytes:
+            self.due = True
+        elif self.at is None:
+            self.at = now + self._delay_s
+        self.along = now - self._sent_s >= _ALONG_S
+
+    def sent(self, now: float) -> None:
+        self.due = self.along = False
+        self.at = None
+        self._sent_s = now
+
+    def at_once(self) -> None:
+        self.due |= self._receiver.owes_acknowledgement
+
+    def tick(self, now: float) -> None:
+        if self.at is not None and self.at <= now:
+            self.at = None
+            self.due = self._receiver.owes_acknowledgement

@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import Final
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import (
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import (
     Abandon,
     Abort,
     Ack,

@@ -1,18 +1,54 @@
-"""The sending half of a session: what the application handed in, until the peer has acknowledged it."""
+"""The sending half of a session: the application's data, until the peer has acknowledged it.
+
+Sends that wait for an appropriate network are kept as tokens (`Thunks`; dissertation, 2.2.5).
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session.protocol.frames.frames import Ack, Chunk, Order, Space, Window
-from cedos.session.protocol.frames.intervals import CumulativeSet
-from cedos.session.protocol.frames.packing import MAX_DEPENDENCIES, MAX_POSITION
-from cedos.session.protocol.sending.byte_queue import ByteQueue, Fetch
-from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
-from cedos.session.protocol.sending.pieces import MessageBatch
-from cedos.session.protocol.sending.replay_account import ReplayAccount
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
-from cedos.session.protocol.sending.send_queues import SendQueue
+from cedos.session.protocol.frames import Ack, Chunk, Order, Space, Window
+from cedos.session.protocol.intervals import CumulativeSet
+from cedos.session.protocol.packing import MAX_DEPENDENCIES, MAX_POSITION
+from cedos.session.protocol.room import (
+    INITIAL_STREAM_BYTES,
+    IROB_COST,
+    Credit,
+    ReplayAccount,
+    ReplayMemory,
+)
+from cedos.session.protocol.schedulers.interface import PathState, allowed
+from cedos.session.protocol.send_queues import ByteQueue, Fetch, MessageBatch, SendQueue
+
+DEFERRED: Final = -1
+"""Instead of an IROB's id: the label has no appropriate network now; the thunk will be told."""
+
+
+class Thunks:
+    """Registered thunks in order; the application keeps what a token stands for."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, int] = {}  # token -> rank
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def register(self, token: int, rank: int) -> None:
+        self._waiting[token] = rank
+
+    def cancel(self, token: int) -> bool:
+        return self._waiting.pop(token, None) is not None
+
+    def due(self, paths: Sequence[PathState]) -> list[tuple[int, int]]:
+        """Those whose label can be sent now, as (token, rank); each is told once."""
+        ranks = {rank for rank in set(self._waiting.values()) if allowed(paths, rank)}
+        due = [(token, rank) for token, rank in self._waiting.items() if rank in ranks]
+        for token, _ in due:
+            del self._waiting[token]
+        return due
+
 
 SMALL_BYTES: Final = 4_096
 """A complete IROB up to this size travels in a table with others and is never cut."""

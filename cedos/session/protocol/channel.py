@@ -1,8 +1,8 @@
 """One secured TCP connection, one path of a flow: bytes in, records out, and back. Sans-I/O.
 
 A record is a header of 4 bytes and up to 256 KB of frames, protected by the flow's suite with a key of
-this connection and direction alone. Whatever does not fit (forged, cut short, out of order) ends the
-connection, never the flow.
+this connection and direction alone. A record that is forged, cut short or out of order ends the
+connection, never the flow. `Acceptor` makes the channels of the accepting host, under limits.
 """
 
 import hmac
@@ -18,9 +18,14 @@ from cedos.session.protocol.crypto import (
     Suite,
     expand,
 )
-from cedos.session.protocol.frames.frames import Chunk
-from cedos.session.protocol.frames.packing import RECORD_BYTES
+from cedos.session.protocol.frames import Chunk
+from cedos.session.protocol.handshake.accepting import (
+    AcceptorHandshake,
+    AcceptorState,
+    KnownFlows,
+)
 from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.messages import (
     CONFIRM_BYTES,
     GREETING_BYTES,
@@ -42,6 +47,7 @@ from cedos.session.protocol.handshake.outcome import (
 )
 from cedos.session.protocol.handshake.resume import ResumeHandshake
 from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions
+from cedos.session.protocol.packing import RECORD_BYTES
 
 HANDSHAKE_S: Final = 10.0
 _RECORD: Final = int(MessageKind.RECORD)
@@ -275,3 +281,71 @@ def resume(
     """The channel of a further connection of a flow; counts an attempt in its credentials."""
     resuming = ResumeHandshake(me, credentials, kind, random)
     return Channel(resuming, now + HANDSHAKE_S, first=resuming.hello)
+
+
+_NO_LIMITS = HandshakeLimits()
+
+
+class Acceptor:
+    """Makes channels, and watches those that are not confirmed yet.
+
+    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask.
+    """
+
+    def __init__(
+        self,
+        me: KeyPair,
+        flows: KnownFlows,
+        *,
+        random: Random,
+        hardware_aes: bool,
+        now: float,
+        allow_clear: bool = False,
+        limits: HandshakeLimits = _NO_LIMITS,
+        ledger: HostLedger | None = None,
+    ) -> None:
+        self.ledger = ledger or HostLedger(limits)
+        self._limits = limits
+        self._half_open: HalfOpen[Channel] = HalfOpen(limits)
+        self._allow_clear = allow_clear
+        self._pushed_out: list[Channel] = []
+        self._reception = AcceptorState(
+            me,
+            flows,
+            random=random,
+            hardware_aes=hardware_aes,
+            limits=limits,
+            ledger=self.ledger,
+            half_open=self._half_open,
+            now=now,
+        )
+
+    def __len__(self) -> int:
+        return len(self._half_open)
+
+    def channel(
+        self,
+        address: str,
+        now: float,
+        *,
+        allow_clear: bool | None = None,
+    ) -> Channel:
+        """For an address without its port."""
+        clear = self._allow_clear if allow_clear is None else allow_clear
+        accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
+        channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
+        pushed = self._half_open.add(channel, address, now)
+        if pushed is not None:
+            self._pushed_out.append(pushed)
+        return channel
+
+    def overdue(self, now: float) -> list[Channel]:
+        """Those that were too slow or were pushed out by newer ones: close their connections."""
+        late, self._pushed_out = self._pushed_out, []
+        late += self._half_open.overdue(now)
+        for channel in late:
+            channel.expire()
+        return late
+
+    def next_expiry(self) -> float | None:
+        return float("-inf") if self._pushed_out else self._half_open.next_expiry()

@@ -1,20 +1,74 @@
-"""Which datagram goes over which path, and when once more over another one. Pure.
+"""Datagrams of a session: in time or not at all, and copied where a path does not answer. Pure.
 
-A path is a TCP connection: until its kernel has acknowledged a datagram, the peer's program cannot have
-it, whatever is behind. So a datagram that is not acknowledged when it should be (a round trip, and what
-that varies by) is copied to another path, with all behind it, and what follows goes over both until the
-first one answers. Which labels a path may carry does not bind copies: they are few, and go only while
-the permitted path says nothing (docs/decisions/datagrams.md).
+The sender chooses the path of each datagram. A path is a TCP connection: until its kernel has
+acknowledged a datagram, the peer's program cannot have it, nor any datagram behind it. So a datagram
+that is not acknowledged when it should be (a round trip, and its variance) is copied to another path,
+with all behind it. What follows goes over both paths until the first one answers. The networks that a
+label may use do not bind copies: they are few, and are sent only while the permitted path is silent
+(docs/decisions/datagrams.md).
+
+The receiver delivers each datagram once, none late, and no more than the program takes.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from cedos.session.protocol.datagrams.outgoing_datagram import OutgoingDatagram
-from cedos.session.protocol.frames import packing
-from cedos.session.protocol.schedulers.estimates import allowed, quickest, rtt_s
-from cedos.session.protocol.schedulers.interface import PathDoubt, PathState
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Datagram
+from cedos.session.protocol.schedulers.interface import (
+    PathDoubt,
+    PathState,
+    allowed,
+    quickest,
+    rtt_s,
+)
+
+_HALF_S: Final = 15.0
+_CLOCK: Final = 1 << 32  # the sender's milliseconds, which come round after 49 days
+
+
+class Lateness:
+    """Of one sender's clock."""
+
+    __slots__ = ("_before", "_begun_s", "_least")
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+        self._before: int | None = None
+        self._begun_s = 0.0
+
+    def of(self, sent_ms: int, now: float) -> float:
+        """Seconds by which a datagram that was sent then came later than the quickest."""
+        took = (int(now * 1000) - sent_ms) % _CLOCK
+        if now - self._begun_s >= _HALF_S:
+            self._before = self._least if now - self._begun_s < 2 * _HALF_S else None
+            self._least, self._begun_s = None, now
+        if self._least is None or _before(took, self._least):
+            self._least = took
+        least = self._least
+        if self._before is not None and _before(self._before, least):
+            least = self._before
+        return (took - least) % _CLOCK / 1000
+
+
+def _before(one: int, other: int) -> bool:
+    return (one - other) % _CLOCK >= _CLOCK // 2
+
+
+class OutgoingDatagram:
+    """Attributes: `everywhere`, on each path at once; `on`, the paths that it was given to; `arrived`."""
+
+    __slots__ = ("arrived", "at_s", "everywhere", "expires_s", "frame", "on")
+
+    def __init__(self, frame: bytes, at_s: float, lifetime_s: float, everywhere: bool) -> None:
+        self.frame = frame
+        self.at_s = at_s
+        self.expires_s = at_s + lifetime_s
+        self.everywhere = everywhere
+        self.on: tuple[int, ...] = ()
+        self.arrived = False
+
 
 LARGEST_BYTES: Final = 65_535
 LONGEST_S: Final = 60.0
@@ -208,3 +262,74 @@ class DatagramSender:
 
 def _living(path: PathState) -> bool:
     return path.facts.doubt is not PathDoubt.STALLED
+
+
+WINDOW: Final = 1_024
+"""So many numbers below the highest are told apart; what is older came long ago, or never will."""
+
+MOST_UNREAD: Final = 1_024
+MOST_UNREAD_BYTES: Final = 1 << 20
+_RETIRED: Final = 8
+
+
+class DatagramReceiver:
+    """Attributes: `dropped`, those that were late, or that the program did not take in time."""
+
+    __slots__ = ("_bytes", "_epoch", "_highest", "_lateness", "_retired", "_seen", "_waiting",
+                 "dropped")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._epoch: int | None = None
+        self._retired: deque[int] = deque(maxlen=_RETIRED)
+        self._highest = 0
+        self._seen = 0  # a bit for each number, from the highest down
+        self._lateness = Lateness()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    def received(self, frame: Datagram, now: float) -> None:
+        if not self._is_new(frame.epoch, frame.number):
+            return
+        if self._lateness.of(frame.sent_ms, now) * 1000 > frame.lifetime_ms:
+            self.dropped += 1
+            return
+        self._waiting.append(frame.payload)
+        self._bytes += len(frame.payload)
+        while self._bytes > MOST_UNREAD_BYTES or len(self._waiting) > MOST_UNREAD:
+            self._bytes -= len(self._waiting.popleft())
+            self.dropped += 1
+
+    def take(self) -> list[bytes]:
+        """All that came, in the order in which it came."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        self._bytes = 0
+        return taken
+
+    def _is_new(self, epoch: int, number: int) -> bool:
+        if epoch != self._epoch:
+            if epoch in self._retired:
+                return False
+            if self._epoch is not None:
+                self._retired.append(self._epoch)
+            self._epoch, self._highest, self._seen = epoch, number, 1
+            self._lateness = Lateness()
+            return True
+        ahead = number - self._highest
+        if ahead > 0:
+            self._highest = number
+            self._seen = ((self._seen << min(ahead, WINDOW)) | 1) & ((1 << WINDOW) - 1)
+            return True
+        bit = 1 << -ahead if -ahead < WINDOW else 0
+        if not bit or self._seen & bit:
+            return False
+        self._seen |= bit
+        return True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cedos.model import NetworkKind
-from cedos.session.protocol.frames.frames import Order, PathSays, Space, Sync
+from cedos.session.protocol.frames import Order, PathSays, Space, Sync
 
 RECORD_BYTES: Final = 262_144
 """The most plaintext one record has: what is done once for each costs little then."""

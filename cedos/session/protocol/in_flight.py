@@ -7,10 +7,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cedos.session.protocol.schedulers.estimates import allowed
-from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, SendGrant
-from cedos.session.protocol.sending.pieces import MessageBatch, Piece
-from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
+from cedos.session.protocol.schedulers.interface import (
+    Backlog,
+    PathFacts,
+    PathState,
+    SendGrant,
+    allowed,
+)
+from cedos.session.protocol.send_queues import MessageBatch, Piece
+from cedos.session.protocol.sender import SMALL_BYTES, Sender
 
 MAX_IN_FLIGHT: Final = 8_192
 """Pieces on the way at once; the peer need not put up with more gaps than that."""

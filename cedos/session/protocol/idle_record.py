@@ -1,25 +1,24 @@
 """An idle session as a short record, and back. Pure.
 
 Idle is one in which nothing waits: all was acknowledged, all that came was read. What is left are
-positions, what both ends may still send, and the keep-alive. One with a path can be written down too, in
-case that its program is killed.
+positions, what both ends may still send, and the keep-alive. One with a path can be written down too,
+in case that its program is killed.
 """
 
 import struct
 from dataclasses import astuple, dataclass
 from typing import Final
 
-from cedos.session.protocol.life import SessionState
-from cedos.session.protocol.schedulers.interface import Scheduler
-from cedos.session.protocol.sending.credit import (
+from cedos.session.protocol.life import SessionLimits, SessionState
+from cedos.session.protocol.room import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
     INITIAL_STREAM_BYTES,
     Credit,
+    ReplayMemory,
 )
-from cedos.session.protocol.sending.replay_memory import ReplayMemory
+from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import SessionLimits
 
 _PACKED: Final = struct.Struct(">QQQQQQIIIIIIIBB")
 IDLE_BYTES: Final = _PACKED.size

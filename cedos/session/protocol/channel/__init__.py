@@ -1,1 +1,0 @@
-"""One secured TCP connection, as bytes in and records out."""

@@ -1,1 +1,0 @@
-"""Frames as data, and how records pack and unpack them."""

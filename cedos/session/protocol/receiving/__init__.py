@@ -1,1 +1,0 @@
-"""The receiving half: extents in any order, acknowledged, delivered."""

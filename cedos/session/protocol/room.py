@@ -1,0 +1,261 @@
+"""How much may be sent and kept: the peer's credit for IROBs, and this host's replay memory. Pure.
+
+An IROB is delivered whole, so the peer needs room for all of it before its first byte is sent; one
+that waits for others fills its room until they have come. Reservations therefore leave space for one
+IROB of the largest size, which only the IROB with the lowest id without a reservation may use:
+everything it can wait for has a reservation already. So it completes, is delivered, and gives its room
+back.
+
+Replay memory has one limit for all sessions of a process (`ReplayMemory`); each session has an account.
+"""
+
+from heapq import heappop, heappush
+from typing import Final
+
+from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
+
+IROB_COST: Final = 256
+"""Bytes of credit that an IROB takes besides its own: what the peer needs to keep account of it."""
+
+INITIAL_STREAM_BYTES: Final = 262_144
+INITIAL_IROB_CREDIT: Final = 655_360
+INITIAL_IROB_BYTES: Final = 262_144
+"""What every peer accepts before its first Window frame."""
+
+URGENT_BYTES: Final = 65_536
+"""What background data leaves to foreground data: of the window, and of replay memory."""
+
+
+class Credit:
+    """Reservations in the order of need; all amounts since the beginning of the session."""
+
+    __slots__ = (
+        "_begun",
+        "_lowest",
+        "_queue",
+        "_waiting",
+        "credit",
+        "irob_bytes",
+        "reserved",
+        "window_known",
+    )
+
+    def __init__(
+        self,
+        credit: int = INITIAL_IROB_CREDIT,
+        irob_bytes: int = INITIAL_IROB_BYTES,
+        *,
+        reserved: int = 0,
+        window_known: bool = False,
+    ) -> None:
+        self.credit = credit
+        self.irob_bytes = irob_bytes
+        self.reserved = reserved
+        self.window_known = (
+            window_known  # whether the peer has said more than what holds for everybody
+        )
+        self._begun: set[int] = set()  # without a reservation, with or without bytes
+        self._lowest: list[int] = []  # the same as a heap; what left `_begun` leaves it late
+        self._waiting: dict[int, int] = {}  # id -> what it needs
+        self._queue: list[tuple[int, int]] = []  # (rank, id) of the waiting as a heap
+
+    @property
+    def room(self) -> int:
+        """What a new IROB may cost; the spare is kept for those that were begun before it."""
+        room = self.credit - self.reserved
+        return room - self.irob_bytes - IROB_COST if self._begun else room
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is an IROB without a reservation."""
+        return bool(self._begun)
+
+    def at_once(self, cost: int, rank: int) -> bool:
+        """Reserves for a new IROB that is whole; False if there is no room."""
+        if cost > self.room - _left_alone(rank):
+            return False
+        self.reserved += cost
+        return True
+
+    def begin(self, irob: int) -> None:
+        """An IROB exists that has nothing to send yet."""
+        self._begun.add(irob)
+        heappush(self._lowest, irob)
+
+    def want(self, irob: int, rank: int, cost: int) -> None:
+        """A begun IROB wants a reservation, or needs another amount now; `ready` gives it."""
+        if irob not in self._waiting:
+            heappush(self._queue, (rank, irob))
+        self._waiting[irob] = cost
+
+    def forget(self, irob: int) -> None:
+        self._begun.discard(irob)
+        self._waiting.pop(irob, None)
+
+    def back(self, cost: int) -> None:
+        self.reserved -= cost
+
+    def ready(self) -> list[tuple[int, int]]:
+        """Those that have a reservation now, as (id, cost): the lowest id first, then by label and id."""
+        ready: list[tuple[int, int]] = []
+        while self._waiting:
+            while self._lowest and self._lowest[0] not in self._begun:
+                heappop(self._lowest)
+            while self._queue[0][1] not in self._waiting:
+                heappop(self._queue)
+            rank, irob = self._queue[0]
+            spare = self.irob_bytes + IROB_COST + _left_alone(rank)
+            if self._lowest[0] in self._waiting:
+                irob, spare = self._lowest[0], 0
+            cost = self._waiting[irob]
+            if self.reserved + cost + spare > self.credit:
+                break
+            self.reserved += cost
+            self.forget(irob)
+            ready.append((irob, cost))
+        return ready
+
+
+def _left_alone(rank: int) -> int:
+    return URGENT_BYTES if rank in BACKGROUND_RANKS else 0
+
+
+DEFAULT_BYTES: Final = 512 * 1024 * 1024
+SPARE: Final = 8
+_QUANTUM_BYTES: Final = 4_096
+_NEVER: Final = 1 << 63
+
+
+class ReplayMemory:
+    """What all sessions keep until it is acknowledged: each may hold an equal part of what is *free*.
+
+    With n sessions that hold something, free / (n + 8) (docs/decisions/replay-memory.md). One that holds
+    nothing and found no room is named by `woken()` once there is some.
+    """
+
+    def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        # Less room than this is none: its frame and its wake-up would cost more than it carries.
+        self.quantum_bytes = min(_QUANTUM_BYTES, limit_bytes // SPARE)
+        self.used_bytes = 0
+        self.holders = 0
+        self._waiting: dict[int, object] = {}
+        self._wake_at_bytes = _NEVER
+        self._woken: list[object] = []
+
+    @property
+    def free_bytes(self) -> int:
+        return self.limit_bytes - self.used_bytes
+
+    @property
+    def share_bytes(self) -> int:
+        return (self.limit_bytes - self.used_bytes) // (self.holders + SPARE)
+
+    def wait(self, waiter: object, wanted_bytes: int) -> None:
+        """The waiter holds nothing and wants so many bytes; if there are not so many, all there are."""
+        self._waiting[id(waiter)] = waiter
+        # Twice as much as it wants: else all that wait would be woken by each byte that is given back.
+        needed = 2 * wanted_bytes * (self.holders + SPARE)
+        # But not more than is free while others go on sending (where each holds what it may, half is):
+        # else it would wait until nobody sends any more.
+        most = min(max(self.limit_bytes // 2, SPARE * wanted_bytes), self.limit_bytes)
+        self._wake_at_bytes = min(self._wake_at_bytes, needed, most)
+
+    def take(self, count: int, *, first: bool) -> None:
+        """They must be free. `first`: for one that held nothing."""
+        self.used_bytes += count
+        self.holders += first
+
+    def give(self, count: int, *, last: bool) -> None:
+        """`last`: of one that holds nothing then."""
+        self.used_bytes -= count
+        self.holders -= last
+        if self._waiting and self.free_bytes >= self._wake_at_bytes:
+            self._woken += self._waiting.values()
+            self._waiting.clear()
+            self._wake_at_bytes = _NEVER
+
+    def forget(self, waiter: object) -> None:
+        self._waiting.pop(id(waiter), None)
+
+    def woken(self) -> list[object]:
+        """Those that found no room and may try again; each is named once."""
+        woken, self._woken = self._woken, []
+        return woken
+
+
+class ReplayAccount:
+    """What is kept for one session (`held_bytes`); `owner` names it in `memory`, the limit of all.
+
+    While a path is up, of the stream may be held the first window and as much again as was acknowledged,
+    which grows ahead of any congestion window (docs/decisions/replay-memory.md). What lies on a path
+    that pauses beside others (`stuck_bytes`) does not count, so that they can go on.
+    """
+
+    def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
+        self.held_bytes = 0
+        self._absent = True
+        self._stuck_bytes = 0
+        self.limit_bytes = limit_bytes
+        self._earned_bytes = INITIAL_STREAM_BYTES
+        self._memory = memory
+        self._least_bytes = min(limit_bytes, memory.quantum_bytes)
+        self._owner = owner
+
+    def set_absent(self, absent: bool) -> None:
+        self._absent = absent
+
+    def set_stuck(self, stuck_bytes: int) -> bool:
+        """Whether more may be held now than before."""
+        before, self._stuck_bytes = self._stuck_bytes, stuck_bytes
+        return stuck_bytes > before
+
+    def most_bytes(self, rank: int = 0) -> int:
+        """How much this session may hold at this moment for data of a label to be taken."""
+        most = min(self.limit_bytes, self._memory.share_bytes)
+        return most - min(URGENT_BYTES, most // 4) if rank in BACKGROUND_RANKS else most
+
+    def stream_room_bytes(self, rank: int) -> int:
+        """0 where it is too little to begin with."""
+        most = self.most_bytes(rank)
+        if not self._absent:
+            most = min(most, self._earned_bytes + self._stuck_bytes)
+        room = most - self.held_bytes
+        return room if room >= self._least_bytes else 0
+
+    def fitting(self, data: bytes, rank: int, room: int) -> bytes:
+        """As much of it as there is room for, which is taken."""
+        if len(data) > room:
+            if room < self._least_bytes:
+                self._wait(self._least_bytes)
+                return b""
+            data = data[:room]
+        return data if self.take(len(data), rank) else b""
+
+    def _wait(self, wanted: int) -> None:
+        if not self.held_bytes:  # else an acknowledgement of our own tells us
+            self._memory.wait(self._owner, wanted)
+
+    def take(self, size: int, rank: int) -> bool:
+        held = self.held_bytes
+        if held + size > self.most_bytes(rank) and (held or not self._fits_alone(size)):
+            self._wait(size)
+            return False
+        if size:
+            self._memory.take(size, first=not held)
+            self.held_bytes = held + size
+        return True
+
+    def _fits_alone(self, size: int) -> bool:
+        """What cannot be divided may be taken by a session that holds nothing else."""
+        return size <= min(self.limit_bytes, self._memory.free_bytes // SPARE)
+
+    def give(self, size: int) -> None:
+        if size:
+            self.held_bytes -= size
+            self._earned_bytes += size
+            self._memory.give(size, last=not self.held_bytes)
+
+    def give_all(self) -> None:
+        self.give(self.held_bytes)
+        self._memory.forget(self._owner)

@@ -1,0 +1,426 @@
+"""What waits to be sent or acknowledged: bytes of a stream, pieces of a record, a queue for each label.
+
+A piece is a run of bytes or a run of small messages, sent in one go and kept until it is acknowledged.
+It has four states: it waits in a send queue (`queued` if it was there before), is in flight on the
+paths `on`, is held back until the peer has said what it has, or is done. A piece that is cut or partly
+acknowledged is done, and others take its place. Each label has one queue, first come first served
+(dissertation, 2.3.2).
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+from cedos.errors import SessionError
+from cedos.session.protocol import packing
+from cedos.session.protocol.frames import Chunk, Order
+from cedos.session.protocol.intervals import CumulativeSet
+
+NO_LIMIT: Final = 1 << 63
+Fetch: TypeAlias = Callable[[int, int], Chunk]
+"""Gives `count` bytes from `offset` on, counted from where its source was written into the stream."""
+
+
+class ByteQueue:
+    """A stream's bytes from the first that is not acknowledged; its end takes a position of its own.
+
+    What was written is kept by reference; a source keeps nothing, it is asked again. `fresh` is the first
+    position that was never sent, `limit` where the peer's window ends.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_starts",
+        "acked",
+        "after",
+        "counted",
+        "ended",
+        "fresh",
+        "held_bytes",
+        "irob",
+        "limit",
+        "listed",
+        "order",
+        "rank",
+        "written",
+    )
+
+    def __init__(
+        self,
+        irob: int,
+        rank: int,
+        order: Order = Order.FREE,
+        after: tuple[int, ...] = (),
+        position: int = 0,
+    ) -> None:
+        self.irob = irob
+        self.rank = rank
+        self.order = order
+        self.after = after
+        self.written = position
+        self.fresh = position
+        self.limit = NO_LIMIT
+        self.ended = False
+        self.acked = CumulativeSet(position)
+        self.held_bytes = 0
+        self.counted = 0  # what a send queue has counted as waiting
+        self.listed = False  # whether a send queue has it among those with fresh bytes
+        self._starts: list[int] = []
+        self._chunks: list[memoryview | tuple[Fetch, int]] = []
+
+    @property
+    def stop(self) -> int:
+        """The first position that does not exist yet; the end of the stream counts as one."""
+        return self.written + self.ended
+
+    def sendable(self) -> int:
+        if self.limit >= self.written:
+            return self.written + self.ended - self.fresh
+        return max(0, self.limit - self.fresh)
+
+    def write(self, data: Chunk) -> None:
+        self._starts.append(self.written)
+        self._chunks.append(memoryview(data))
+        self.written += len(data)
+        self.held_bytes += len(data)
+
+    def write_source(self, fetch: Fetch, length: int) -> None:
+        self._starts.append(self.written)
+        self._chunks.append((fetch, length))
+        self.written += length
+
+    def slices(self, start: int, stop: int) -> list[Chunk]:
+        """The bytes from `start` to `stop`, all of which are still held, not joined."""
+        parts: list[Chunk] = []
+        at = bisect_right(self._starts, start) - 1
+        while start < stop:
+            begin, chunk = self._starts[at], self._chunks[at]
+            length = len(chunk) if isinstance(chunk, memoryview) else chunk[1]
+            last = min(stop, begin + length)
+            if isinstance(chunk, memoryview):
+                whole = start == begin and last == begin + length
+                parts.append(chunk if whole else chunk[start - begin : last - begin])
+            else:
+                part = chunk[0](start - begin, last - start)
+                if len(part) != last - start:
+                    raise SessionError(
+                        f"a source gives {len(part)} bytes instead of {last - start} at {start - begin}"
+                    )
+                parts.append(part)
+            start = last
+            at += 1
+        return parts
+
+    def acknowledge(self, start: int, stop: int) -> int:
+        """The peer has these positions; how many bytes of memory that has freed."""
+        acked = self.acked
+        before = acked.floor
+        acked.add(start, stop)
+        floor = acked.floor
+        if floor == before:
+            return 0
+        gone = 0
+        freed = 0
+        starts, chunks = self._starts, self._chunks
+        for gone, chunk in enumerate(chunks):
+            held = isinstance(chunk, memoryview)
+            if starts[gone] + (len(chunk) if held else chunk[1]) > floor:
+                break
+            freed += len(chunk) if held else 0
+        else:
+            gone = len(chunks)
+        del starts[:gone], chunks[:gone]
+        self.held_bytes -= freed
+        return freed
+
+
+BATCH_BYTES: Final = 60_000
+"""A batch grows to this: about one record's worth, so that it is seldom cut."""
+
+
+class BytePiece:
+    """Positions `start` to `stop` of a stream; the end of the stream is one position of its own."""
+
+    __slots__ = ("done", "extra", "on", "queue", "queued", "rank", "size", "start", "stop")
+
+    def __init__(self, queue: ByteQueue, start: int, stop: int) -> None:
+        self.queue = queue
+        self.rank = queue.rank
+        self.start = start
+        self.stop = stop
+        self.size = stop - start
+        self.extra = 4 * len(queue.after)
+        self.on: tuple[int, ...] = ()
+        self.queued = False
+        self.done = False
+
+    def frame(self) -> list[Chunk]:
+        """Header and payload, not copied; what was acknowledged is left out, it may be gone."""
+        queue = self.queue
+        start = max(self.start, queue.acked.floor)
+        last = min(self.stop, queue.written)
+        end = self.stop > queue.written
+        length = last - start
+        if queue.irob:
+            head = packing.extent_header(
+                queue.irob, queue.rank, queue.order, queue.after, start, length, end
+            )
+        else:
+            head = packing.stream_header(start, length, end)
+        return [head, *queue.slices(start, last)]
+
+    def cut(self, room_bytes: int) -> "tuple[BytePiece, BytePiece] | None":
+        """Two that take its place, the first with at most `room_bytes`; None if it cannot be cut so."""
+        if not 0 < room_bytes < self.size:
+            return None
+        self.done = True
+        middle = self.start + room_bytes
+        return BytePiece(self.queue, self.start, middle), BytePiece(self.queue, middle, self.stop)
+
+    def acknowledged(self, _irobs: CumulativeSet) -> bool:
+        return self.queue.acked.covers(self.start, self.stop)
+
+    def rest(self, _irobs: CumulativeSet) -> "list[BytePiece]":
+        holes = self.queue.acked.missing(self.start, self.stop)
+        if holes == [(self.start, self.stop)]:
+            return [self]
+        self.done = True
+        return [BytePiece(self.queue, start, stop) for start, stop in holes]
+
+
+class MessageBatch:
+    """`size` counts what the IROBs take in a record, `bytes` what the application handed in.
+
+    An empty `payloads` with `abandoned` ids tells the peer that these will never come.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "after",
+        "bytes",
+        "done",
+        "first",
+        "on",
+        "order",
+        "payloads",
+        "queued",
+        "rank",
+        "size",
+    )
+
+    extra: Final = 0
+
+    def __init__(
+        self,
+        first: int,
+        rank: int,
+        order: Order,
+        after: tuple[int, ...],
+        payloads: list[bytes],
+        abandoned: int = 0,
+    ) -> None:
+        self.first = first
+        self.rank = rank
+        self.order = order
+        self.after = after
+        self.payloads = payloads
+        self.abandoned = abandoned
+        self.bytes = sum(map(len, payloads))
+        self.size = self.bytes + 2 * len(payloads) + 4 * len(after) + 1
+        self.on: tuple[int, ...] = ()
+        self.queued = False
+        self.done = False
+
+    @property
+    def stop(self) -> int:
+        return self.first + (self.abandoned or len(self.payloads))
+
+    def grows(self, irob: int, order: Order) -> bool:
+        return (
+            irob == self.first + len(self.payloads)
+            and order is self.order
+            and not self.after
+            and not self.abandoned
+            and self.size < BATCH_BYTES
+            and len(self.payloads) < packing.MAX_MESSAGES
+        )
+
+    def append(self, payload: bytes) -> None:
+        self.payloads.append(payload)
+        self.bytes += len(payload)
+        self.size += len(payload) + 2
+
+    def frame(self) -> list[Chunk]:
+        if self.abandoned:
+            return [packing.abandon(self.first, self.abandoned)]
+        payloads = self.payloads
+        head = packing.messages_header(
+            self.first, self.rank, self.order, self.after, [len(each) for each in payloads]
+        )
+        return [head, payloads[0] if len(payloads) == 1 else b"".join(payloads)]
+
+    def cut(self, room_bytes: int) -> "tuple[MessageBatch, MessageBatch] | None":
+        sizes = accumulate((len(each) + 2 for each in self.payloads), initial=1)
+        count = sum(1 for size in sizes if size <= room_bytes) - 1
+        if not 0 < count < len(self.payloads):
+            return None
+        self.done = True
+        return self._part(0, count), self._part(count, len(self.payloads))
+
+    def _part(self, start: int, stop: int) -> "MessageBatch":
+        payloads = self.payloads[start:stop]
+        return MessageBatch(self.first + start, self.rank, self.order, self.after, payloads)
+
+    def acknowledged(self, irobs: CumulativeSet) -> bool:
+        return irobs.covers(self.first, self.stop)
+
+    def rest(self, irobs: CumulativeSet) -> "list[MessageBatch]":
+        holes = irobs.missing(self.first, self.stop)
+        if holes == [(self.first, self.stop)]:
+            return [self]
+        self.done = True
+        if self.abandoned:
+            return [
+                MessageBatch(start, self.rank, self.order, (), [], abandoned=stop - start)
+                for start, stop in holes
+            ]
+        return [self._part(start - self.first, stop - self.first) for start, stop in holes]
+
+
+Piece: TypeAlias = BytePiece | MessageBatch
+Pieces: TypeAlias = Sequence[Piece]
+
+
+_Item: TypeAlias = ByteQueue | MessageBatch
+PIECE_BYTES: Final = packing.RECORD_BYTES - 64
+"""An extent with its header fits a record."""
+
+
+class SendQueue:
+    """Pieces that were sent and lost, or left for another path, before bytes that were never sent."""
+
+    __slots__ = ("_items", "_pending", "rank", "waiting_bytes")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._pending: deque[Piece] = deque()
+        self._items: deque[_Item] = deque()
+        self.waiting_bytes = 0  # may be sent now
+
+    def message(self, irob: int, order: Order, after: tuple[int, ...], payload: bytes) -> None:
+        items = self._items
+        if items and not after:
+            last = items[-1]
+            if type(last) is MessageBatch and last.grows(irob, order):
+                last.append(payload)
+                self.waiting_bytes += len(payload) + 2
+                return
+        batch = MessageBatch(irob, self.rank, order, after, [payload])
+        items.append(batch)
+        self.waiting_bytes += batch.size
+
+    def batch(self, batch: MessageBatch) -> None:
+        self._items.append(batch)
+        self.waiting_bytes += batch.size
+
+    def update(self, queue: ByteQueue) -> None:
+        """A stream of this label has more, or may send more or less, than before."""
+        sendable = queue.sendable()
+        self.waiting_bytes += sendable - queue.counted
+        queue.counted = sendable
+        if sendable and not queue.listed:
+            queue.listed = True
+            self._items.append(queue)
+
+    def leave(self, queue: ByteQueue) -> None:
+        if queue.listed:
+            self._items.remove(queue)
+            queue.listed = False
+        self.waiting_bytes -= queue.counted
+        queue.counted = 0
+
+    def requeue(self, pieces: list[Piece]) -> None:
+        """In front, in their order."""
+        self._pending.extendleft(reversed(pieces))
+        for each in pieces:
+            each.queued = True
+            self.waiting_bytes += each.size
+
+    def pieces(self) -> Iterator[Piece]:
+        """All that waits, but for streams' bytes that were never sent."""
+        yield from self._pending
+        for item in self._items:
+            if isinstance(item, MessageBatch):
+                yield item
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
+        """At most `room_bytes`, from `skip_bytes` behind the head, which stay; None: none fits."""
+        if room_bytes < 1:
+            return None
+        if not (skip_bytes or self._pending):
+            piece = self._carve(room_bytes)
+            if piece is None or piece.size + piece.extra <= room_bytes:
+                return piece
+            self._pending.append(piece)
+            self.waiting_bytes += piece.size
+        skipped: list[Piece] = []
+        while skip_bytes > 0:
+            piece = self._next(skip_bytes, exact=False)
+            if piece is None:
+                break
+            skipped.append(piece)
+            skip_bytes -= piece.size
+        taken = self._next(room_bytes, exact=True)
+        if skipped:
+            self.requeue(skipped)
+        return taken
+
+    def _next(self, room_bytes: int, *, exact: bool) -> Piece | None:
+        """The first piece, cut to the room; where it cannot be cut, whole or (`exact`) not at all."""
+        if not self._pending:
+            piece = self._carve(room_bytes)
+            if piece is None:
+                return None
+        else:
+            piece = self._pending.popleft()
+            self.waiting_bytes -= piece.size
+        room_bytes -= piece.extra
+        if piece.size <= room_bytes:
+            return piece
+        parts = piece.cut(room_bytes)
+        if parts is not None:
+            parts[0].queued = piece.queued
+            self.requeue([parts[1]])
+            piece = parts[0]
+        elif exact:
+            self.requeue([piece])
+            return None
+        return piece
+
+    def _carve(self, room_bytes: int) -> Piece | None:
+        items = self._items
+        while items:
+            item = items[0]
+            if isinstance(item, MessageBatch):
+                items.popleft()
+                self.waiting_bytes -= item.size
+                return item
+            count = min(item.counted, min(room_bytes, PIECE_BYTES) - 4 * len(item.after))
+            if count <= 0 < item.counted:
+                return None  # its dependencies alone take the room
+            start = item.fresh
+            item.fresh = stop = start + count
+            item.counted -= count
+            self.waiting_bytes -= count
+            if not item.counted:
+                items.popleft()
+                item.listed = False
+            if count:
+                return BytePiece(item, start, stop)
+        return None
