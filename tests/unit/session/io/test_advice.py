@@ -1,4 +1,4 @@
-"""Somebody else's choice of networks: asked beside the data, in both directions, forgotten when old."""
+"""A daemon's advice to a session."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,14 @@ import pytest
 
 from cedos.model import Bulk, Direction, Label, NetworkKind, Strategy, StrategyKind, Urgency
 from cedos.session.io import advice as advice_module
-from cedos.session.io.advice import Advice, KnownNetwork, Question, TransferProgress
+from cedos.session.io.advice import (
+    MOST_TOLD_BYTES,
+    Advice,
+    KnownNetwork,
+    Question,
+    ToldSizes,
+    TransferProgress,
+)
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.plain import LabelMapping
@@ -520,3 +527,34 @@ def test_who_has_little_left_to_read_hurries_at_once() -> None:
         assert await hears(1_000) == [60.0, None], "not enough yet"
 
     run(scenario)
+
+
+UP, DOWN = Direction.UP, Direction.DOWN
+
+
+def test_what_is_told_adds_up_by_label_and_direction() -> None:
+    told = ToldSizes(2.0)
+    told.add(10.0, 1, 500, DOWN)
+    told.add(10.1, 1, 300, DOWN)
+    told.add(11.0, 0, 70, UP)
+    found = told.bytes_by_rank(11.5)
+    assert (found[DOWN][1], found[UP][0], sum(map(sum, found.values()))) == (800, 70, 870)
+
+
+def test_each_word_counts_for_its_own_time_while_others_follow() -> None:
+    told = ToldSizes(2.0)
+    for tenth in range(100):
+        told.add(tenth / 10, 1, 100, DOWN)
+    assert 1_500 <= told.bytes_by_rank(9.9)[DOWN][1] <= 2_000
+    assert told.bytes_by_rank(12.0)[DOWN][1] == 0
+
+
+def test_endless_promises_come_to_a_bound() -> None:
+    told = ToldSizes(2.0)
+    for number in range(10_000):
+        told.add(number / 10_000, 1, 10**17, UP)
+    assert told.bytes_by_rank(1.0)[UP][1] == MOST_TOLD_BYTES
+    assert len(told._parts) <= 8
+    for second in range(1_000):  # though nobody asks
+        told.add(float(second), 1, 1, UP)
+    assert len(told._parts) <= 8

@@ -1,14 +1,20 @@
-"""What the scout makes of the kernel's counts."""
+"""What is known of a path: its rate, its stalls, and how much waits in the kernel."""
 
+import asyncio
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cedos.kernel.tcp_info import TcpInfo
 from cedos.session.io import path_estimator
+from cedos.session.io.path import UNSENT_BYTES, unsent_limit_bytes
 from cedos.session.io.path_estimator import PathEstimator
-from cedos.session.protocol.schedulers.interface import PathFacts
+from cedos.session.io.stall_detector import StallDetector
+from cedos.session.protocol.path_watch import SILENT_S, PathVoice
+from cedos.session.protocol.schedulers.interface import PathFacts, PathState
 
 INFO = TcpInfo(
     rtt_s=0.020, rtt_min_s=0.020, rtt_variation_s=0.0, delivery_rate_bps=None,
@@ -115,3 +121,91 @@ def test_looking_again_at_once_asks_nobody(link: Link) -> None:
     with socket.socket() as unused:
         assert not link.estimator.poll(unused, link.now + 0.001)
         assert link.estimator.poll(unused, link.now + 0.001, at_once=True)
+
+
+RATE_BPS = 16e6
+
+
+def states(*facts: PathFacts) -> list[PathState]:
+    return [PathState(number, each, 0.0) for number, each in enumerate(facts)]
+
+
+def test_the_only_path_and_one_of_unknown_rate_hold_what_the_kernel_takes() -> None:
+    assert unsent_limit_bytes(RATE_BPS, states(PathFacts())) == UNSENT_BYTES
+    assert unsent_limit_bytes(None, states(PathFacts(), PathFacts())) == UNSENT_BYTES
+
+
+def test_while_another_path_pauses_hardly_anything_stands_before_what_lies_there() -> None:
+    both_speak = unsent_limit_bytes(RATE_BPS, states(PathFacts(), PathFacts()))
+    one_pauses = unsent_limit_bytes(RATE_BPS, states(PathFacts(), PathFacts(pauses=True)))
+    assert both_speak == RATE_BPS / 8 * 0.1
+    assert one_pauses <= RATE_BPS / 8 * 0.03
+
+
+def test_once_it_is_silent_what_lay_there_goes_first_and_the_others_hold_as_much_as_ever() -> None:
+    facts = PathFacts(stalled_at_s=1.0)
+    assert unsent_limit_bytes(RATE_BPS, states(PathFacts(), facts)) == RATE_BPS / 8 * 0.1
+
+
+def test_a_slow_path_holds_a_record_and_its_successor() -> None:
+    assert unsent_limit_bytes(1e5, states(PathFacts(), PathFacts(pauses=True))) == 1 << 15
+
+
+class PlayedHost:
+    """Two paths that bring acknowledgements until an instant, in played time."""
+
+    def __init__(self, until_s: float) -> None:
+        self.now_s, self.until_s = 0.0, until_s
+        self.told: list[tuple[float, PathVoice]] = []
+        self.due: tuple[float, Any] | None = None
+        driver: Any = SimpleNamespace(now=lambda: self.now_s, loop=self)
+        terms = SimpleNamespace(seconds=60)
+        core: Any = SimpleNamespace(path_voice=self._voice, control=SimpleNamespace(terms=terms))
+        self._estimator = SimpleNamespace(poll=self._poll, info=None)
+        facts = SimpleNamespace(stalled_at_s=None, rate_bps=8e6)
+        paths: dict[int, Any] = {
+            number: SimpleNamespace(
+                path_id=number, estimator=self._estimator, connection=None, facts=facts
+            )
+            for number in range(2)
+        }
+        self.detector = StallDetector(driver, core, paths, None, lambda: None, lambda *_args: None)
+
+    def _poll(self, *_args: object, **_options: object) -> bool:
+        at_s = min(self.now_s, self.until_s)
+        self._estimator.info = SimpleNamespace(
+            waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
+            acknowledged_idle_s=self.now_s - at_s, retries=0, repeated_segments=0, unsent_bytes=0,
+            in_flight_bytes=1_000, acknowledged_bytes=int(1_000_000 * at_s),
+        )  # fmt: skip
+        return True
+
+    def _voice(self, _path: int, voice: PathVoice, now: float) -> bool:
+        self.told.append((now, voice))
+        return False
+
+    def call_later(self, delay_s: float, call: Any) -> asyncio.TimerHandle:
+        self.due = self.now_s + delay_s, call
+        return SimpleNamespace(cancel=lambda: None)  # type: ignore[return-value]
+
+    def play(self, until_s: float) -> None:
+        self.detector.begin()
+        while self.due is not None and self.due[0] <= until_s:
+            self.now_s, call = self.due
+            self.due = None
+            call()
+
+
+@pytest.mark.parametrize("until_s", [0.501, 0.513, 0.537])
+def test_a_path_counts_as_silent_at_its_moment_where_data_can_go_elsewhere(until_s: float) -> None:
+    host = PlayedHost(until_s)
+    host.play(2.0)
+    silent_s = min(at_s for at_s, voice in host.told if voice is PathVoice.SILENT)
+    assert silent_s - until_s == pytest.approx(SILENT_S, abs=0.002)
+    assert len(host.told) < 100, "it looks now and then, and not all the time"
+
+
+def test_a_silence_counts_from_when_something_began_to_wait() -> None:
+    host = PlayedHost(0.0)
+    host.play(1.0)
+    assert min(at_s for at_s, voice in host.told if voice is PathVoice.SILENT) == SILENT_S

@@ -1,5 +1,6 @@
-"""Kinds of networks as a session takes them: those that the daemon takes them for."""
+"""The kinds of local networks, and how often a path over them asks."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from cedos import config
 from cedos.kernel.interface_kind import Sysfs
 from cedos.kernel.rtnetlink import Link
 from cedos.model import NetworkKind
-from cedos.session.io.links import NetworkIdentifier, user_overrides
+from cedos.session.io.connect_attempts import asks_after_s
+from cedos.session.io.links import Egress, NetworkIdentifier, user_overrides
+from cedos.session.io.path import QUIET_S, SILENCE_S, prepare
 
 HARDWARE_ADDRESS = bytes.fromhex("0a1b2c3d4e5f")
 PHONE = Link(5, "enx0a1b2c3d4e5f", "", 1, 0x11043, HARDWARE_ADDRESS)
@@ -55,3 +58,39 @@ def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path: Path) -> Non
     assert (found.kind, found.metered([])) == (NetworkKind.ETHERNET, False)
     ignored = NetworkIdentifier({PHONE.name: {"ignore": True}}, sysfs(tmp_path, "ipheth"))
     assert ignored.identify(PHONE).metered([])
+
+
+def egress(kind: NetworkKind, *, metered: bool) -> Egress:
+    return Egress("net0", 2, frozenset(), kind, metered)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metered", "expected_s"),
+    [
+        (NetworkKind.WIFI, False, SILENCE_S),
+        (NetworkKind.ETHERNET, False, SILENCE_S),
+        (NetworkKind.WIFI, True, QUIET_S),  # a phone's hotspot
+        (NetworkKind.CELLULAR, True, QUIET_S),
+        (NetworkKind.CELLULAR, False, QUIET_S),  # its bytes cost nothing, its radio does
+    ],
+)
+def test_a_phone_is_asked_seldom(kind: NetworkKind, metered: bool, expected_s: int) -> None:
+    assert asks_after_s(egress(kind, metered=metered)) == expected_s
+
+
+def test_the_kernel_is_told() -> None:
+    for asked_s in (SILENCE_S, QUIET_S):
+        with socket.socket() as connection:
+            prepare(connection, asks_after_s=asked_s)
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == asked_s
+
+
+@pytest.mark.skipif(
+    not Path("/proc/sys/net/ipv4/tcp_rto_max_ms").exists(), reason="needs Linux 6.15"
+)
+def test_after_an_outage_the_next_retransmission_is_near() -> None:
+    with socket.socket() as connection:
+        before_ms = connection.getsockopt(socket.IPPROTO_TCP, 44)  # TCP_RTO_MAX_MS
+        prepare(connection)
+        assert connection.getsockopt(socket.IPPROTO_TCP, 44) == 2_000 != before_ms

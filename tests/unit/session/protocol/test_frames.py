@@ -1,7 +1,8 @@
-"""Frames: what is packed comes back, what breaks a bound is refused, garbage never does anything else."""
+"""Frames as bytes and back, hostile bytes, and sets of intervals."""
 
 import struct
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ from cedos.session.protocol.frames import (
     Sync,
     Window,
 )
+from cedos.session.protocol.intervals import CumulativeSet, IntervalSet
 from cedos.session.protocol.unpacking import unpack
 
 QUICK = settings(max_examples=150, deadline=None)
@@ -260,3 +262,44 @@ def test_the_longest_record_is_accepted() -> None:
     (frame,) = unpack(packing.stream_header(0, length, True) + bytes(length))
     assert isinstance(frame, StreamData)
     assert len(frame.payload) == length
+
+
+SPANS = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1]))
+STEPS = st.lists(st.tuples(st.booleans(), SPANS), max_size=40)
+
+
+@given(STEPS, SPANS)
+@settings(max_examples=300, deadline=None)
+def test_intervals_are_a_set(
+    steps: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]
+) -> None:
+    intervals, model = IntervalSet(), set[int]()
+    for add, (start, end) in steps:
+        (intervals.add if add else intervals.remove)(start, end)
+        model = model | set(range(start, end)) if add else model - set(range(start, end))
+        pairs = list(intervals)
+        assert {each for pair in pairs for each in range(*pair)} == model
+        assert all(left[1] < right[0] for left, right in pairwise(pairs))
+        assert all(start < end for start, end in pairs)
+    start, end = asked
+    assert intervals.covers(start, end) == (set(range(start, end)) <= model)
+    holes = intervals.missing(start, end)
+    assert {each for pair in holes for each in range(*pair)} == set(range(start, end)) - model
+    assert len(intervals) == len(list(intervals))
+
+
+@given(st.integers(0, 20), st.lists(SPANS, max_size=30), SPANS)
+@settings(max_examples=300, deadline=None)
+def test_progress_is_a_set_that_is_full_below_its_floor(
+    floor: int, spans: list[tuple[int, int]], asked: tuple[int, int]
+) -> None:
+    progress, model = CumulativeSet(floor), set(range(floor))
+    for start, end in spans:
+        progress.add(start, end)
+        model |= set(range(start, end))
+        assert progress.floor == next(each for each in range(200) if each not in model)
+        assert progress.top == max(model, default=-1) + 1
+    start, end = asked
+    assert progress.covers(start, end) == (set(range(start, end)) <= model)
+    holes = progress.missing(start, end)
+    assert {each for pair in holes for each in range(*pair)} == set(range(start, end)) - model

@@ -1,4 +1,4 @@
-"""New flows: who may, with which key, deadline, protection; and what strangers can do about it."""
+"""Set-up over a channel, also with hosts whose clocks differ."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.channel import Channel
+from cedos.session.protocol.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair, Suite, host_id
 from cedos.session.protocol.handshake.accepting import FlowGrant, FlowRefusal, FlowRefusalReason
 from cedos.session.protocol.handshake.limits import HandshakeLimits
@@ -19,8 +19,7 @@ from cedos.session.protocol.handshake.messages import (
 )
 from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
-
-Hosts = Any
+from tests.unit.session.conftest import Hosts
 
 
 def delivered(sender: Channel, receiver: Channel, text: bytes, now: float = 0.0) -> list[bytes]:
@@ -304,3 +303,35 @@ def test_every_byte_of_a_set_up_counts(hosts: Hosts) -> None:
             receiver = ends[which][1]
             assert receiver.opened is None, (which, at)
             server.abandon()
+
+
+@pytest.mark.parametrize("apart_s", [-3e9, -3600.0, 3600.0, 3e9])
+def test_who_has_another_time_sets_up_and_comes_back(hosts: Hosts, apart_s: float) -> None:
+    here_s = hosts.now + apart_s
+
+    def talk(client: Channel) -> None:
+        server = hosts.accept()
+        for _ in range(6):
+            for message in client.outgoing():
+                server.receive(message, hosts.now)
+            for message in server.outgoing():
+                client.receive(message, here_s)
+        assert client.confirmed
+        assert server.confirmed
+        assert server.opened is not None
+        credentials = server.opened.credentials
+        hosts.book.flows[credentials.flow_id] = credentials
+
+    client = set_up(
+        hosts.client, hosts.server.public, SetUpOptions(3600), random=hosts.random, now=here_s
+    )
+    talk(client)
+    assert client.opened is not None
+    for jump_s in (0.0, 4e8, -8e8):
+        here_s += jump_s
+        credentials = client.opened.credentials
+        talk(
+            resume(
+                hosts.client, credentials, ConnectionKind.RESUME, random=hosts.random, now=here_s
+            )
+        )
