@@ -14,7 +14,10 @@ from typing import Final
 
 
 class PlaybackClock:
-    """Runs from the first bytes on, and stands while the player has none."""
+    """A clock of what a player has played, by the bit rate.
+
+    It runs from the first bytes on, and stands while the player has none.
+    """
 
     def __init__(self, bitrate_bps: float) -> None:
         self._bytes_per_s = bitrate_bps / 8
@@ -22,7 +25,7 @@ class PlaybackClock:
         self._at_s: float | None = None
 
     def played_bytes(self, written_bytes: int, now: float) -> int:
-        """Of those that the player got so far."""
+        """Return how much of the bytes that the player got it has played."""
         if written_bytes and self._at_s is not None:
             passed_s = max(now - self._at_s, 0.0)
             self._played = min(self._played + passed_s * self._bytes_per_s, float(written_bytes))
@@ -45,10 +48,12 @@ _WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
 
 @dataclass(slots=True)
 class BufferSituation:
-    """`unmetered_up_s`: for how long such a network is there, None: none is, or it is silent.
+    """What the networks did lately.
 
-    `unmetered_bps`: what came over them in the last second; `metered_bps` and `metered_rtt_s` as last
-    measured, None: never; `quiet_s`: since when nothing has come.
+    `unmetered_up_s`: for how long an unmetered network is up; None: none is up, or it is silent.
+    `unmetered_bps`: the rate over unmetered networks in the last second. `metered_bps` and
+    `metered_rtt_s`: as last measured; None: never. `quiet_s`: for how long nothing has arrived.
+    `awaited`: the piece that cannot be played before the rest of it is there.
     """
 
     buffered_bytes: int
@@ -60,10 +65,10 @@ class BufferSituation:
 
 
 class BufferManager:
-    """Thresholds that were given, or computed from the bit rate and the measured starts.
+    """The thresholds of a played stream, given or computed from bit rate and measured starts.
 
-    `window_bytes`: what the peer may send ahead of what is read. It comes even if nobody reads on, so
-    that less is granted while a metered network fills.
+    `window_bytes`: how much the peer may send ahead of the reader. That arrives even if nothing is
+    read, so less is granted while a metered network fills.
     """
 
     def __init__(
@@ -84,25 +89,25 @@ class BufferManager:
 
     @property
     def misses_unmetered(self) -> bool:
-        """Whether no unmetered network is there, or what there is carries too little."""
+        """Return whether no unmetered network is up, or those that are carry too little."""
         return self._filling or self._alone
 
     @property
     def filling(self) -> bool:
-        """Whether the metered network is to be used now, up to the high threshold."""
+        """Return whether the metered network is used now, up to the high threshold."""
         return self._filling
 
     @property
     def window_bytes(self) -> int:
-        """What the peer may send ahead from now on."""
+        """Return how much the peer may send ahead from now on."""
         return self._small if self._filling else self._window
 
     def started(self, took_s: float) -> None:
-        """How long it took from the decision to the first bytes over the metered network."""
+        """Note the seconds from the decision to the first bytes over the metered network."""
         self._starts.append(took_s)
 
     def thresholds(self) -> tuple[int, int]:
-        """Low and high, in bytes."""
+        """Return the low and the high threshold in bytes."""
         if not self._bytes_per_s:
             return self._low, max(self._low, self._given_high or self._low)
         start_s = max(self._starts, default=_START_S)
@@ -131,10 +136,10 @@ class BufferManager:
         return self._filling
 
     def may_read(self, stored_bytes: int, most_bytes: int) -> bool:
-        """Whether more is to be taken from the stream, of which `stored_bytes` are stored already.
+        """Return whether more is to be read from the stream; `stored_bytes` are stored.
 
-        While the metered network fills, only so much that all the peer may still send reaches `high`:
-        then nothing is under way when the network is left.
+        While the metered network fills, reading stops where all that the peer may still send reaches
+        `high`: then no data is on its way when the network is left.
         """
         if not self._filling:
             return stored_bytes < most_bytes

@@ -56,10 +56,10 @@ _RECORD: Final = int(MessageKind.RECORD)
 class Channel:
     """A connection from its first byte; made by `set_up`, `resume` or `Acceptor.channel`.
 
-    `opened` is None until the peer is who it should be; then the channel sends and receives.
-    `confirmed`: the peer has shown that it is there now (an acceptor may send before). `failure`
-    ends it: send what is `outgoing` and close the connection. `expires_at`:
-    see `expire`.
+    `opened` is None until the peer has proved who it is; then the channel sends and receives.
+    `confirmed`: the peer has shown that it is there now; an acceptor may send before that. `failure`
+    ends the channel: send the `outgoing` messages and close the connection. `expires_at`: see
+    `expire`.
     """
 
     __slots__ = (
@@ -91,9 +91,10 @@ class Channel:
         self._least, self._most = 1, 0  # bytes of a record; none before the peer is confirmed
 
     def send(self, parts: Sequence[Buffer]) -> list[Buffer]:
-        """One record of all parts, behind what is `outgoing`; ValueError: not 1 to `RECORD_BYTES`.
+        """Return one record of all parts, behind the `outgoing` messages.
 
-        In clear the parts themselves are in the answer: they must not change before they are sent.
+        In clear the parts themselves are returned: they must not change before they are sent.
+        ValueError: the size is not 1 to `RECORD_BYTES`.
         """
         assert self.opened is not None
         assert self.failure is None
@@ -118,14 +119,15 @@ class Channel:
         return header + sealer.seal(header, (plain,))
 
     def outgoing(self) -> list[bytes]:
-        """Messages of the handshake that wait to be sent; they are gone from here."""
+        """Return and forget the messages of the handshake that wait to be sent."""
         waiting, self._outgoing = self._outgoing, []
         return waiting
 
     def receive(self, data: Buffer, now: float) -> list[Chunk]:
-        """The records' contents that are whole now, in order; then look at `opened` and `failure`.
+        """Return the contents of the records that are whole now, in order.
 
-        They are valid until the next call or until `data` changes: copy what is to be kept.
+        Then look at `opened` and `failure`. The contents are valid until the next call or until
+        `data` changes: copy what is kept.
         """
         records: list[Chunk] = []
         view = memoryview(data)
@@ -150,7 +152,7 @@ class Channel:
         return records
 
     def expire(self) -> None:
-        """To be called when `expires_at` is over: the peer was too slow to prove itself."""
+        """Fail because the peer was too slow to prove itself; call it at `expires_at`."""
         self._fail(Failure(FailureKind.TIMED_OUT, "no proof of the peer in time"))
 
     def abandon(self) -> None:
@@ -175,7 +177,7 @@ class Channel:
         return taken + more
 
     def _bounded(self, data: Buffer, at: int) -> tuple[int, int]:
-        """Length and kind of a message. What cannot be is refused before anything is kept of it."""
+        """Return length and kind of a message; refuse a wrong one before any of it is kept."""
         number: int = HEADER.unpack_from(data, at)[0]
         n_bytes, kind = number >> 8, number & 0xFF
         if not self.confirmed:
@@ -270,7 +272,7 @@ def _confirmation(secret: bytes) -> bytes:
 def set_up(
     me: KeyPair, server_key: bytes, ask: SetUpOptions, *, random: Random, now: float
 ) -> Channel:
-    """The channel of a new flow to the holder of a key; NoiseError: `server_key` is no key."""
+    """Return the channel of a new flow to the holder of a key; NoiseError: `server_key` is no key."""
     opening = SetUpHandshake(me, server_key, ask, random)
     return Channel(opening, now + HANDSHAKE_S, first=opening.hello)
 
@@ -278,7 +280,7 @@ def set_up(
 def resume(
     me: KeyPair, credentials: Credentials, kind: ConnectionKind, *, random: Random, now: float
 ) -> Channel:
-    """The channel of a further connection of a flow; counts an attempt in its credentials."""
+    """Return the channel of a further connection of a flow; counts an attempt in its credentials."""
     resuming = ResumeHandshake(me, credentials, kind, random)
     return Channel(resuming, now + HANDSHAKE_S, first=resuming.hello)
 
@@ -287,9 +289,10 @@ _NO_LIMITS = HandshakeLimits()
 
 
 class Acceptor:
-    """Makes channels, and watches those that are not confirmed yet.
+    """The maker of channels on the accepting host; it watches those that are not confirmed yet.
 
-    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask.
+    `ledger` counts what known hosts have (shared with the flow table). `allow_clear`: clients that
+    ask for it may send records without protection.
     """
 
     def __init__(
@@ -330,7 +333,7 @@ class Acceptor:
         *,
         allow_clear: bool | None = None,
     ) -> Channel:
-        """For an address without its port."""
+        """Return the channel of a new connection from an address (without its port)."""
         clear = self._allow_clear if allow_clear is None else allow_clear
         accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
@@ -340,7 +343,7 @@ class Acceptor:
         return channel
 
     def overdue(self, now: float) -> list[Channel]:
-        """Those that were too slow or were pushed out by newer ones: close their connections."""
+        """Return the channels that were too slow or replaced by newer ones: close their connections."""
         late, self._pushed_out = self._pushed_out, []
         late += self._half_open.overdue(now)
         for channel in late:

@@ -26,7 +26,7 @@ RECORDS_PER_KEY: Final = 1 << 18
 
 
 class Suite(IntEnum):
-    """How records are protected; agreed at set-up, the same for the flow's whole life."""
+    """The protection of records; agreed at set-up, the same for the flow's whole life."""
 
     CLEAR = 0  # only where both ends ask for it: loopback, benchmarks
     AES_128_GCM = 1  # where both ends' hardware has AES
@@ -40,12 +40,12 @@ class Aead(Protocol):
 
 
 def aead(key: bytes, *, chacha: bool) -> Aead:
-    """ChaCha20-Poly1305 (32 bytes), or AES-GCM (16 or 32)."""
+    """Return ChaCha20-Poly1305 (32 bytes) or AES-GCM (16 or 32) for a key."""
     return ChaCha20Poly1305(key) if chacha else AESGCM(key)
 
 
 class KeyPair:
-    """X25519 (RFC 7748), a host's static one or a handshake's; `private` are 32 random bytes."""
+    """An X25519 key pair (RFC 7748), static or of one handshake; `private` are 32 random bytes."""
 
     __slots__ = ("_handle", "private", "public")
 
@@ -55,17 +55,17 @@ class KeyPair:
         self.public = self._handle.public_key().public_bytes_raw()
 
     def exchange(self, public: bytes) -> bytes:
-        """The shared secret; ValueError: a public key of low order, which only an attacker sends."""
+        """Return the shared secret; ValueError: a public key of low order, sent only by attackers."""
         return self._handle.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def host_id(public: bytes) -> bytes:
-    """Who a host is: a hash of its static key. Says nothing about the device (never a MAC, IMEI)."""
+    """Return a host's id, a hash of its static key; it says nothing about the device."""
     return sha256(b"cedos host id" + public).digest()[:HOST_ID_BYTES]
 
 
 def expand(secret: bytes, label: str, context: bytes = b"", length: int = KEY_BYTES) -> bytes:
-    """HKDF-Expand (RFC 5869) with SHA-256 for up to 32 bytes: independent keys out of one secret."""
+    """Return up to 32 bytes by HKDF-Expand (RFC 5869, SHA-256): independent keys out of one secret."""
     assert length <= KEY_BYTES
     info = b"cedos session 1 " + label.encode() + b"\0" + context
     return hmac.digest(secret, info + b"\x01", "sha256")[:length]
@@ -76,10 +76,10 @@ def extract(salt: bytes, material: bytes) -> bytes:
 
 
 class RecordKey:
-    """For the records of one direction of one connection: a counter is the nonce.
+    """The key for the records of one direction of one connection; a counter is the nonce.
 
-    After `RECORDS_PER_KEY` records both ends replace the key without a message; the counter goes on. A
-    key that leaks tells nothing of the records before its replacement.
+    After `RECORDS_PER_KEY` records both ends replace the key without a message; the counter goes on.
+    A key that leaks reveals no records before its replacement.
     """
 
     __slots__ = ("_aead", "_count", "_secret", "_suite")
@@ -108,7 +108,7 @@ class RecordKey:
         return self._aead.encrypt(self._nonce(), plain, header)
 
     def open(self, header: Buffer, body: Buffer) -> bytes | None:
-        """Plaintext of the next record; None if it is not that (forged, replayed, out of order)."""
+        """Return the plaintext of the next record; None: it is forged, replayed or out of order."""
         try:
             return self._aead.decrypt(self._nonce(), body, header)
         except InvalidTag:

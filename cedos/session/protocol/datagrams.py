@@ -29,7 +29,10 @@ _CLOCK: Final = 1 << 32  # the sender's milliseconds, which come round after 49 
 
 
 class Lateness:
-    """Of one sender's clock."""
+    """A measure of how late datagrams of one sender are, though the two clocks are independent.
+
+    The quickest datagram of the last half minute is the reference.
+    """
 
     __slots__ = ("_before", "_begun_s", "_least")
 
@@ -39,7 +42,7 @@ class Lateness:
         self._begun_s = 0.0
 
     def of(self, sent_ms: int, now: float) -> float:
-        """Seconds by which a datagram that was sent then came later than the quickest."""
+        """Return by how many seconds a datagram took longer than the quickest one."""
         took = (int(now * 1000) - sent_ms) % _CLOCK
         if now - self._begun_s >= _HALF_S:
             self._before = self._least if now - self._begun_s < 2 * _HALF_S else None
@@ -57,7 +60,11 @@ def _before(one: int, other: int) -> bool:
 
 
 class OutgoingDatagram:
-    """Attributes: `everywhere`, on each path at once; `on`, the paths that it was given to; `arrived`."""
+    """A datagram on its way out.
+
+    `everywhere`: it goes over each path at once; `on`: the paths that have it; `arrived`: a path's
+    kernel has acknowledged it.
+    """
 
     __slots__ = ("arrived", "at_s", "everywhere", "expires_s", "frame", "on")
 
@@ -85,10 +92,10 @@ _EPOCHS: Final = 1 << 32
 
 
 class DatagramSender:
-    """Of one session. What is over its time is forgotten, and never sent.
+    """The sending half of one session's datagrams; an expired one is never sent.
 
     Attributes:
-        sent, copies, expired: how many were handed in, went over a further path, were never sent in time.
+        sent, copies, expired: how many were sent, went over a further path, or expired unsent.
     """
 
     def __init__(self, now: float) -> None:
@@ -102,7 +109,7 @@ class DatagramSender:
         self.sent = self.copies = self.expired = 0
 
     def send(self, payload: bytes, lifetime_s: float, now: float, *, everywhere: bool) -> None:
-        """Takes it; the oldest that waits goes where there are too many."""
+        """Queue a datagram; if too many wait, the oldest is dropped."""
         self._number += 1
         if self._number == 1 << 32:
             self._epoch, self._number = (self._epoch + 1) % _EPOCHS, 1
@@ -127,7 +134,7 @@ class DatagramSender:
     def take(
         self, path: PathState, paths: Sequence[PathState], room_bytes: int, now: float
     ) -> list[bytes]:
-        """Frames that go over a path now."""
+        """Return the frames that go over a path now."""
         if not self._waiting:
             return []
         may = allowed(paths, _RANK)
@@ -165,7 +172,7 @@ class DatagramSender:
         return frames
 
     def wrote(self, path_id: int, written_bytes: int) -> None:
-        """What was taken for a path is among its first so many bytes."""
+        """Note that the datagrams taken for a path end at this byte of the path."""
         way = self._on_the_way.get(path_id)
         if not way:
             return
@@ -175,7 +182,7 @@ class DatagramSender:
             way[at] = written_bytes, way[at][1]
 
     def acknowledged(self, path_id: int, written_bytes: int) -> None:
-        """So many of a path's bytes have reached the peer."""
+        """Note that the peer has so many of a path's bytes."""
         way = self._on_the_way.get(path_id)
         while way:
             end, first = way[0]
@@ -185,12 +192,12 @@ class DatagramSender:
             way.popleft()
 
     def path_lost(self, path_id: int, now: float) -> None:
-        """What was on the way there alone goes elsewhere."""
+        """Send over other paths what only this path had."""
         way = self._on_the_way.pop(path_id, ())
         self._again([each for _, each in way if len(each.on) == 1], now)
 
     def check(self, paths: Sequence[PathState], now: float) -> bool:
-        """Looks for what should have been acknowledged by now; whether anything is to be copied."""
+        """Look for datagrams that are overdue; return whether any is to be copied."""
         self._checked_s = now
         due: list[OutgoingDatagram] = []
         for path in paths:
@@ -203,7 +210,7 @@ class DatagramSender:
         return self._again(due, now)
 
     def next_at(self, paths: Sequence[PathState]) -> float | None:
-        """When `check` has something to do; None: nothing is on the way that can be copied."""
+        """Return when `check` is due; None: no datagram on its way can be copied."""
         if len(paths) < 2:
             return None
         at = []
@@ -221,7 +228,7 @@ class DatagramSender:
         return any(self._on_the_way.values())
 
     def patience_s(self, path: PathState) -> float:
-        """A datagram that is acknowledged is so in this time, nearly always."""
+        """Return within how many seconds a datagram is acknowledged nearly always."""
         facts = path.facts
         usual_s = rtt_s(path) + max(_LEAST_VARIATION_S, _VARIATIONS * facts.rtt_variation_s)
         return (
@@ -236,7 +243,7 @@ class DatagramSender:
 
     @staticmethod
     def _waits(each: OutgoingDatagram, paths: Sequence[PathState], *, overdue: bool) -> bool:
-        """Whether another path is to have it as well."""
+        """Return whether another path is to carry a datagram as well."""
         if not each.on:
             return True
         if each.everywhere:
@@ -273,7 +280,7 @@ _RETIRED: Final = 8
 
 
 class DatagramReceiver:
-    """Attributes: `dropped`, those that were late, or that the program did not take in time."""
+    """The receiving half; `dropped` counts late datagrams and those not taken in time."""
 
     __slots__ = ("_bytes", "_epoch", "_highest", "_lateness", "_retired", "_seen", "_waiting",
                  "dropped")  # fmt: skip
@@ -308,7 +315,7 @@ class DatagramReceiver:
             self.dropped += 1
 
     def take(self) -> list[bytes]:
-        """All that came, in the order in which it came."""
+        """Return all datagrams in the order of their arrival."""
         taken = list(self._waiting)
         self._waiting.clear()
         self._bytes = 0

@@ -23,9 +23,10 @@ _JOINED_BYTES: Final = 4_096
 
 
 class StreamReassembly:
-    """`ready` are the bytes in order that nobody took yet; `waiting_bytes` lie behind a gap.
+    """The received bytes of one stream: `ready` in order and unread, others behind a gap.
 
-    The end of the stream is received like a byte behind the last one: `received` covers it.
+    `waiting_bytes` lie behind a gap. The end of the stream is received like a byte behind the last
+    one: `received` covers it.
     """
 
     __slots__ = (
@@ -58,7 +59,10 @@ class StreamReassembly:
         return self.end is not None and self.received.floor > self.end
 
     def add(self, offset: int, payload: Chunk, end: bool) -> int:
-        """How many bytes are new; `payload` must not change. ProtocolError: another end, many pieces."""
+        """Add an extent; return how many of its bytes are new. `payload` must not change.
+
+        ProtocolError: the stream ends elsewhere, or in too many pieces.
+        """
         stop = offset + len(payload)
         if end or self.end is not None:
             self._check_end(stop, end)
@@ -102,7 +106,7 @@ class StreamReassembly:
         return first + [(offset, bytes(chunk)) for offset, chunk in sorted(self._ahead.items())]
 
     def _append_small(self, chunk: Chunk) -> None:
-        """Whoever sends single bytes shall not cost fifty times as much memory."""
+        """Join small chunks: a sender of single bytes must not cost fifty times the memory."""
         if self.ready and chunk and len(self.ready[-1]) < _JOINED_BYTES:
             self.ready[-1] = b"".join((self.ready[-1], chunk))
         elif chunk:
@@ -164,11 +168,14 @@ class Delivery:
         self._eligible(run)
 
     def never(self, first: int, stop: int) -> None:
-        """IROBs that were abandoned: who waits for them need not."""
+        """Note that IROBs were abandoned: others need not wait for them."""
         self._done(first, stop)
 
     def pop(self, limit: int) -> Run | None:
-        """At most `limit`, in order, of one label; several only if none makes another one eligible."""
+        """Return at most `limit` IROBs of one label in order, or None.
+
+        It returns several only if none of them makes another one eligible.
+        """
         for queue in self._ready:
             if queue:
                 break

@@ -39,7 +39,7 @@ class FastPath:
         self._backlog = backlog
 
     def path(self, size: int, rank: int) -> PathFlight | None:
-        """The path on which an IROB of this size would go at once; None: the usual way."""
+        """Return the path on which an IROB of this size would go at once; None: use the send queues."""
         path = self._in_flight.only
         control, delayed_acks = self._control, self._delayed_acks
         if (
@@ -62,12 +62,15 @@ class FastPath:
         return path
 
     def send(self, data: bytes, rank: int) -> tuple[int, bytes] | None:
-        """Id and plaintext of a record that the path has to carry (then: `sent`); None: no room."""
+        """Return id and plaintext of a record that the path has to carry; None: there is no room.
+
+        Call `sent` once the path has it.
+        """
         irob = self._sender.take_id(len(data), rank)
         return (irob, packing.one_message(irob, rank, _ORDER, data)) if irob else None
 
     def sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:
-        """The record was sent; where that has ended the path, it waits for another one."""
+        """Note that the record was sent; if its path has ended, the message waits for another path."""
         batch = MessageBatch(irob, rank, _ORDER, (), [data])
         if self._in_flight.only is not path:
             self._sender.send_queues[rank].batch(batch)

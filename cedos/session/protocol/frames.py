@@ -14,7 +14,7 @@ Chunk: TypeAlias = bytes | memoryview
 
 
 class Order(IntEnum):
-    """What an IROB waits for before it is delivered (dissertation, 2.2.4)."""
+    """The condition on which an IROB is delivered (dissertation, 2.2.4)."""
 
     FREE = 0
     AFTER_ALL = 1  # every IROB with a lower id: a plain send, TCP's order
@@ -65,7 +65,10 @@ class Abandon(Struct, frozen=True, gc=False):
 
 
 class Ack(Struct, frozen=True, gc=False):
-    """All below `floor` was received, and the half-open `ranges` beyond; `irob`: with `EXTENTS` only."""
+    """An acknowledgement of all positions below `floor` and of the half-open `ranges` beyond.
+
+    `irob`: with `EXTENTS` only.
+    """
 
     space: Space
     irob: int
@@ -74,7 +77,10 @@ class Ack(Struct, frozen=True, gc=False):
 
 
 class Window(Struct, frozen=True, gc=False):
-    """Stream 0's first forbidden offset; IROBs' bytes, each plus `IROB_COST`, since the beginning."""
+    """The first forbidden offset of stream 0, and the credit for IROBs since the beginning.
+
+    Each IROB costs its bytes and `IROB_COST`.
+    """
 
     stream_limit: int
     irob_credit: int
@@ -82,7 +88,7 @@ class Window(Struct, frozen=True, gc=False):
 
 
 class Sync(Struct, frozen=True, gc=False):
-    """The sender's positions: all below `*_kept` is gone there for good, all below `*_received` came."""
+    """The sender's positions: it has dropped all below `*_kept`, and received all below `*_received`."""
 
     stream_kept: int
     irobs_kept: int
@@ -91,11 +97,11 @@ class Sync(Struct, frozen=True, gc=False):
 
 
 class Ask(Struct, frozen=True, gc=False):
-    """Please answer with a Sync, on this path."""
+    """A request for a Sync on this path."""
 
 
 class KeepAlive(Struct, frozen=True, gc=False):
-    """How long the session outlives its last path (DTP, 3.2): proposed, or agreed as an answer."""
+    """The seconds that the session outlives its last path (DTP, 3.2): proposed, or agreed."""
 
     agreed: bool
     serial: int
@@ -103,7 +109,7 @@ class KeepAlive(Struct, frozen=True, gc=False):
 
 
 class Deadline(Struct, frozen=True, gc=False):
-    """What the sender of this frame expects to receive and until when (Cedos, III-C), 0: unknown."""
+    """The bytes that its sender expects to receive, and until when (Cedos, III-C); 0: unknown."""
 
     expected_bytes: int
     milliseconds: int
@@ -121,7 +127,7 @@ class PathSays(Struct, frozen=True, gc=False):
 
 
 class Ping(Struct, frozen=True, gc=False):
-    """Wants a Pong with the same token; `pad_bytes` of zeros make it long enough to measure a rate."""
+    """A request for a Pong with the same token; `pad_bytes` of zeros help to measure a rate."""
 
     token: int
     pad_bytes: int
@@ -132,7 +138,7 @@ class Pong(Struct, frozen=True, gc=False):
 
 
 class Close(Struct, frozen=True, gc=False):
-    """The sender has no more than this: stream 0 up to `stream_end`, IROBs below `irob_end`."""
+    """The end of the sender's data: stream 0 up to `stream_end`, IROBs below `irob_end`."""
 
     stream_end: int
     irob_end: int
@@ -143,7 +149,7 @@ class Closed(Struct, frozen=True, gc=False):
 
 
 class Datagram(Struct, frozen=True, gc=False):
-    """In time or not at all: `number` of this `epoch`, by the sender's clock, good for `lifetime_ms`."""
+    """A datagram: `number` of this `epoch`, by the sender's clock, good for `lifetime_ms`."""
 
     epoch: int
     number: int

@@ -28,10 +28,10 @@ _ENDED_HERE, _ENDED_THERE = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class IdleRecord:
-    """Positions count the end of the stream as one; `*_room` is what may be sent beyond them.
+    """The positions of an idle session. They count the end of the stream as one byte.
 
-    `granted_*`: by the peer, who knows it and may have begun. `absent_unix_s`: when the last path was
-    lost.
+    `*_room`: how much may be sent beyond them. `granted_*`: what the peer was granted, and may have
+    begun to use. `absent_unix_s`: when the last path was lost.
     """
 
     stream_sent: int
@@ -55,7 +55,7 @@ class IdleRecord:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> "IdleRecord":
-        """Any `IDLE_BYTES` bytes are some idle session."""
+        """Return the record in `IDLE_BYTES` bytes; any bytes are some record."""
         return cls(*_PACKED.unpack(packed))
 
     @classmethod
@@ -83,9 +83,10 @@ class IdleRecord:
 
 
 def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
-    """None while it is not idle, or not open; it is not changed: forget it if it shall sleep.
+    """Return a session's record; None: it is not idle, or not open. The session is not changed.
 
-    `unix_s` is the same instant as `now`: the session's clock does not survive a restart.
+    To put it to sleep, forget it. `unix_s` is the same instant as `now`: the session's clock does not
+    survive a restart.
     """
     sender, receiver, control = session.sender, session.receiver, session.control
     idle = (
@@ -132,7 +133,7 @@ def unpack_session(
     limits: SessionLimits,
     memory: ReplayMemory | None = None,
 ) -> Session:
-    """Without a path, and as long absent as it was."""
+    """Return the session of a record, without a path, and absent for as long as it was."""
     session = Session(
         scheduler,
         now,

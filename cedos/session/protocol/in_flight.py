@@ -22,7 +22,7 @@ MAX_IN_FLIGHT: Final = 8_192
 
 
 class PathFlight:
-    """One path: what a scheduler sees of it, what is on the way, what is to be said on it."""
+    """One path: its state for schedulers, its pieces in flight, and its control frames."""
 
     __slots__ = (
         "allowed_here", "allowed_there", "asked", "control", "dialled", "fell", "flight", "heard_at_s",
@@ -49,22 +49,25 @@ class PathFlight:
             self.came_back(None)
 
     def came_back(self, held_until_s: float | None) -> None:
-        """It is there: not to be relied on before it is heard after `held_until_s`; None: as ever."""
+        """Note that the path is back; it is not relied on before it is heard after `held_until_s`.
+
+        None: it is relied on at once.
+        """
         self.held_until_s = held_until_s
         self.asked = self.fell = False
         self.state.facts.flaps = held_until_s is not None
 
     def silent_since(self, at_s: float | None, *, pauses: bool = False) -> None:
-        """None: it speaks, or `pauses`, too shortly to be sure."""
+        """Note since when the path is silent; None: it is not. `pauses`: too shortly to be sure."""
         facts = self.state.facts
         facts.stalled_at_s, facts.pauses = at_s, pauses
 
     def asks_at(self) -> float | None:
-        """When it has been held for long enough to be asked whether it is there."""
+        """Return when the path has been held for long enough to be asked whether it is there."""
         return None if self.asked else self.held_until_s
 
     def asks(self, now: float) -> bool:
-        """Whether that is now; true once."""
+        """Return whether to ask the path now; true once."""
         asks_at = self.asks_at()
         due = asks_at is not None and asks_at <= now
         self.asked |= due
@@ -75,7 +78,7 @@ class PathFlight:
         self.state.allowed = ranks & self.allowed_there
 
     def allow_there(self, ranks: int, peer: PathFacts) -> None:
-        """The peer's word."""
+        """Take the peer's mask of ranks and its view of the path."""
         self.allowed_there = ranks
         self.state.allowed = ranks & self.allowed_here
         self.state.peer = peer
@@ -84,8 +87,8 @@ class PathFlight:
 class InFlight:
     """All paths of a session and their pieces; `states` is what schedulers are shown.
 
-    `unheard`: this end was read from a record, and its peer has not said yet what it has. What is sent
-    before could continue what an older life of this end had sent beyond the record.
+    `unheard`: this end was read from a record, and its peer has not said yet what it has. Data sent
+    before that could continue what an older life of this end had sent beyond the record.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -103,7 +106,7 @@ class InFlight:
         self._paths_changed()
 
     def lost(self, path_id: int) -> None:
-        """A path is gone: what was on the way there is held back, what is small and urgent goes on."""
+        """Remove a path: hold its pieces back; requeue those that are small and urgent."""
         path = self.paths.pop(path_id)
         self._paths_changed()
         self._count -= len(path.flight)
@@ -120,13 +123,13 @@ class InFlight:
             self._sender.send_queues[0].requeue(urgent)
 
     def release(self) -> None:
-        """The peer has said what it has: the rest of what was held back is sent again."""
+        """Requeue what was held back: the peer has said what it has."""
         self.unheard = False
         held, self._held = self._held, []
         self._requeue(held)
 
     def requeue(self, path_id: int) -> None:
-        """What is on the way there, and not over another path that lives, waits again as well."""
+        """Requeue what is in flight on a path, and on no other living path."""
         living = {
             path.path_id
             for path in self.states
@@ -154,7 +157,7 @@ class InFlight:
             path.state.in_flight_bytes -= gone
 
     def take(self, path: PathFlight, grant: SendGrant, room_bytes: int) -> Piece | None:
-        """The piece that a scheduler granted, now on the way over `path`; None if there is none."""
+        """Return the piece that a scheduler granted, now in flight on `path`; None: there is none."""
         path_id = path.state.path_id
         state = path.state
         if not state.allowed >> grant.rank & 1 and state not in allowed(self.states, grant.rank):
@@ -216,7 +219,7 @@ class InFlight:
         return None
 
     def _others(self, path_id: int) -> Iterator[Piece]:
-        """What is on the way over other paths and was never sent on this one."""
+        """Return pieces in flight on other paths that were never sent on this one."""
         irobs = self._sender.irobs
         seen: set[int] = set()
         for path in self.paths.values():
@@ -227,7 +230,7 @@ class InFlight:
                     yield piece
 
     def _cut(self, piece: Piece, room_bytes: int) -> Piece | None:
-        """Both parts take the piece's place on every path."""
+        """Put both parts of a cut piece in its place on every path."""
         parts = piece.cut(room_bytes)
         if parts is None:
             return None
@@ -243,7 +246,7 @@ class InFlight:
         return parts[0]
 
     def _requeue(self, pieces: list[Piece]) -> None:
-        """Queues what the peer has not got of these, in front of its labels' queues."""
+        """Queue again what the peer lacks of these pieces, in front of their labels' queues."""
         waiting: tuple[list[Piece], ...] = ([], [], [], [])
         for piece in pieces:
             if self._needed(piece):
@@ -261,7 +264,7 @@ class InFlight:
         return piece.rest(self._sender.irobs)
 
     def _needed(self, piece: Piece) -> bool:
-        """Whether the peer lacks anything of it; what it has is finished with."""
+        """Return whether the peer lacks any of a piece; finish the piece if not."""
         if not piece.done and piece.acknowledged(self._sender.irobs):
             self._finish(piece)
         return not piece.done

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class IntervalSet:
-    """Disjoint intervals that do not touch, ascending; a binary search each, O(1) behind the last one."""
+    """Disjoint, ascending intervals that do not touch; a binary search each, O(1) behind the last."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -25,7 +25,7 @@ class IntervalSet:
 
     @property
     def top(self) -> int:
-        """Behind the highest position; the set must not be empty."""
+        """Return the position behind the highest one; the set must not be empty."""
         return self._ends[-1]
 
     def add(self, start: int, end: int) -> None:
@@ -74,7 +74,7 @@ class IntervalSet:
         return holes
 
     def absorb(self, floor: int) -> int:
-        """Removes the intervals that begin at or below `floor`; where the last one ends, or `floor`."""
+        """Remove intervals that begin at or below `floor`; return the end of the last one, or `floor`."""
         count = bisect_right(self._starts, floor)
         if count:
             floor = max(floor, self._ends[count - 1])

@@ -35,7 +35,7 @@ from cedos.session.protocol.sender import Sender
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What one session may use. Windows are what the peer may send before the application has read it.
+    """Limits of one session. The peer may send a window before the application has read it.
 
     Without `probes`, paths that carry nothing are not measured.
     """
@@ -52,7 +52,7 @@ class SessionLimits:
 
 
 class Writable(Struct, frozen=True):
-    """There is room again after something was not taken."""
+    """There is room again, after some data was not taken."""
 
 
 class ThunkReady(Struct, frozen=True):
@@ -67,14 +67,14 @@ class KeepAliveAgreed(Struct, frozen=True):
 
 
 class PeerWishes(Struct, frozen=True):
-    """The peer expects so many bytes until then (0 and infinity: it did not say)."""
+    """The peer expects so many bytes until then (0 and infinity: unknown)."""
 
     expected_bytes: int
     deadline_at_s: float
 
 
 class Ponged(Struct, frozen=True):
-    """The answer to a ping, `round_trip_s` after it was put into a record."""
+    """The answer to a ping, `round_trip_s` after the ping was put into a record."""
 
     path_id: int
     token: int
@@ -82,7 +82,10 @@ class Ponged(Struct, frozen=True):
 
 
 class Probed(Struct, frozen=True):
-    """What a path without traffic carries (`at_least`: maybe far more), and a short Ping's round trip."""
+    """The measured rate of a path without traffic, and a short Ping's round trip.
+
+    `at_least`: the path may carry far more.
+    """
 
     path_id: int
     rate_bps: float
@@ -91,7 +94,7 @@ class Probed(Struct, frozen=True):
 
 
 class PeerClosed(Struct, frozen=True):
-    """All that the peer ever sent is here, though not all may have been read yet."""
+    """All data of the peer is here, though the application may not have read all of it."""
 
 
 class Finished(Struct, frozen=True):
@@ -99,7 +102,7 @@ class Finished(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """What was acknowledged has reached the peer for certain; what was sent beyond, perhaps."""
+    """The end of a session; acknowledged data has reached the peer, other data perhaps."""
 
     why: str
     by_peer: bool
@@ -127,7 +130,7 @@ class SessionState(Enum):
 
 
 class KeepAliveTerms:
-    """What both ends agreed on: each proposes, the other one may lower it. The smaller one counts."""
+    """The agreed keep-alive: each end proposes, the other one may lower it; the smaller one counts."""
 
     __slots__ = ("_agreed", "_limit_s", "_serial", "proposed", "theirs")
 
@@ -144,7 +147,7 @@ class KeepAliveTerms:
         return min(later) if later else self._agreed[0] or 0
 
     def propose(self, seconds: int) -> None:
-        """It counts once the peer has answered."""
+        """Propose a keep-alive; it counts once the peer has answered."""
         if not 0 <= seconds <= packing.MAX_KEEP_ALIVE_S:
             raise SessionError(
                 f"a keep-alive of {seconds} s; allowed are 0 to {packing.MAX_KEEP_ALIVE_S}"
@@ -153,7 +156,7 @@ class KeepAliveTerms:
         self.proposed = KeepAlive(False, self._serial, seconds)
 
     def receive(self, frame: KeepAlive) -> bool:
-        """A proposal or an answer; whether what is agreed has changed."""
+        """Take a proposal or an answer; return whether the agreed seconds have changed."""
         before = self.seconds
         if not frame.agreed:
             seconds = min(frame.seconds, self._limit_s)
@@ -170,7 +173,7 @@ class KeepAliveTerms:
 
 
 class CloseHandshake:
-    """Close says what there is in all, Closed that all of it has come."""
+    """The close of both directions: Close names all data, Closed acknowledges all of it."""
 
     __slots__ = ("answered", "asked", "confirmed", "theirs")
 
@@ -200,10 +203,11 @@ class CloseHandshake:
 
 
 def lost_state(theirs: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> str | None:
-    """Who has lost what the other one relies on, from the first Sync on a path after none was up.
+    """Return which end has lost what the other relies on, or None.
 
-    `ours` are this end's positions now, `known` when the path was dialled; `sent` is behind the last byte
-    and the last IROB that this end has sent.
+    It compares the first Sync on a path after none was up. `ours` are this end's positions now,
+    `known` those when the path was dialled; `sent` is behind the last byte and the last IROB that
+    this end has sent.
     """
     if theirs.stream_received < known.stream_kept or theirs.irobs_received < known.irobs_kept:
         return "the peer has lost what it had acknowledged"
@@ -222,7 +226,7 @@ _MOST_DUE: Final = 64
 
 
 class Control:
-    """`due` holds frames for whichever path is asked first."""
+    """The control frames of a session; `due` holds frames for the path that is asked first."""
 
     def __init__(
         self, sender: Sender, receiver: Receiver, terms: KeepAliveTerms, events: list[Event]
@@ -271,7 +275,7 @@ class Control:
         self.due.append(self._close())
 
     def fail(self, why: str, *, by_peer: bool) -> None:
-        """The first reason counts."""
+        """Fail; the first reason counts."""
         if self.failure is None and self.state is not SessionState.FINISHED:
             self.state = SessionState.FAILED
             sender = self._sender
@@ -280,7 +284,7 @@ class Control:
             self._sender.forget()
 
     def ended_without_us(self) -> bool:
-        """The peer is gone: whether that is how it should be, since it had all and told us all."""
+        """Return whether the peer ended properly: it had all data, and had sent all of its own."""
         closing = self.closing
         self.closing.confirmed = (
             closing.asked and closing.answered and self._sender.everything_acknowledged()
@@ -289,7 +293,7 @@ class Control:
         return self.state is SessionState.FINISHED
 
     def statement(self, path: PathFlight, now: float) -> list[bytes]:
-        """All that holds now and that a new path's other end might have missed."""
+        """Return frames for all that holds now and that the peer may have missed."""
         frames = [path_says(path)]
         if self.terms.proposed is not None:
             frames.append(_keep_alive(self.terms.proposed))

@@ -61,7 +61,10 @@ def stream_header(offset: int, length: int, end: bool) -> bytes:
 def extent_header(
     irob: int, rank: int, order: Order, after: Sequence[int], offset: int, length: int, end: bool
 ) -> bytes:
-    """Header of an extent of an IROB; `after` are ids lower than `irob`, with `Order.LISTED` only."""
+    """Return the header of an extent of an IROB.
+
+    `after`: ids lower than `irob`, with `Order.LISTED` only.
+    """
     head = EXTENT.pack(K_EXTENT, F_END if end else 0, rank, order, len(after), irob, offset, length)
     return head + _distances(irob, after) if after else head
 
@@ -90,7 +93,7 @@ def abandon(first: int, count: int) -> bytes:
 
 
 def ack(space: Space, irob: int, floor: int, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """`ranges` ascend, do not touch, and lie beyond `floor`."""
+    """Return an Ack; `ranges` ascend, do not touch, and lie beyond `floor`."""
     flat = [edge for pair in ranges for edge in pair]
     return ACK.pack(K_ACK, space, irob, floor, len(ranges)) + struct.pack(f">{len(flat)}Q", *flat)
 
@@ -150,7 +153,7 @@ def closed() -> bytes:
 
 
 def abort(code: int, reason: str) -> bytes:
-    """A reason that is too long is cut."""
+    """Return an Abort; a reason that is too long is cut."""
     text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
     return ABORT.pack(K_ABORT, code, len(text)) + text
 

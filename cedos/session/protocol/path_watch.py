@@ -49,10 +49,10 @@ class PathVoice(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathProgress:
-    """What the kernel says of a connection.
+    """The kernel's word on a connection.
 
-    `waits`: something is on the way; `delivered` counts what has arrived, in order or not, the last
-    of it acknowledged at `acknowledged_at_s`. `repeated`: segments that the kernel has sent again.
+    `waits`: data is on its way. `delivered` counts what has arrived, in order or not, the last of it
+    acknowledged at `acknowledged_at_s`. `repeated`: segments that the kernel has sent again.
     """
 
     waits: bool
@@ -64,11 +64,11 @@ class PathProgress:
 
 
 class PathWatch:
-    """Of one path.
+    """The watch of one path.
 
     Attributes:
-        silent_s: how long something has waited without any progress.
-        limit_s: after so long it counts as silent: three times the usual time between two signs of
+        silent_s: how long data has waited without any progress.
+        limit_s: a longer silence counts as silent: three times the usual time between two signs of
             progress, which is a round trip at first and less where acknowledgements flow.
     """
 
@@ -130,10 +130,10 @@ _FORGETS_S: Final = 10.0
 
 
 class CrawlWatch:
-    """Of one path, while something is on the way there.
+    """The watch of one path's rate while data is on its way there.
 
     Attributes:
-        crawls: since it was noticed, and until what was on the way has arrived.
+        crawls: from when it was noticed until the data on its way has arrived.
     """
 
     __slots__ = ("_acknowledged", "_had_bps", "_had_s", "crawls")
@@ -152,10 +152,10 @@ class CrawlWatch:
         rtt_min_s: float,
         now: float,
     ) -> bool:
-        """Looks again; whether it has just begun to crawl.
+        """Look again; return whether the path has just begun to crawl.
 
-        `on_way_bytes`: handed to the path and not acknowledged; `elsewhere_s`: in so long all of that
-        could be there over another path, infinite without one; `rtt_min_s`: the path's, 0 unknown.
+        `on_way_bytes`: sent on the path and not acknowledged. `elsewhere_s`: in how many seconds
+        another path could deliver that, infinite without one. `rtt_min_s`: the path's, 0 unknown.
         """
         if not on_way_bytes:
             self.rests()
@@ -184,7 +184,7 @@ class CrawlWatch:
         return self.crawls
 
     def rests(self) -> None:
-        """Nothing is on the way, or nothing of it gets through: a rate begins anew."""
+        """Start a new measurement: no data is on its way, or none gets through."""
         self._acknowledged.clear()
         self.crawls = False
 
@@ -208,7 +208,7 @@ class FlappingNetworks:
         self._falls: dict[str, tuple[int, float]] = {}  # how often, and when last; the oldest first
 
     def fell(self, network: str, now: float) -> None:
-        """It was silent for long, or its path was lost."""
+        """Note that a network was silent for long, or that its path was lost."""
         count = min(self._count(network, now) + 1, _MOST)
         self._falls.pop(network, None)
         self._falls[network] = count, now
@@ -216,7 +216,7 @@ class FlappingNetworks:
             del self._falls[next(iter(self._falls))]
 
     def hold_s(self, network: str, now: float) -> float:
-        """For how long it is left alone when it has come back now; 0: it is believed at once."""
+        """Return for how long a network that is back is left alone; 0: it is believed at once."""
         excess = self._count(network, now) - FREE
         return _FIRST_S * 2.0 ** (excess - 1) if excess > 0 else 0.0
 
@@ -260,7 +260,10 @@ class PathProbe:
 
 
 class PathProber:
-    """`events` get a `Probed` for each probe that was answered; without `wanted` there are none."""
+    """The prober of a session's paths; `events` get a `Probed` for each answered probe.
+
+    Without `wanted` no path is probed.
+    """
 
     def __init__(
         self,
@@ -277,7 +280,7 @@ class PathProber:
         self._token = FIRST_TOKEN
 
     def next_at(self) -> float | None:
-        """When the next probe is due, unless something else happens; None: none will be."""
+        """Return when the next probe is due if nothing else happens; None: never."""
         if not self._wanted or self._in_flight.only is not None or not self._free():
             return None
         sent_bytes, first = self._sent_bytes(), None
@@ -308,7 +311,7 @@ class PathProber:
         self.probes.pop(path_id, None)
 
     def on_pong(self, path: PathFlight, pong: Pong, now: float) -> None:
-        """The second one to a probe tells the rate."""
+        """Take a Pong; the second one of a probe gives the rate."""
         probe = self.probes.get(path.state.path_id)
         if probe is None or probe.over:
             return

@@ -38,7 +38,11 @@ class _Partial:
 
 
 class Receiver:
-    """`unacknowledged_bytes` came since the last acknowledgement; `irobs_bytes`: IROBs', by rank."""
+    """The receiving half of a session.
+
+    `unacknowledged_bytes` arrived since the last acknowledgement; `irobs_bytes` counts bytes of IROBs
+    by rank.
+    """
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
         self.stream = StreamReassembly()
@@ -200,7 +204,7 @@ class Receiver:
     # To the peer
 
     def acknowledgements(self, *, everything: bool) -> list[bytes]:
-        """Acknowledgement frames for what came since the last time, or for `everything`."""
+        """Return acknowledgements for what arrived since the last ones, or for `everything`."""
         frames = []
         if self._dirty_stream or everything:
             frames.append(_ack(Space.STREAM, 0, self.stream.received))
@@ -220,7 +224,7 @@ class Receiver:
         return self._dirty_stream or self._dirty_irobs
 
     def resize(self, stream_window: int) -> None:
-        """From now on the peer may send so much ahead; what it was granted before stays granted."""
+        """Change how much the peer may send ahead; what it was granted before stays granted."""
         self._stream_window = stream_window
 
     def window(self) -> bytes:
@@ -232,13 +236,13 @@ class Receiver:
     # Sleep
 
     def granted(self) -> tuple[int, int]:
-        """How much more of the stream, and of IROBs, the peer knows that it may send."""
+        """Return how much more of the stream, and of IROBs, the peer knows that it may send."""
         return self._stream_limit - self._taken, self._credit_granted - self.delivered_cost
 
     def restore(
         self, stop: int, next_irob: int, delivered: int, granted: tuple[int, int], *, ended: bool
     ) -> None:
-        """All below these positions was received and taken; `granted` as from `granted()`."""
+        """Start from positions below which all was received and read; `granted`: as from `granted()`."""
         self.stream = StreamReassembly(stop - ended)
         if ended:
             self.stream.add(stop - 1, b"", end=True)
@@ -271,7 +275,7 @@ class Receiver:
 
 
 def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
-    """The payload in memory that stays: its record's, if that is ours and mostly this payload."""
+    """Return the payload in memory that stays: the record's, if that is ours and mostly this payload."""
     if type(record) is bytes and 2 * len(payload) > len(record):
         return payload
     return bytes(payload)
@@ -291,9 +295,10 @@ _ALONG_S: Final = 0.005
 
 
 class DelayedAcks:
-    """`due` now, or (`along`) with the next data; else `at` some time, None where nothing is owed.
+    """The timer of acknowledgements: `due` now, `along` with the next data, or `at` a time.
 
-    At the latest after `enough_bytes`, or `delay_s` after the first that was not acknowledged.
+    `at` is None where no acknowledgement is owed. One is sent at the latest after `enough_bytes`, or
+    `delay_s` after the first unacknowledged byte.
     """
 
     __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_sent_s", "along", "at", "due")

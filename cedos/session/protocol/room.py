@@ -27,7 +27,7 @@ URGENT_BYTES: Final = 65_536
 
 
 class Credit:
-    """Reservations in the order of need; all amounts since the beginning of the session."""
+    """Reservations of the peer's memory for IROBs; all amounts count since the session began."""
 
     __slots__ = (
         "_begun",
@@ -61,29 +61,29 @@ class Credit:
 
     @property
     def room(self) -> int:
-        """What a new IROB may cost; the spare is kept for those that were begun before it."""
+        """Return what a new IROB may cost; some is spared for IROBs that were begun before it."""
         room = self.credit - self.reserved
         return room - self.irob_bytes - IROB_COST if self._begun else room
 
     @property
     def begun(self) -> bool:
-        """Whether there is an IROB without a reservation."""
+        """Return whether there is an IROB without a reservation."""
         return bool(self._begun)
 
     def at_once(self, cost: int, rank: int) -> bool:
-        """Reserves for a new IROB that is whole; False if there is no room."""
+        """Reserve for a new, whole IROB; return False if there is no room."""
         if cost > self.room - _left_alone(rank):
             return False
         self.reserved += cost
         return True
 
     def begin(self, irob: int) -> None:
-        """An IROB exists that has nothing to send yet."""
+        """Note an IROB that has nothing to send yet."""
         self._begun.add(irob)
         heappush(self._lowest, irob)
 
     def want(self, irob: int, rank: int, cost: int) -> None:
-        """A begun IROB wants a reservation, or needs another amount now; `ready` gives it."""
+        """Ask for a reservation of a begun IROB, or for another amount; `ready` gives it."""
         if irob not in self._waiting:
             heappush(self._queue, (rank, irob))
         self._waiting[irob] = cost
@@ -96,7 +96,7 @@ class Credit:
         self.reserved -= cost
 
     def ready(self) -> list[tuple[int, int]]:
-        """Those that have a reservation now, as (id, cost): the lowest id first, then by label and id."""
+        """Return (id, cost) of IROBs that got a reservation: the lowest id, then by label and id."""
         ready: list[tuple[int, int]] = []
         while self._waiting:
             while self._lowest and self._lowest[0] not in self._begun:
@@ -127,10 +127,10 @@ _NEVER: Final = 1 << 63
 
 
 class ReplayMemory:
-    """What all sessions keep until it is acknowledged: each may hold an equal part of what is *free*.
+    """The memory for unacknowledged data of all sessions; each may hold an equal part of the free rest.
 
-    With n sessions that hold something, free / (n + 8) (docs/decisions/replay-memory.md). One that holds
-    nothing and found no room is named by `woken()` once there is some.
+    With n sessions that hold data, that is free / (n + 8) (docs/decisions/replay-memory.md).
+    `woken()` names a session that holds nothing and found no room, once there is some.
     """
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
@@ -152,7 +152,7 @@ class ReplayMemory:
         return (self.limit_bytes - self.used_bytes) // (self.holders + SPARE)
 
     def wait(self, waiter: object, wanted_bytes: int) -> None:
-        """The waiter holds nothing and wants so many bytes; if there are not so many, all there are."""
+        """Note that a session that holds nothing wants so many bytes, or all if there are fewer."""
         self._waiting[id(waiter)] = waiter
         # Twice as much as it wants: else all that wait would be woken by each byte that is given back.
         needed = 2 * wanted_bytes * (self.holders + SPARE)
@@ -162,12 +162,12 @@ class ReplayMemory:
         self._wake_at_bytes = min(self._wake_at_bytes, needed, most)
 
     def take(self, count: int, *, first: bool) -> None:
-        """They must be free. `first`: for one that held nothing."""
+        """Take bytes that must be free. `first`: for a session that held nothing."""
         self.used_bytes += count
         self.holders += first
 
     def give(self, count: int, *, last: bool) -> None:
-        """`last`: of one that holds nothing then."""
+        """Give bytes back. `last`: the session holds nothing then."""
         self.used_bytes -= count
         self.holders -= last
         if self._waiting and self.free_bytes >= self._wake_at_bytes:
@@ -179,17 +179,17 @@ class ReplayMemory:
         self._waiting.pop(id(waiter), None)
 
     def woken(self) -> list[object]:
-        """Those that found no room and may try again; each is named once."""
+        """Return, once each, those that found no room and may try again."""
         woken, self._woken = self._woken, []
         return woken
 
 
 class ReplayAccount:
-    """What is kept for one session (`held_bytes`); `owner` names it in `memory`, the limit of all.
+    """One session's share of `memory`: it holds `held_bytes`; `owner` names it there.
 
-    While a path is up, of the stream may be held the first window and as much again as was acknowledged,
-    which grows ahead of any congestion window (docs/decisions/replay-memory.md). What lies on a path
-    that pauses beside others (`stuck_bytes`) does not count, so that they can go on.
+    While a path is up, the stream may hold the first window and as much again as was acknowledged,
+    which grows ahead of any congestion window (docs/decisions/replay-memory.md). Bytes on a path that
+    pauses beside others (`stuck_bytes`) do not count, so that the others can go on.
     """
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
@@ -206,17 +206,17 @@ class ReplayAccount:
         self._absent = absent
 
     def set_stuck(self, stuck_bytes: int) -> bool:
-        """Whether more may be held now than before."""
+        """Note how many bytes are stuck; return whether more may be held than before."""
         before, self._stuck_bytes = self._stuck_bytes, stuck_bytes
         return stuck_bytes > before
 
     def most_bytes(self, rank: int = 0) -> int:
-        """How much this session may hold at this moment for data of a label to be taken."""
+        """Return how much this session may hold now if data of a label is to be taken."""
         most = min(self.limit_bytes, self._memory.share_bytes)
         return most - min(URGENT_BYTES, most // 4) if rank in BACKGROUND_RANKS else most
 
     def stream_room_bytes(self, rank: int) -> int:
-        """0 where it is too little to begin with."""
+        """Return the room for the stream; 0 where it is too little to begin with."""
         most = self.most_bytes(rank)
         if not self._absent:
             most = min(most, self._earned_bytes + self._stuck_bytes)
@@ -224,7 +224,7 @@ class ReplayAccount:
         return room if room >= self._least_bytes else 0
 
     def fitting(self, data: bytes, rank: int, room: int) -> bytes:
-        """As much of it as there is room for, which is taken."""
+        """Take and return as much of the data as there is room for."""
         if len(data) > room:
             if room < self._least_bytes:
                 self._wait(self._least_bytes)
@@ -247,7 +247,7 @@ class ReplayAccount:
         return True
 
     def _fits_alone(self, size: int) -> bool:
-        """What cannot be divided may be taken by a session that holds nothing else."""
+        """Return whether a session that holds nothing else may take so much at once."""
         return size <= min(self.limit_bytes, self._memory.free_bytes // SPARE)
 
     def give(self, size: int) -> None:

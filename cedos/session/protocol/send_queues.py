@@ -24,9 +24,9 @@ Fetch: TypeAlias = Callable[[int, int], Chunk]
 
 
 class ByteQueue:
-    """A stream's bytes from the first that is not acknowledged; its end takes a position of its own.
+    """A stream's bytes from the first unacknowledged one on; its end takes a position of its own.
 
-    What was written is kept by reference; a source keeps nothing, it is asked again. `fresh` is the first
+    Written data is kept by reference; a source keeps nothing and is asked again. `fresh` is the first
     position that was never sent, `limit` where the peer's window ends.
     """
 
@@ -72,7 +72,7 @@ class ByteQueue:
 
     @property
     def stop(self) -> int:
-        """The first position that does not exist yet; the end of the stream counts as one."""
+        """Return the first position that does not exist yet; the stream's end counts as one."""
         return self.written + self.ended
 
     def sendable(self) -> int:
@@ -92,7 +92,7 @@ class ByteQueue:
         self.written += length
 
     def slices(self, start: int, stop: int) -> list[Chunk]:
-        """The bytes from `start` to `stop`, all of which are still held, not joined."""
+        """Return the bytes from `start` to `stop`, all of which are still held, not joined."""
         parts: list[Chunk] = []
         at = bisect_right(self._starts, start) - 1
         while start < stop:
@@ -114,7 +114,7 @@ class ByteQueue:
         return parts
 
     def acknowledge(self, start: int, stop: int) -> int:
-        """The peer has these positions; how many bytes of memory that has freed."""
+        """Note that the peer has these positions; return how many bytes of memory that freed."""
         acked = self.acked
         before = acked.floor
         acked.add(start, stop)
@@ -157,7 +157,7 @@ class BytePiece:
         self.done = False
 
     def frame(self) -> list[Chunk]:
-        """Header and payload, not copied; what was acknowledged is left out, it may be gone."""
+        """Return header and payload, not copied, without acknowledged bytes, which may be gone."""
         queue = self.queue
         start = max(self.start, queue.acked.floor)
         last = min(self.stop, queue.written)
@@ -172,7 +172,7 @@ class BytePiece:
         return [head, *queue.slices(start, last)]
 
     def cut(self, room_bytes: int) -> "tuple[BytePiece, BytePiece] | None":
-        """Two that take its place, the first with at most `room_bytes`; None if it cannot be cut so."""
+        """Return two pieces in its place, the first of at most `room_bytes`, or None."""
         if not 0 < room_bytes < self.size:
             return None
         self.done = True
@@ -191,7 +191,7 @@ class BytePiece:
 
 
 class MessageBatch:
-    """`size` counts what the IROBs take in a record, `bytes` what the application handed in.
+    """A run of small messages; `size` counts bytes in a record, `bytes` those of the application.
 
     An empty `payloads` with `abandoned` ids tells the peer that these will never come.
     """
@@ -299,7 +299,7 @@ PIECE_BYTES: Final = packing.RECORD_BYTES - 64
 
 
 class SendQueue:
-    """Pieces that were sent and lost, or left for another path, before bytes that were never sent."""
+    """One label's queue: lost or skipped pieces come before bytes that were never sent."""
 
     __slots__ = ("_items", "_pending", "rank", "waiting_bytes")
 
@@ -326,7 +326,7 @@ class SendQueue:
         self.waiting_bytes += batch.size
 
     def update(self, queue: ByteQueue) -> None:
-        """A stream of this label has more, or may send more or less, than before."""
+        """Note that a stream of this label has more data, or another limit."""
         sendable = queue.sendable()
         self.waiting_bytes += sendable - queue.counted
         queue.counted = sendable
@@ -342,14 +342,14 @@ class SendQueue:
         queue.counted = 0
 
     def requeue(self, pieces: list[Piece]) -> None:
-        """In front, in their order."""
+        """Put pieces in front, in their order."""
         self._pending.extendleft(reversed(pieces))
         for each in pieces:
             each.queued = True
             self.waiting_bytes += each.size
 
     def pieces(self) -> Iterator[Piece]:
-        """All that waits, but for streams' bytes that were never sent."""
+        """Return all that waits, except bytes of streams that were never sent."""
         yield from self._pending
         for item in self._items:
             if isinstance(item, MessageBatch):
@@ -360,7 +360,7 @@ class SendQueue:
         return bool(self._pending)
 
     def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
-        """At most `room_bytes`, from `skip_bytes` behind the head, which stay; None: none fits."""
+        """Return at most `room_bytes` from `skip_bytes` behind the head; None: none fits."""
         if room_bytes < 1:
             return None
         if not (skip_bytes or self._pending):
@@ -382,7 +382,10 @@ class SendQueue:
         return taken
 
     def _next(self, room_bytes: int, *, exact: bool) -> Piece | None:
-        """The first piece, cut to the room; where it cannot be cut, whole or (`exact`) not at all."""
+        """Return the first piece, cut to the room.
+
+        A piece that cannot be cut is returned whole or, with `exact`, not at all.
+        """
         if not self._pending:
             piece = self._carve(room_bytes)
             if piece is None:

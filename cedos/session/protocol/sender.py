@@ -42,7 +42,7 @@ class Thunks:
         return self._waiting.pop(token, None) is not None
 
     def due(self, paths: Sequence[PathState]) -> list[tuple[int, int]]:
-        """Those whose label can be sent now, as (token, rank); each is told once."""
+        """Return (token, rank), once each, of the thunks whose label can be sent now."""
         ranks = {rank for rank in set(self._waiting.values()) if allowed(paths, rank)}
         due = [(token, rank) for token, rank in self._waiting.items() if rank in ranks]
         for token, _ in due:
@@ -64,7 +64,7 @@ NO_ROOM: Final = 0
 
 
 class Sender:
-    """What waits to be sent and what was acknowledged; `refused`: there was no room for something."""
+    """The sending half: waiting and acknowledged data; `refused`: there was no room for some."""
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.replay = ReplayAccount(memory, limit_bytes, owner)
@@ -95,7 +95,7 @@ class Sender:
         )
 
     def room_again(self) -> bool:
-        """Whether there is notably more room after something was refused; told once."""
+        """Return once whether there is notably more room after a refusal."""
         if not self.refused or not self.has_room():
             return False
         self.refused = False
@@ -130,7 +130,7 @@ class Sender:
         self.send_queues[self.stream.rank].update(self.stream)
 
     def label_stream(self, rank: int) -> None:
-        """Gives the stream another label; what was sent keeps its own."""
+        """Give the stream another label; sent data keeps its own."""
         self.send_queues[self.stream.rank].leave(self.stream)
         self.stream.rank = rank
         self.send_queues[rank].update(self.stream)
@@ -169,7 +169,7 @@ class Sender:
         return irob
 
     def send_many(self, many: Sequence[bytes], rank: int, order: Order) -> int:
-        """As many of these small IROBs as there is room for, with consecutive ids; how many."""
+        """Send as many small IROBs as there is room for, with consecutive ids; return how many."""
         if max(map(len, many), default=0) > SMALL_BYTES:
             raise SessionError(
                 f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
@@ -247,7 +247,7 @@ class Sender:
     # What the peer says
 
     def acknowledge(self, ack: Ack) -> None:
-        """ProtocolError: it names bytes or IROBs that were never sent."""
+        """Take an acknowledgement. ProtocolError: it names data that was never sent."""
         last = ack.ranges[-1][1] if ack.ranges else ack.floor
         if ack.space is Space.STREAM:
             self._acknowledge_bytes(self.stream, ack, last)
@@ -269,7 +269,7 @@ class Sender:
                 self._acknowledge_irobs(start, stop)
 
     def window(self, window: Window) -> None:
-        """Frames that were overtaken by others say less and change nothing."""
+        """Take a window; a frame that was overtaken by others says less and changes nothing."""
         stream, credit = self.stream, self.credit
         if window.stream_limit > stream.limit:
             stream.limit = window.stream_limit
@@ -293,7 +293,7 @@ class Sender:
 
     @property
     def acknowledged_bytes(self) -> int:
-        """Of the stream, without its end."""
+        """Return how much of the stream is acknowledged, without its end."""
         return min(self.stream.acked.floor, self.stream.written)
 
     def everything_acknowledged(self) -> bool:
@@ -302,7 +302,7 @@ class Sender:
     def restore(
         self, stop: int, room: int, rank: int, next_irob: int, credit: Credit, *, ended: bool
     ) -> None:
-        """All below `stop` of the stream and below `next_irob` was sent and acknowledged.
+        """Start with all below `stop` of the stream and below `next_irob` sent and acknowledged.
 
         `room`: how many bytes of the stream the peer takes beyond; `rank`: of the stream's label.
         """
@@ -354,7 +354,7 @@ class Sender:
             raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")
 
     def _has_bytes(self, queue: ByteQueue) -> None:
-        """An open IROB has got bytes: they go, or it asks for room for the largest IROB."""
+        """Queue the new bytes of an open IROB, or ask for room for the largest IROB."""
         if queue.irob in self._reserved:
             self.send_queues[queue.rank].update(queue)
         else:

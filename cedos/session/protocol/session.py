@@ -75,10 +75,10 @@ _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
 
 class Session:
-    """The same at both ends. Times are the driver's monotonic seconds.
+    """A session; the same at both ends. Times are the driver's monotonic seconds.
 
     Args:
-        scheduler: which bytes go on which path.
+        scheduler: decides which bytes go on which path.
         now: the session begins without a path.
         limits: what it may use.
         memory: the replay limit that all sessions share; None: one of its own.
@@ -146,10 +146,10 @@ class Session:
     def path_up(
         self, path_id: int, facts: PathFacts, now: float, known: f.Sync | None = None
     ) -> None:
-        """An authenticated connection to the peer; `facts` may be changed by the caller at any time.
+        """Add an authenticated connection to the peer; the caller may change `facts` at any time.
 
         `known`, at the end that dialled: the `positions` before this connection's first message. The
-        peer may have spoken on it when older paths still brought acknowledgements.
+        peer may have sent on it while older paths still brought acknowledgements.
         """
         if path_id in self.in_flight.paths:
             raise SessionError(f"path {path_id} is up already")
@@ -163,7 +163,7 @@ class Session:
         self._tell_thunks(now)
 
     def path_facts(self, path_id: int, facts: PathFacts, now: float) -> None:
-        """Something has changed notably: tells the peer and thunks."""
+        """Tell the peer and thunks that the facts of a path have changed notably."""
         path = self._path(path_id)
         path.state.facts = facts
         path.control.append(path_says(path))
@@ -190,18 +190,18 @@ class Session:
         self._tell_thunks(now)
 
     def requeue(self, path_id: int, now: float) -> None:
-        """A path may be dead, though it is there: what is on the way there goes elsewhere as well."""
+        """Send what is in flight on a path, which may be dead, over other paths as well."""
         self._path(path_id)
         self._now = now
         self.in_flight.requeue(path_id)
 
     def path_voice(self, path_id: int, voice: PathVoice, now: float) -> bool:
-        """What is noticed of a path while something waits there; whether that changes anything.
+        """Note whether a path speaks while data waits there; return whether that changes anything.
 
-        What is on the way over a silent one goes over another one as well, the first bytes first; what
-        was said there may be lost, too, and is said again, as soon as it pauses: a peer that misses an
-        acknowledgement may have to stand still until then. When it speaks, it is believed, unless it
-        flaps.
+        Data in flight on a silent path goes over another one as well, the first bytes first. Control
+        frames that were said there may be lost, too, and are repeated as soon as the path pauses: a
+        peer that misses an acknowledgement may have to stand still until then. When the path speaks,
+        it is believed, unless it flaps.
         """
         path = self._path(path_id)
         facts = path.state.facts
@@ -230,9 +230,9 @@ class Session:
         return changed
 
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
-        """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
+        """Set which labels (a mask of ranks) may use a path, both ways; return whether that is new.
 
-        A label whose every path is silent may use the others, one that is let onto none waits.
+        A label whose every path is silent may use the others; a label that may use none waits.
         """
         path = self._path(path_id)
         if path.allowed_here == ranks:
@@ -248,12 +248,15 @@ class Session:
     # The stream
 
     def write(self, data: bytes) -> int:
-        """Appends to the stream what there is room for; how many bytes. `Writable` follows if not all."""
+        """Append to the stream what there is room for; return how many bytes.
+
+        `Writable` follows if that was not all.
+        """
         self._check_open()
         return self.sender.write(data)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
-        """Appends `length` bytes; `fetch(offset, count)` gives them whenever they are sent."""
+        """Append `length` bytes; `fetch(offset, count)` gives them whenever they are sent."""
         self._check_open()
         self.sender.write_source(fetch, length)
 
@@ -270,13 +273,13 @@ class Session:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory: sent and not acknowledged, received and not taken."""
+        """Return the bytes in memory: sent and not acknowledged, received and not read."""
         datagrams = self.datagrams.held_bytes + self._datagrams_received.held_bytes
         return self.sender.replay.held_bytes + self.receiver.held_bytes + datagrams
 
     @property
     def at_eof(self) -> bool:
-        """Whether the peer has ended its half of the stream and all of it was read."""
+        """Return whether the peer has ended its half of the stream and all of it was read."""
         return self.receiver.at_end
 
     @property
@@ -298,10 +301,10 @@ class Session:
         thunk: int | None = None,
         head: bytes = b"",
     ) -> int:
-        """Sends an IROB, whole; its id, `NO_ROOM` (nothing taken) or `DEFERRED` (the thunk will be told).
+        """Send an IROB, whole; return its id, `NO_ROOM` (not taken) or `DEFERRED` (the thunk waits).
 
-        `after`: `ALL` that came before, the ids of some, or `()` for none. It is `head` and `data`; large
-        data is kept as it is, and must not change.
+        `after`: `ALL` that came before, the ids of some, or `()` for none. The IROB is `head` and
+        `data`; large data is kept as it is, and must not change.
         """
         self._check_open()
         if thunk is not None and self._deferred(rank, thunk):
@@ -309,7 +312,7 @@ class Session:
         return self.sender.send(data, rank, _order(after), after or (), head)
 
     def send_many(self, many: list[bytes], rank: int, *, ordered: bool = True) -> range:
-        """Sends small IROBs, as many as there is room for; their ids."""
+        """Send as many small IROBs as there is room for; return their ids."""
         self._check_open()
         first = self.sender.next_irob
         order = Order.AFTER_ALL if ordered else Order.FREE
@@ -339,7 +342,7 @@ class Session:
         return self.thunks.cancel(token)
 
     def receive_run(self, limit: int = 1 << 30) -> Run | None:
-        """The next IROBs in order, at most `limit`, all of one label and with consecutive ids."""
+        """Return the next IROBs in order, at most `limit`, of one label and with consecutive ids."""
         return self.receiver.pop(limit)
 
     @property
@@ -351,7 +354,7 @@ class Session:
     def send_datagram(
         self, data: bytes, lifetime_s: float, now: float, *, everywhere: bool = False
     ) -> None:
-        """Sends it in time or not at all; `everywhere`: over each path at once. ValueError."""
+        """Send a datagram in time or not at all; `everywhere`: over each path at once. ValueError."""
         self._check_open()
         if len(data) > LARGEST_BYTES or not 0 < lifetime_s <= LONGEST_S:
             raise ValueError(
@@ -361,7 +364,7 @@ class Session:
         self.datagrams.send(data, lifetime_s, now, everywhere=everywhere)
 
     def receive_datagrams(self) -> list[bytes]:
-        """Those that came in time, each once."""
+        """Return the datagrams that came in time, each once."""
         return self._datagrams_received.take() if len(self._datagrams_received) else []
 
     @property
@@ -369,11 +372,11 @@ class Session:
         return len(self._datagrams_received) > 0
 
     def keep_alive(self, seconds: int) -> None:
-        """Proposes how long the session outlives its last path; the peer may agree to less."""
+        """Propose how long the session outlives its last path; the peer may agree to less."""
         self.control.propose_keep_alive(seconds)
 
     def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
-        """Tells the peer how much is expected of it and until when (0: unknown)."""
+        """Tell the peer how much is expected of it and until when (0: unknown)."""
         self.control.set_wish(expected_bytes, deadline_at_s, now)
 
     @property
@@ -386,7 +389,7 @@ class Session:
         return events
 
     def check_writable(self) -> None:
-        """Tells whoever found no room that there is some again: not one by one."""
+        """Report once, for all who found no room, that there is some again."""
         if self.sender.room_again():
             self.pending_events.append(Writable())
 
@@ -397,7 +400,7 @@ class Session:
     # Records
 
     def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
-        """Takes a record's plaintext, copies what it keeps of a view; ProtocolError: `abort` is due."""
+        """Take a record's plaintext, copying what is kept of a view. ProtocolError: call `abort`."""
         path = self._path(path_id)
         path.heard(len(record), now)
         if self.control.state is SessionState.FAILED:
@@ -424,10 +427,10 @@ class Session:
             self.control.check_close()
 
     def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
-        """Parts of one record's plaintext for a path that has room; empty: nothing now.
+        """Return parts of one record's plaintext for a path that has room; empty: nothing now.
 
-        They count as unsent in the path's facts from then on; at most 262,144 bytes, and more than
-        `room_bytes` by little, only so that a small message need not be cut.
+        They count as unsent in the path's facts from then on. A record has at most 262,144 bytes, and
+        little more than `room_bytes`, so that a small message need not be cut.
         """
         path = self.in_flight.paths.get(path_id)
         if path is None:
@@ -486,14 +489,14 @@ class Session:
         return self.control.failure
 
     def close(self) -> None:
-        """No more will be sent. What was handed in is delivered, then the session is `FINISHED`."""
+        """Send no more new data. Written data is delivered, then the session is `FINISHED`."""
         if self.control.state is SessionState.OPEN:
             self.sender.abandon_open()
             self.sender.finish()
             self.control.close()
 
     def abort(self, code: int, why: str) -> None:
-        """Ends the session at once and tells the peer, if a path is up."""
+        """End the session at once and tell the peer, if a path is up."""
         if self.control.failure is None:
             for path in self.in_flight.paths.values():
                 path.control.append(packing.abort(code, why))
@@ -504,7 +507,7 @@ class Session:
             self.control.fail("the peer does not know this session any more", by_peer=True)
 
     def backlogged(self, rank: int) -> bool:
-        """Whether so much of a label waits that more, handed in now, would only wait behind it."""
+        """Return whether so much of a label waits that more would only wait behind it."""
         waiting_bytes = self.sender.send_queues[rank].waiting_bytes
         return waiting_bytes > ahead_bytes(self.in_flight.states, rank)
 
@@ -512,7 +515,7 @@ class Session:
         return bool(allowed(self.in_flight.states, rank))
 
     def next_timer(self) -> float | None:
-        """When `tick` has something to do; None: not before something else happens."""
+        """Return when `tick` is due; None: not before something else happens."""
         if self.control.state is SessionState.FAILED:
             return None
         at = [self.delayed_acks.at] if self.delayed_acks.at is not None else []
@@ -546,7 +549,7 @@ class Session:
         self._tell_thunks(now)
 
     def over(self, now: float) -> bool:
-        """Whether nothing will happen any more: it can be forgotten once its sockets are drained."""
+        """Return whether nothing will happen any more: the session can be forgotten after draining."""
         if self.control.state is SessionState.FAILED:
             return not any(path.control for path in self.in_flight.paths.values())
         return self._drained_at is not None and self._drained_at <= now
@@ -571,7 +574,7 @@ class Session:
         return path
 
     def _fell_silent(self, path: PathFlight) -> None:
-        """What is on the way there goes over the others as well; what was said there is said again."""
+        """Send over other paths what is in flight on a silent one, and repeat its control frames."""
         if self._say_elsewhere(path):
             self.in_flight.requeue(path.state.path_id)
 
@@ -586,7 +589,7 @@ class Session:
             self.check_writable()
 
     def _say_elsewhere(self, path: PathFlight) -> bool:
-        """What was said there is said on the others that live; whether there are any."""
+        """Repeat a path's control frames on others that live; return whether there are any."""
         others = [
             each
             for each in self.in_flight.paths.values()
@@ -612,11 +615,11 @@ class Session:
         return bool(owes) and self._is_heard(path)
 
     def _is_heard(self, path: PathFlight) -> bool:
-        """Whether what any path may carry can be said here: never where it might not be heard.
+        """Return whether frames that any path may carry can go here, and will be heard.
 
-        The paths that are doubted least, and of those the ones that the peer speaks on: an
-        acknowledgement goes where data comes from. A path that is dead shows it only once something was
-        said there.
+        These are the least doubtful paths, and of those the ones that the peer sends on: an
+        acknowledgement goes where data comes from. A dead path shows that it is dead only once
+        something was sent there.
         """
         if self.in_flight.only is not None:
             return True
@@ -626,7 +629,7 @@ class Session:
         return path.state.facts.doubt is doubt and heard_at_s - path.heard_at_s <= _HEARD_S
 
     def _control_frames(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
-        """Puts control frames into a record, as much as fits; how many bytes that is."""
+        """Put control frames into a record, as much as fits; return how many bytes that is."""
         receiver, control = self.receiver, path.control
         if self.control.state is not SessionState.FAILED:
             everything, heard = path.owes_statement, self._is_heard(path)
@@ -684,7 +687,7 @@ class Session:
         self.check_writable()
 
     def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
-        """The peer has lost a path: any but this one. What is on the way on those goes here as well."""
+        """Answer a peer that lost another path, and send what is in flight on others here as well."""
         path.owes_statement = True
         for other in self.in_flight.paths.values():
             if other is not path and other.state.facts.stalled_at_s is None:

@@ -36,7 +36,7 @@ _Reader = Callable[[memoryview, int], tuple[Frame, int]]
 
 
 def unpack(record: bytes | memoryview) -> list[Frame]:
-    """All frames of one record's plaintext, in order; ProtocolError: nothing of it may be used.
+    """Return all frames of one record's plaintext, in order; ProtocolError: use none of them.
 
     Payloads of extents are views of `record` (copy what outlives it), those of messages are bytes.
     """
@@ -91,7 +91,7 @@ def _payload(frame: str, view: memoryview, at: int, length: int) -> memoryview:
 def _order(
     frame: str, irob: int, order: int, count: int, view: memoryview, at: int
 ) -> tuple[Order, tuple[int, ...], int]:
-    """The order of an IROB and the ids it waits for, which are written as distances to lower ids."""
+    """Return the order of an IROB and the ids it waits for, written as distances to lower ids."""
     which = _ORDERS.get(order)
     if which is None:
         raise _bad(frame, "order", order, "0, 1 or 2")

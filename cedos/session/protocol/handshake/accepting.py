@@ -68,7 +68,7 @@ class Cookies:
         return self._of(address, content, int(now // _PERIOD_S))
 
     def good(self, cookie: bytes, address: str, content: bytes, now: float) -> bool:
-        """Whether it was made for this content and address, at most two minutes ago."""
+        """Return whether a cookie was made for this content and address, at most two minutes ago."""
         period = int(now // _PERIOD_S)
         return any(
             hmac.compare_digest(cookie, self._of(address, content, which))
@@ -87,7 +87,7 @@ _BUSY_FACTOR: Final = 4  # so many times the rate from which on cookies are aske
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """Somebody wants a new flow. Proved: the host's key. Not yet: that it is asked for just now."""
+    """A request for a new flow. The host's key is proved; that the request is fresh is not."""
 
     flow_id: bytes
     peer_key: bytes
@@ -100,7 +100,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class FlowGrant:
-    """Yes, with this deadline (0: none)."""
+    """Permission for a flow with this deadline (0: none)."""
 
     deadline_s: int
 
@@ -119,10 +119,10 @@ class FlowRefusal:
 
 class KnownFlows(Protocol):
     def find(self, flow_id: bytes) -> Credentials | None:
-        """Those of a flow; the same object as long as the flow lives. None: unknown or expired."""
+        """Return a flow's credentials, always the same object; None: unknown or expired."""
 
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
-        """Whether a flow may be opened. Reserves nothing: the request may be a replay."""
+        """Return whether a flow may be opened. Reserves nothing: the request may be a replay."""
 
 
 class AcceptorState:
@@ -153,7 +153,7 @@ class AcceptorState:
         )
 
     def overloaded(self, now: float) -> bool:
-        """Whether not even those with a cookie can be served. Resumptions always can."""
+        """Return whether even set-ups with a cookie are refused. Resumptions never are."""
         return not self._with_cookie.take(now)
 
 
@@ -230,7 +230,7 @@ class AcceptorHandshake:
         return HandshakeStep(reply, opened, Secrets(suite, send, receive), unproven=True)
 
     def _known(self, noise: Responder, offer: Offer) -> HandshakeStep:
-        """Answers, with proof, whether a flow is known; of another host's flow: no."""
+        """Answer, with proof, whether a flow is known; that of another host is not."""
         credentials = self._reception.flows.find(offer.flow_id)
         known = credentials is not None and credentials.peer_key == noise.peer
         reply = self._answer(noise, Granted(Status.KNOWN if known else Status.GONE))

@@ -50,8 +50,8 @@ _WINDOW: Final = 16  # attempts may arrive out of order: joins over several netw
 class Credentials:
     """One end's part of a flow's identity; shared by the flow and its handshakes.
 
-    `attempt` counts this end's resumptions and joins, `seen` is the highest of the other end's, with the
-    16 before it in `window`. Values lost in a crash cost one exchange more, never safety.
+    `attempt` counts this end's resumptions and joins, `seen` is the highest of the other end's, with
+    the 16 before it in `window`. Values lost in a crash cost one more exchange, never safety.
     """
 
     flow_id: bytes
@@ -68,7 +68,7 @@ class Credentials:
         return self.attempt
 
     def is_new(self, attempt: int) -> bool:
-        """Whether the other end's attempt has not been seen before: a replay is not answered."""
+        """Return whether the other end's attempt was not seen before: a replay gets no answer."""
         if attempt > self.seen:
             return True
         behind = self.seen - attempt
@@ -84,12 +84,12 @@ class Credentials:
             self.window |= 1 << (self.seen - attempt - 1)
 
     def mac(self, what: str, *parts: bytes) -> bytes:
-        """Proof of the flow's secret over some bytes; `what` keeps the uses apart."""
+        """Return a proof of the flow's secret over some bytes; `what` keeps the uses apart."""
         key = expand(self.secret, "resumption proof")
         return hmac.digest(key, what.encode() + b"\0" + b"".join(parts), "sha256")
 
     def to_bytes(self) -> bytes:
-        """Secret: files with them are for their owner alone."""
+        """Return the credentials as bytes. They are secret: only the owner may read such a file."""
         return _PACKED.pack(
             self.flow_id, self.secret, self.peer_key, self.locator,
             self.attempt.to_bytes(6, "big"), self.seen.to_bytes(6, "big"), self.window, self.suite,
@@ -97,7 +97,7 @@ class Credentials:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> "Credentials":
-        """ValueError: not so many bytes, or an unknown suite."""
+        """Return the credentials in bytes. ValueError: wrong length, or an unknown suite."""
         if len(packed) != CREDENTIALS_BYTES:
             raise ValueError(f"{len(packed)} bytes where credentials have {CREDENTIALS_BYTES}")
         flow_id, secret, peer_key, locator, attempt, seen, window, suite = _PACKED.unpack(packed)

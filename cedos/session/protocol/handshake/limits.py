@@ -32,7 +32,7 @@ class HostCounts:
         second[number >> _BITS & _MASK] += by
 
     def of(self, host: bytes) -> int:
-        """How many the host has, or a few more."""
+        """Return how many records the host has, or a few more."""
         first, second = self._rows
         number = hash(host)
         return min(first[number & _MASK], second[number >> _BITS & _MASK])
@@ -43,7 +43,7 @@ _HOSTS_REMEMBERED: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class HandshakeLimits:
-    """Rates are sustained; `*_burst` may come at once."""
+    """The limits of a server. Rates are sustained; `*_burst` may come at once."""
 
     flows: int = 250_000  # of all hosts: whoever makes keys is as many hosts as they like
     flows_per_host: int = 10_000
@@ -59,7 +59,7 @@ class HandshakeLimits:
 
 
 class HostLedger:
-    """By host id: its living flows, how often it resumes."""
+    """The living flows and recent resumptions of each host, by its id."""
 
     def __init__(self, limits: HandshakeLimits) -> None:
         self.limits = limits
@@ -68,13 +68,16 @@ class HostLedger:
         self._rates: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
     def may_open(self, host: bytes, kept: int = 0) -> bool:
-        """Counts nothing: it may never be confirmed. `kept`: how many are written down, living or not."""
+        """Return whether a host may have one more flow; count nothing, as it may never confirm.
+
+        `kept`: how many of its flows are written down, living or not.
+        """
         if self._all_flows >= self.limits.flows:
             return False
         return max(self._flows.get(host, 0), kept) < self.limits.flows_per_host
 
     def open_flow(self, host: bytes) -> None:
-        """Counts one more flow, also above the limit: several may have been let in at once."""
+        """Count one more flow, even above the limit: several may have been admitted at once."""
         self._flows[host] = self._flows.get(host, 0) + 1
         self._all_flows += 1
 
@@ -85,7 +88,7 @@ class HostLedger:
             del self._flows[host]
 
     def resume(self, host: bytes, now: float) -> float:
-        """Counts a resumption or join; seconds to wait if there are too many, else 0."""
+        """Count a resumption or join; return the seconds to wait if there are too many, else 0."""
         rate = self._rates.get(host)
         if rate is None:
             rate = TokenBucket(self.limits.resumptions_per_s, self.limits.resumption_burst, now)
@@ -100,11 +103,11 @@ Pending = TypeVar("Pending", bound=Hashable)
 
 
 class HalfOpen(Generic[Pending]):
-    """Handshakes that are not confirmed yet: so many, so many of an address, so long.
+    """Handshakes that are not confirmed yet, with limits on number, number by address, and time.
 
-    When full, the oldest goes: honest hosts are done after a round trip, so that it is the idle ones.
-    So it does where an address has its share, which it may share with many behind a carrier's NAT: to
-    refuse the newest would let one of them keep out all others.
+    When full, the oldest is dropped: an honest host is done after a round trip, so the oldest is
+    idle. The same holds for an address that has used its share. Many hosts may share it behind a
+    carrier's NAT: to refuse the newest would let one of them keep out all others.
     """
 
     def __init__(self, limits: HandshakeLimits) -> None:
@@ -116,7 +119,7 @@ class HalfOpen(Generic[Pending]):
         return len(self._pending)
 
     def add(self, one: Pending, address: str, now: float) -> Pending | None:
-        """What had to go for it."""
+        """Add a handshake; return the one that was dropped for it."""
         pushed = None
         theirs = self._of_address.get(address, OrderedDict())
         if len(theirs) >= self._limits.half_open_per_address:

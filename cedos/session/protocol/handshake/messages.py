@@ -38,7 +38,7 @@ class MessageKind(IntEnum):
 
 
 class Notice(IntEnum):
-    """What is said without proof. A hint: it ends a connection, never a flow."""
+    """A hint without proof: it ends a connection, never a flow."""
 
     UNKNOWN_FLOW = 1
     WRONG_KEY = 2
@@ -52,7 +52,7 @@ class Purpose(IntEnum):
 
 
 class Status(IntEnum):
-    """What the acceptor answers to a set-up, with proof."""
+    """The acceptor's answer to a set-up, with proof."""
 
     ACCEPTED = 0
     DUPLICATE = 1  # another flow has this id: try again with another one
@@ -115,7 +115,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the opener asks for, encrypted in message 1 of the set-up. A deadline of 0: none."""
+    """The opener's request, encrypted in message 1 of the set-up. A deadline of 0: none."""
 
     flow_id: bytes
     purpose: int
@@ -138,7 +138,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What the acceptor grants, encrypted in message 2 of the set-up."""
+    """The acceptor's grant, encrypted in message 2 of the set-up."""
 
     status: int
     deadline_s: int = 0
@@ -180,12 +180,15 @@ class Resume:
 
 
 def pack_answer(challenge: bytes, ephemeral: bytes) -> bytes:
-    """The acceptor's half of a resumption, without MAC and box."""
+    """Return the acceptor's half of a resumption, without MAC and box."""
     return _ANSWER.pack(challenge, ephemeral)
 
 
 def unpack_answer(body: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """What the MAC is over, the ephemeral key in it, the MAC, and the box; raises MalformedError."""
+    """Return the bytes under the MAC, the ephemeral key in them, the MAC, and the box.
+
+    MalformedError: it is no answer.
+    """
     if len(body) != _ANSWER.size + MAC_BYTES + BOX_BYTES:
         raise MalformedError("an answer of a strange length")
     ephemeral = _ANSWER.unpack_from(body)[1]
@@ -205,12 +208,12 @@ def unpack_stale(body: bytes) -> tuple[int, bytes]:
 
 
 def pack_notice(notice: Notice, retry_after_s: float = 0.0) -> bytes:
-    """A hint; with the versions that are spoken here, whatever it is."""
+    """Return a hint with the versions that this end speaks."""
     return _NOTICE.pack(notice, LOWEST_VERSION, VERSION, min(int(retry_after_s * 1000), 0xFFFF))
 
 
 def unpack_notice(body: bytes) -> tuple[int, int, int, float]:
-    """Which, lowest and highest version, seconds to wait; raises MalformedError."""
+    """Return the hint, lowest and highest version, and seconds to wait. Raises MalformedError."""
     if len(body) != _NOTICE.size:
         raise MalformedError("a notice of a strange length")
     notice, lowest, highest, retry_ms = _NOTICE.unpack(body)

@@ -31,7 +31,7 @@ def name(*, chacha: bool) -> bytes:
 
 
 class _Symmetric:
-    """Noise's SymmetricState (5.2): the chaining key, the hash of all so far, and a cipher."""
+    """Noise's SymmetricState (5.2): the chaining key, the hash of all bytes so far, and a cipher."""
 
     def __init__(self, *, chacha: bool) -> None:
         called = name(chacha=chacha)
@@ -108,7 +108,7 @@ class Initiator(_NoiseHandshake):
         self._me, self._ephemeral, self._server = me, ephemeral, server
 
     def write(self, payload: bytes) -> bytes:
-        """Message 1; NoiseError: the responder's key is none."""
+        """Return message 1; NoiseError: the responder's key is no key."""
         self._state.mix_hash(self._ephemeral.public)
         self._mix(self._ephemeral, self._server)
         sealed_static = self._state.encrypt(self._me.public)
@@ -116,7 +116,7 @@ class Initiator(_NoiseHandshake):
         return self._ephemeral.public + sealed_static + self._state.encrypt(payload)
 
     def read(self, message: bytes) -> bytes:
-        """The payload of message 2; NoiseError: altered, or not from the responder's static key."""
+        """Return the payload of message 2; NoiseError: altered, or of another static key."""
         if len(message) < SECOND_OVERHEAD:
             raise NoiseError("cut short")
         ephemeral = message[:KEY_BYTES]
@@ -134,7 +134,7 @@ class Responder(_NoiseHandshake):
         self.peer = b""
 
     def read(self, message: bytes) -> bytes:
-        """The payload of message 1, and `peer`; NoiseError: altered, or not for this host's key."""
+        """Return the payload of message 1 and set `peer`; NoiseError: altered, or for another key."""
         if len(message) < FIRST_OVERHEAD:
             raise NoiseError("cut short")
         self._theirs = message[:KEY_BYTES]
@@ -148,7 +148,7 @@ class Responder(_NoiseHandshake):
         return payload
 
     def write(self, ephemeral: KeyPair, payload: bytes) -> bytes:
-        """Message 2; NoiseError: the initiator's keys are none."""
+        """Return message 2; NoiseError: the initiator's keys are no keys."""
         self._state.mix_hash(ephemeral.public)
         self._mix(ephemeral, self._theirs)
         self._mix(ephemeral, self.peer)

@@ -27,7 +27,10 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Only an authenticated one may end a flow; others end the path. `retry_after_s` 0: no wish."""
+    """The end of a path; only an authenticated failure may end a flow.
+
+    `retry_after_s` 0: the peer named no time.
+    """
 
     kind: FailureKind
     why: str
@@ -37,7 +40,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection whose peer is who it should be. `deadline_s` is what was granted; 0: none."""
+    """A connection whose peer has proved who it is. `deadline_s` is what was granted; 0: none."""
 
     kind: ConnectionKind
     credentials: Credentials
@@ -57,9 +60,10 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeStep:
-    """What to do after a message: send a reply; use the connection; or give it up.
+    """The reaction to a message: send a reply, use the connection, or give it up.
 
-    With `secrets` the messages are over and the initiator confirms; `opened` is `unproven` until then.
+    With `secrets` the messages are over and the initiator confirms; `opened` is `unproven` until
+    then.
     """
 
     reply: bytes = b""
@@ -71,18 +75,18 @@ class HandshakeStep:
 
 class Handshake(Protocol):
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
-        """The next message; raises MalformedError or NoiseError for what cannot be."""
+        """Take the next message; raises MalformedError or NoiseError for a wrong one."""
 
 
 def failed(
     kind: FailureKind, why: str, *, reply: bytes = b"", retry_after_s: float = 0.0
 ) -> HandshakeStep:
-    """A failure that proves nothing."""
+    """Return a failure that proves nothing."""
     return HandshakeStep(reply=reply, failure=Failure(kind, why, retry_after_s=retry_after_s))
 
 
 def refused(kind: FailureKind, why: str, *, retry_after_s: float = 0.0) -> HandshakeStep:
-    """A failure that the peer has proved to be its own."""
+    """Return a failure that the peer has proved to be its own."""
     return HandshakeStep(
         failure=Failure(kind, why, authenticated=True, retry_after_s=retry_after_s)
     )

@@ -56,7 +56,7 @@ def _proof(
 def _connection(
     credentials: Credentials, shared: bytes, transcript: bytes
 ) -> tuple[bytes, bytes, bytes]:
-    """The initiator's direction, the responder's, and the key of the box."""
+    """Return the initiator's secret, the responder's, and the key of the box."""
     root = extract(credentials.secret, shared)
     return (
         expand(root, "initiator", transcript),
@@ -90,7 +90,7 @@ class ResumeHandshake:
 
     @property
     def hello(self) -> bytes:
-        """To be sent first, a whole message."""
+        """Return the first message, whole."""
         return framed(MessageKind.RESUME, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
@@ -135,7 +135,7 @@ class ResumeHandshake:
         )
 
     def _again(self, body: bytes) -> HandshakeStep:
-        """This end has forgotten how often it tried (a crash): goes on where the peer says."""
+        """Go on with the number of attempts that the peer names: this end forgot it in a crash."""
         credentials = self._credentials
         highest, proof = unpack_stale(body)
         me, peer = self._me.public, credentials.peer_key
@@ -153,14 +153,14 @@ class ResumeHandshake:
 def verified(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, proof: bytes
 ) -> bool:
-    """Whether the initiator has proved the flow's secret; `resume`, `proof`: the hello's content."""
+    """Return whether the initiator has proved the flow's secret, from the hello's content."""
     content = resume.pack()
     right = _proof(credentials, "resume", credentials.peer_key, me.public, hello.bound, content)
     return hmac.compare_digest(proof, right)
 
 
 def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
-    """To an attempt that was seen: a replay, or a host that forgot."""
+    """Return the answer to an attempt that was seen: a replay, or a host that forgot."""
     number = credentials.seen.to_bytes(6, "big")
     peer = credentials.peer_key
     proof = _proof(credentials, "stale", peer, me.public, resume.challenge, number)
@@ -170,7 +170,7 @@ def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
 def answered(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, random: Random
 ) -> HandshakeStep:
-    """To a resumption or join that is verified and new."""
+    """Return the answer to a resumption or join that is verified and new."""
     credentials.note(resume.attempt)
     ephemeral = KeyPair(random(32))
     signed = pack_answer(random(CHALLENGE_BYTES), ephemeral.public)

@@ -45,7 +45,7 @@ class SetUpOptions:
 
 
 def flow_secrets(noise: Initiator | Responder) -> tuple[bytes, bytes, bytes]:
-    """From a finished handshake: the flow's secret, the initiator's direction, the responder's."""
+    """Return the flow's secret, the initiator's and the responder's from a finished handshake."""
     root = extract(noise.hash, b"".join(noise.split()))
     return expand(root, "flow"), expand(root, "initiator"), expand(root, "responder")
 
@@ -84,7 +84,7 @@ class SetUpHandshake:
 
     @property
     def hello(self) -> bytes:
-        """To be sent first, a whole message."""
+        """Return the first message, whole."""
         return framed(MessageKind.SET_UP, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
@@ -142,7 +142,7 @@ class SetUpHandshake:
 
 
 def noticed(body: bytes) -> HandshakeStep:
-    """What a hint means to an initiator; nothing in it is proved."""
+    """Return an initiator's failure after a hint; nothing in the hint is proved."""
     notice, lowest, highest, retry_after_s = unpack_notice(body)
     match notice:
         case Notice.WRONG_KEY:

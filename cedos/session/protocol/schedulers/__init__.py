@@ -35,7 +35,7 @@ NAMES: Final = tuple(_MADE)
 
 
 def scheduler(name: str = DEFAULT) -> Scheduler:
-    """Each session needs one of its own, since some remember; ConfigError: there is none of this name."""
+    """Return a new scheduler for one session; ConfigError: there is none of this name."""
     if name not in _MADE:
         raise ConfigError(f"no scheduler is called {name!r}: there are {', '.join(NAMES)}")
     return _MADE[name]()

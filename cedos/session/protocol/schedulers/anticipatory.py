@@ -42,16 +42,17 @@ def bound_bytes(path: PathState, recent: bool) -> int:
 
 
 def waiting_bytes(path: PathState) -> int:
-    """How much waits in this host's kernel and in the network, beyond what fills the round trip."""
+    """Return how much waits in this host's kernel and in the network, beyond a full round trip."""
     facts = path.facts
     fills = rate_bps(path) / 8 * (facts.rtt_min_s or 0.0)
     return facts.unsent_bytes + max(0, int(facts.under_way_bytes - fills))
 
 
 class Anticipatory:
-    """Bounds the background data of `inner`; foreground data is expected again for `recent_s`.
+    """A scheduler that bounds the background data of `inner`.
 
-    With `bulk`, foreground data that is large is bounded, too, while small data was sent lately.
+    Foreground data is expected again for `recent_s`. With `bulk`, large foreground data is bounded,
+    too, while small data was sent lately.
     """
 
     def __init__(self, inner: Scheduler, recent_s: float = RECENT_S, *, bulk: bool = False) -> None:

@@ -19,7 +19,7 @@ from cedos.session.protocol.schedulers.interface import (
 
 
 class DecidedScheduler:
-    """`copies`: something goes twice now."""
+    """A scheduler under a decision; `copies`: some data is sent twice now."""
 
     prompt = False  # what it is not asked about it would not notice
 
@@ -33,16 +33,16 @@ class DecidedScheduler:
         self._told = False
 
     def on_use(self, call: Callable[[], None]) -> None:
-        """`call` is called when there is data to send, once after each `taken`."""
+        """Call `call` when there is data to send, once after each `taken`."""
         self._used = call
 
     def repeat(self, ranks: int) -> None:
-        """Data of these labels (a mask) is repeated from now on, on each other path that it may use."""
+        """Repeat data of these labels (a mask) on each other path that it may use."""
         self._twice = ranks
         self.copies = bool(ranks) or self._inner.copies
 
     def taken(self) -> list[int]:
-        """The most bytes that waited under each label since this was asked."""
+        """Return the most bytes that waited under each label since the last call."""
         most, self._most_bytes = self._most_bytes, [0] * len(LABELS)
         self._told = False
         return most
@@ -76,11 +76,11 @@ class DecidedScheduler:
 def permissions(
     strategies: Sequence[Strategy | None], paths: Mapping[int, PathState], *, thrifty: bool = False
 ) -> dict[int, int]:
-    """Which labels each path may carry, a mask by path id; None: nothing was decided for a label.
+    """Return a mask of labels by path id; None as a choice: nothing was decided for a label.
 
-    A choice must never end a flow: where none of the chosen networks is there, all may be used, unless
-    the choice is to wait. With `thrifty`, what was not decided may use metered paths only where there are
-    no others.
+    A choice must never end a flow: where none of the chosen networks is there, all may be used,
+    unless the choice is to wait. With `thrifty`, labels without a decision may use metered paths only
+    where there are no others.
     """
     masks = dict.fromkeys(paths, 0)
     for rank, strategy in enumerate(strategies):

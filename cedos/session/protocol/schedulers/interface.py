@@ -27,7 +27,7 @@ RANK: Final = {label: rank for rank, label in enumerate(LABELS)}
 
 
 def rank_of(label: Label) -> int:
-    """ConfigError: it is something else than a label; a program may hand in anything."""
+    """Return the rank of a label. ConfigError: it is no label; a program may pass anything."""
     # No look-up first: what is handed in need not be hashable.
     if not isinstance(label, Label):
         raise ConfigError(
@@ -49,15 +49,15 @@ ALL_RANKS: Final = 0b1111
 
 @dataclass(slots=True)
 class PathFacts:
-    """What the driver measured of a path's TCP connection; None: nothing yet.
+    """The driver's measurements of a path's TCP connection; None: nothing yet.
 
     `rtt_variation_s` is the mean deviation of the round trip. `unsent_bytes` wait in this host's
-    kernel, `under_way_bytes` are sent and not acknowledged by the peer's; `window_bytes` is the
-    congestion window, which doubles in `slow_start`; `rate_bps` goes towards the peer and was last
-    measured well at `rate_at_s`.
-    `foreground_at_s`: when anybody on this host last sent foreground data over the network.
-    Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive), so far too shortly to
-    be sure with `pauses`. `flaps`: it came back lately and has often gone before.
+    kernel, `under_way_bytes` are sent and not acknowledged by the peer's. `window_bytes` is the
+    congestion window, which doubles in `slow_start`. `rate_bps` goes towards the peer and was last
+    measured well at `rate_at_s`. `foreground_at_s`: when any program of this host last sent
+    foreground data over the network. Since `stalled_at_s` nothing sent there is acknowledged (None:
+    the path is alive); with `pauses` for too short a time to be sure. `flaps`: it came back lately
+    and has often gone before.
     """
 
     network: str = ""
@@ -89,7 +89,7 @@ class PathFacts:
 
 
 class PathDoubt(IntEnum):
-    """How little a path can be relied on."""
+    """A degree of doubt about a path."""
 
     NONE = 0
     PAUSES = 1
@@ -117,11 +117,11 @@ class PathState:
 
 @dataclass(slots=True)
 class Backlog:
-    """By rank of label.
+    """Waiting data, by rank of label.
 
-    `waiting_bytes` may be sent now, within the peer's window; `copyable_bytes` are in flight on other
-    paths only (filled in for schedulers with `copies`); `foreground_at_s`: when foreground data was
-    last handed in, `small_at_s`: of it, small data.
+    `waiting_bytes` may be sent now, within the peer's window. `copyable_bytes` are in flight on other
+    paths only (set for schedulers with `copies`). `foreground_at_s`: when foreground data was last
+    sent by the application, `small_at_s`: small foreground data.
     """
 
     waiting_bytes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
@@ -133,7 +133,7 @@ class Backlog:
 class SendGrant(NamedTuple):
     """Up to `limit_bytes` of the queue of `rank`, behind `skip_bytes` that are left for another path.
 
-    With `copy` they come from what is in flight on other paths, oldest first (`skip_bytes` is 0 then).
+    With `copy` the bytes are those in flight on other paths, oldest first (`skip_bytes` is 0 then).
     """
 
     rank: int
@@ -143,11 +143,11 @@ class SendGrant(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Which bytes go on which path. Pure; state of its own is allowed.
+    """A path scheduler: which bytes go on which path. Pure; it may keep state of its own.
 
-    `copies`: it wants `Backlog.copyable_bytes` (redundancy), which cost a little per record. `prompt`:
-    with one path, which its label may use, foreground data that nothing waits beside may go without
-    asking.
+    `copies`: it wants `Backlog.copyable_bytes` (redundancy), which cost a little per record.
+    `prompt`: with one path that its label may use, foreground data without a backlog may be sent
+    without a question.
     """
 
     name: str
@@ -162,14 +162,14 @@ class Scheduler(Protocol):
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """What to send on `path`, which has room; None, or what cannot be used: nothing now.
+        """Return what to send on `path`, which has room; None or an impossible grant: nothing now.
 
-        Asked again until then, or until the record is full.
+        The session asks again until then, or until the record is full.
         """
         ...
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """Seconds after which `choose` may answer otherwise without news (a planned wait), or None."""
+        """Return the seconds after which `choose` may change without news, or None."""
         ...
 
 
@@ -187,15 +187,15 @@ _LEAST_AHEAD_BYTES: Final = 4 * CHUNK_BYTES
 
 
 def rtt_s(path: PathState) -> float:
-    """The round trip; a path that has not been measured is thought of as slow, but not hopeless."""
+    """Return the round trip; an unmeasured path counts as slow, but not hopeless."""
     return path.facts.rtt_s if path.facts.rtt_s is not None else UNKNOWN_RTT_S
 
 
 def rate_bps(path: PathState) -> float:
-    """What it carries; never zero.
+    """Return the rate of a path; never zero.
 
-    In slow start a rate is what was handed in a round trip ago: a path that is planned by that gets
-    too little ever to show more. The kernel would send its window (docs/decisions/early-sizes.md).
+    In slow start the rate is that of a round trip ago: a path that is planned by it gets too little
+    ever to show more. The kernel would send its window (docs/decisions/early-sizes.md).
     """
     facts = path.facts
     known = UNKNOWN_RATE_BPS if facts.rate_bps is None else facts.rate_bps
@@ -203,7 +203,7 @@ def rate_bps(path: PathState) -> float:
 
 
 def _window_bps(path: PathState) -> float:
-    """What a path in slow start would send; 0 for others, and once its queue fills: that is all, then."""
+    """Return what a path in slow start would send; 0 for others, and once its queue fills."""
     facts = path.facts
     if not facts.slow_start or not facts.window_bytes or not facts.rtt_s:
         return 0.0
@@ -213,7 +213,7 @@ def _window_bps(path: PathState) -> float:
 
 
 def queue_s(path: PathState) -> float:
-    """How long this host's kernel needs for what it has not sent yet over the network."""
+    """Return the seconds that this host's kernel needs for its unsent bytes."""
     return 8 * path.facts.unsent_bytes / rate_bps(path)
 
 
@@ -222,10 +222,10 @@ def latency_s(path: PathState) -> float:
 
 
 def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
-    """The paths that both ends let this label onto: of those the ones that are doubted least.
+    """Return the least doubtful of the paths that both ends let a label use.
 
-    Where all of them flap or are stalled, whatever else is relied on more will do. A label that is let
-    onto none has none.
+    Where all of them flap or are stalled, another path that is relied on more is used. A label that
+    may use no path gets none.
     """
     may = [path for path in paths if path.allowed >> rank & 1]
     if len(paths) < 2 or not may:
@@ -239,17 +239,17 @@ def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
 
 
 def quickest(paths: Sequence[PathState]) -> PathState:
-    """The path of the lowest latency; the older one of equals."""
+    """Return the path of the lowest latency; the older one of equals."""
     return min(paths, key=lambda path: (latency_s(path), path.path_id))
 
 
 def widest(paths: Sequence[PathState]) -> PathState:
-    """The path of the highest rate; the one with the shorter round trip of equals."""
+    """Return the path of the highest rate; the one with the shorter round trip of equals."""
     return min(paths, key=lambda path: (-rate_bps(path), rtt_s(path), path.path_id))
 
 
 def ahead_bytes(paths: Sequence[PathState], rank: int) -> int:
-    """How much of a label has to wait so that neither its paths nor plans over them run dry."""
+    """Return how much of a label has to wait so that neither paths nor plans run dry."""
     rates = (
         max(each.facts.rate_bps or _UNMEASURED_BPS, _window_bps(each))
         for each in allowed(paths, rank)

@@ -18,7 +18,7 @@ from cedos.session.protocol.schedulers.interface import (
 
 
 def has_room(path: PathState) -> bool:
-    """Whether its kernel would send at once: less than a chunk waits there."""
+    """Return whether the kernel would send at once: less than a chunk waits there."""
     return path.facts.unsent_bytes < CHUNK_BYTES
 
 
@@ -35,7 +35,7 @@ class LowestRtt:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """The most urgent data, unless a path with a shorter round trip could take it now."""
+        """Grant the most urgent data, unless a path with a shorter round trip could take it now."""
         mine = (rtt_s(path), path.path_id)
         for rank in range(len(LABELS)):
             may = allowed(paths, rank)
@@ -47,7 +47,7 @@ class LowestRtt:
         return None
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """With several paths, soon: the queues of the quicker ones fill without news."""
+        """Return a short time with several paths: queues of quicker ones fill without news."""
         return 0.010 if len(paths) > 1 else None
 
 
@@ -78,18 +78,18 @@ class RoundRobin:
         return None
 
     def _next(self, asked: PathState, paths: Sequence[PathState]) -> PathState:
-        """Whose turn it is: the path that was asked for has room, of the others those that say so."""
+        """Return the path whose turn it is: the asked one has room; others are checked."""
         ready = [path for path in paths if path is asked or has_room(path)]
         ready.sort(key=lambda path: path.path_id)
         return next((path for path in ready if path.path_id > self._last), ready[0])
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """With several paths, soon: whose turn it is changes as queues fill."""
+        """Return a short time with several paths: turns change as queues fill."""
         return 0.010 if len(paths) > 1 else None
 
 
 class RedundantScheduler:
-    """`ranks` are the labels that are sent twice, a mask; the others go where there is room."""
+    """A scheduler that sends the labels of the mask `ranks` twice, others where there is room."""
 
     name = "redundant"
     copies = True
@@ -150,5 +150,5 @@ class LabelMapping:
         return None
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """Nothing changes by waiting alone: latencies change with queues, which the driver watches."""
+        """Return None: latencies change with queues, which the driver watches."""
         return None

@@ -39,14 +39,15 @@ def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: f
 
 @dataclass(slots=True)
 class Schedule:
-    """What one path was given: `outstanding` holds (expected at s, bytes), oldest first."""
+    """The pieces given to one path: `outstanding` holds (expected at s, bytes), oldest first."""
 
     outstanding: deque[tuple[float, int]] = field(default_factory=deque)
 
     def opens_in_s(self, window_bytes: int | None, in_flight_bytes: int, now: float) -> float:
-        """The waiting time n: until enough was acknowledged that the window is no longer full.
+        """Return the waiting time n: until acknowledgements open the full window.
 
-        More may be expected back than is in flight: acknowledgements that came early are forgotten first.
+        More may be expected back than is in flight: acknowledgements that came early are forgotten
+        first.
         """
         known = sum(size for _, size in self.outstanding)
         while self.outstanding and known > in_flight_bytes:
@@ -61,7 +62,7 @@ class Schedule:
         return 0.0  # nothing is known of what fills the window: it may open at any moment
 
     def gave(self, size: int, expected_at_s: float) -> None:
-        """Another piece is on its way (the paper's est_ACK_AT)."""
+        """Note another piece on its way (the paper's est_ACK_AT)."""
         self.outstanding.append((expected_at_s, size))
 
 
@@ -149,7 +150,7 @@ class Swtc:
         return expected_s(base_s - queueing_s, path.facts.loss, waiting_s, queueing_s)
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """Soon, where something was left to a path that may change its mind."""
+        """Return a short time where data was left to a path that may change its mind."""
         if not self._left_to_others:
             return None
         self._left_to_others = False
