@@ -32,7 +32,7 @@ class _Names(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def folder() -> Path:
-    """Where a user's keys are."""
+    """Return the folder of a user's keys."""
     return user_folder("config")
 
 
@@ -41,12 +41,12 @@ def own_key_path() -> Path:
 
 
 def to_text(key: bytes) -> str:
-    """A key as people pass it on: 43 characters."""
+    """Return a key as people pass it on: 43 characters."""
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
 def from_text(text: str) -> bytes:
-    """What `to_text` made.
+    """Return the key in a text of `to_text`.
 
     Raises:
         ValueError: not 43 characters of that alphabet.
@@ -63,10 +63,10 @@ def from_text(text: str) -> bytes:
 
 
 def read_own(path: Path) -> KeyPair:
-    """A host's own key.
+    """Return a host's own key.
 
     Raises:
-        ConfigError: no such file, others than its owner may read it, or no key in it.
+        ConfigError: there is no such file, other users may read it, or it holds no key.
     """
     try:
         with path.open("rb") as file:
@@ -84,7 +84,7 @@ def read_own(path: Path) -> KeyPair:
 
 
 def own(path: Path) -> KeyPair:
-    """A host's own key, made at the first use: a file of mode 0600.
+    """Return a host's own key, made at the first use: a file of mode 0600.
 
     Raises:
         ConfigError: as `read_own`, or it cannot be written.
@@ -96,7 +96,7 @@ def own(path: Path) -> KeyPair:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Writes a whole file that only its owner may read; one that is there meanwhile stays."""
+    """Write a whole file for its owner alone; a file made by another program meanwhile stays."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -116,10 +116,10 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def read_names(path: Path) -> dict[str, bytes]:
-    """Names and their keys, from a TOML file with one table, `[hosts]`; no file is an empty one.
+    """Return names and their keys from a TOML file with one table, `[hosts]`; none without a file.
 
     Raises:
-        ConfigError: not such a file; names each key that is none.
+        ConfigError: it is no such file; it names each wrong key.
     """
     try:
         text = path.read_text()
@@ -140,7 +140,7 @@ def read_names(path: Path) -> dict[str, bytes]:
 
 
 def pin(path: Path, name: str, key: bytes) -> None:
-    """Adds a name with its key.
+    """Add a name with its key.
 
     Raises:
         ConfigError: it has another key already, or the file cannot be written.
@@ -152,7 +152,7 @@ def pin(path: Path, name: str, key: bytes) -> None:
 
 
 def write_names(path: Path, names: Mapping[str, bytes]) -> None:
-    """Writes what `read_names` reads.
+    """Write what `read_names` reads.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -171,7 +171,7 @@ def write_names(path: Path, names: Mapping[str, bytes]) -> None:
 
 
 def hardware_aes(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine's processor has instructions for AES; else ChaCha20 is faster."""
+    """Return whether the processor has instructions for AES; else ChaCha20 is faster."""
     try:
         text = cpuinfo.read_text(errors="replace")
     except OSError:

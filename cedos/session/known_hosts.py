@@ -70,14 +70,14 @@ class KnownHosts:
         self.path = path or keys.folder() / "hosts.toml"
 
     def aliases(self) -> dict[str, KnownServer]:
-        """All entries by their names; port 0 where an entry stands for every port."""
+        """Return all entries by their names; port 0 where an entry stands for every port."""
         return {
             name: KnownServer(each.host, each.port or 0, keys.from_text(each.key))
             for name, each in self._entries().items()
         }
 
     def find(self, name: str, port: int | None, default_port: int | None = None) -> KnownServer:
-        """The server that is meant by an entry's name, or by a host; `port` None where none was given.
+        """Return the server of an entry's name, or of a host; `port` None: none was given.
 
         Raises:
             ConfigError: no key is known for it, or no port.
@@ -113,7 +113,7 @@ class KnownHosts:
         )
 
     def check(self, server: KnownServer) -> bool:
-        """Whether this key is known for a server.
+        """Check that no other key is known for a server.
 
         Raises:
             ConfigError: another one is.
@@ -131,7 +131,7 @@ class KnownHosts:
         return known
 
     def save(self, server: KnownServer, alias: str | None = None) -> None:
-        """Remembers a server at the end of the file, under a name of its own or its address.
+        """Add a server at the end of the file, under a name of its own or its address.
 
         Raises:
             ConfigError: the name is none or stands for another server, another key is known, or the file
@@ -164,7 +164,7 @@ class KnownHosts:
             raise ConfigError(f"{self.path}: {error.strerror or error}") from error
 
     def check_alias(self, alias: str, server: KnownServer) -> None:
-        """ConfigError where this name cannot stand for that server."""
+        """Raise ConfigError if this name cannot stand for that server."""
         if not _ALIAS.fullmatch(alias):
             raise ConfigError(
                 f'"{alias}" cannot be the name of a server: letters, digits, and . _ - behind the '
@@ -193,5 +193,5 @@ class KnownHosts:
 
 
 def shown(host: str, port: int) -> str:
-    """A server as people write it: `server.example:7008`, `[2001:db8::1]:7008`."""
+    """Return a server as people write it: `server.example:7008`, `[2001:db8::1]:7008`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -32,7 +32,7 @@ class _Told:
 
 
 class ToldSizes:
-    """`add` what is told; `bytes_by_rank` of what was told within `valid_s`."""
+    """The announced sizes by rank; an announcement is valid for `valid_s`."""
 
     def __init__(self, valid_s: float) -> None:
         self._valid_s = valid_s
@@ -77,11 +77,11 @@ _URGENT: Final = 0  # foreground, small
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is about to be carried; coarse, so that many sessions have one question.
+    """A question to the daemon; coarse, so that many sessions ask the same one.
 
-    `size_bytes` is rounded up to a power of four times 1000, where it was told down by an eighth at most;
-    `deadline_s` down to whole seconds, `waited_s` down to tenths: so long ago it was sent over the
-    interface `sent_over`, without an answer.
+    `size_bytes` is rounded up to a power of four times 1000; an announced size down by an eighth at
+    most. `deadline_s` is rounded down to whole seconds. `waited_s`, down to tenths: for how long data
+    sent over the interface `sent_over` has had no answer.
     """
 
     label: Label
@@ -94,39 +94,39 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class KnownNetwork:
-    """What an interface leads to, by somebody who knows the host."""
+    """The daemon's knowledge of an interface's network."""
 
     kind: NetworkKind
     metered: bool
 
 
 class Chooser(Protocol):
-    """Somebody who knows more of this host's networks than a session does."""
+    """The daemon, as a session sees it: it knows more of this host's networks."""
 
     async def learn(self) -> None:
-        """Has `network` know the host's networks as they are now. Raises nothing."""
+        """Make `network` know the host's networks as they are now. Raises nothing."""
         ...
 
     def network(self, interface: str) -> KnownNetwork | None:
-        """What is known of an interface; None: the session judges by itself."""
+        """Return what is known of an interface; None: the session judges by itself."""
         ...
 
     async def choose(self, question: Question) -> Strategy | None:
-        """The strategy, its networks named by their interfaces; None: nobody knows. Raises nothing."""
+        """Return the strategy, its networks as interfaces; None: no decision. Raises nothing."""
         ...
 
     def decided(self, label: Label) -> int | None:
-        """The number of the decision about a label that counts now, by which a person finds it."""
+        """Return the number of the decision about a label that is valid now (`cedos explain`)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TransferProgress:
-    """How far a session's transfer has come.
+    """The progress of a session's transfer.
 
-    `expected_bytes` is the whole of the peer's stream (0: not known), `deadline_at_s` when all of it is
-    wanted, `stream_rank` its label's. `lasts_s` has, by rank, for how long what came in
-    messages lasts who reads them; the others wait.
+    `expected_bytes` is the whole of the peer's stream (0: unknown), `deadline_at_s` when all of it is
+    wanted, `stream_rank` its label's rank. `lasts_s` has, by rank, for how many seconds the reader
+    can live on what has arrived in messages; readers of other ranks wait.
     """
 
     received_bytes: int
@@ -137,10 +137,10 @@ class TransferProgress:
 
 
 class Advice:
-    """Asks for one session, while it sends or receives, and applies the answers.
+    """The questions of one session, while it sends or receives, and their answers on its paths.
 
-    `changed` is called when paths may be used otherwise than before; `thrifty`: what nobody decided on
-    goes over metered networks only without the others.
+    `changed` is called when paths may be used otherwise than before. `thrifty`: labels without a
+    decision use metered networks only if there are no others.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Advice:
         scheduler.on_use(self.used)
 
     def apply(self) -> None:
-        """Lets labels onto paths as was chosen; to be called when paths have come or gone."""
+        """Let labels onto paths as was chosen; call it when paths have come or gone."""
         now = self._loop.time()
         for path in self._core.paths:
             known = self._chooser.network(path.facts.network)
@@ -199,14 +199,15 @@ class Advice:
             self._changed()
 
     def used(self) -> None:
-        """There is data to send, or something has come: it checks, soon and then now and again."""
+        """Note that data was sent or received: check soon, and then now and again."""
         if self._timer is None:
             self._check_soon()
 
     def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
-        """So much is about to be carried under a label, says somebody who knows: it is asked about now.
+        """Ask now about an announced size of a label.
 
-        For `ASK_S`, or until more comes: what is carried shows then how much there is.
+        It is valid for `ASK_S`, or until more data is there: the data itself shows then how much
+        there is.
         """
         self._told.add(self._loop.time(), rank, size_bytes, direction)
         self._check_soon()
@@ -223,7 +224,7 @@ class Advice:
         return sum(path.sent_bytes for path in self._core.paths)
 
     def _look(self) -> None:
-        """Checks if it is time to, or if more came or went under a label than was asked about."""
+        """Check if it is time to, or if a label carried more than was asked about."""
         now = self._loop.time()
         counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
         came = any(
@@ -240,9 +241,9 @@ class Advice:
             self._timer = self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
     def _check(self) -> None:
-        """Asks about what is in use; ends once nothing is and no answer counts any more.
+        """Ask about the labels in use; stop once none is and no answer is valid any more.
 
-        Between regular checks only about what is more than was asked about.
+        Between regular checks it asks only about what exceeds the last question.
         """
         now, self._soon = self._loop.time(), False
         regular = now - self._checked_at_s >= ASK_S
@@ -284,7 +285,7 @@ class Advice:
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
     def _note_hurry(self, progress: TransferProgress) -> bool:
-        """Whether a label has begun to hurry: it is asked about anew."""
+        """Return whether a label has begun to hurry: it is asked about anew."""
         hurried = {rank for rank in self._unhurried if progress.lasts_s.get(rank, 0.0) < _LITTLE_S}
         self._unhurried -= hurried
         self._unhurried |= {rank for rank, each in progress.lasts_s.items() if each >= _ENOUGH_S}
@@ -293,10 +294,10 @@ class Advice:
         return bool(hurried)
 
     def path_pauses(self, path_id: int, waited_s: float) -> None:
-        """Nothing is acknowledged there: whether what is waited for goes over another path as well.
+        """Return whether urgent data of a path that pauses is sent over another path as well.
 
-        Only what is short and waited for is ever sent twice by choice; the rest goes elsewhere once the
-        path counts as silent.
+        Only short data that a person waits for is sent twice by choice; the rest is sent elsewhere
+        once the path counts as silent.
         """
         flight = self._core.in_flight.paths[path_id]
         size = sum(
@@ -353,13 +354,13 @@ def _in_use(
     told: dict[Direction, list[int]],
     unhurried: Collection[int],
 ) -> list[tuple[int, int, Direction]]:
-    """Labels with the bytes that they are about to carry, coarse, and which way most of them go.
+    """Return the labels in use, the coarse bytes that they are about to carry, and the main direction.
 
-    What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
-    thinks so too). An answer on the stream has the label of its question, IROBs have their own.
-    Since the last check, by rank: `waited` is what was to be sent or was, `came` what came in
-    IROBs, and `told` what somebody said who knows; `received` is what came on the stream. What is
-    `unhurried` goes on at its reader's pace, and so no faster than it came.
+    Data of unknown length is expected to last as long again as it has (the profiler assumes the
+    same). An answer on the stream has the label of its question; IROBs have their own. Since the last
+    check, by rank: `waited` is what was to be sent or was sent, `came` the bytes of IROBs, `told` the
+    announced sizes; `received` is what came on the stream. A transfer that is `unhurried` goes on at
+    its reader's pace, so no faster than before.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)
@@ -381,7 +382,7 @@ def _in_use(
 
 
 def _coarse(guess_bytes: int, told_bytes: int) -> int:
-    """What was told, by less than an eighth less; where that is not all, what is guessed, rounded up."""
+    """Return an announced size rounded down by an eighth at most, else a guess rounded up."""
     if guess_bytes > _at_most(told_bytes):
         return _rounded(guess_bytes)
     dropped = max(0, told_bytes.bit_length() - 4)
@@ -389,7 +390,7 @@ def _coarse(guess_bytes: int, told_bytes: int) -> int:
 
 
 def _at_most(told_bytes: int) -> int:
-    """What such bytes come to with what else is said of them."""
+    """Return the coarse size of such bytes, given what else is known of them."""
     return told_bytes + told_bytes // 8
 
 
@@ -401,7 +402,7 @@ def _rounded(size_bytes: int) -> int:
 
 
 class Adviser(NamedTuple):
-    """Who chooses networks for each label, and the scheduler that follows."""
+    """The chooser of networks for each label, and the scheduler that follows it."""
 
     scheduler: DecidedScheduler
     chooser: Chooser

@@ -32,7 +32,7 @@ _SETTLE_S: Final = 0.020
 
 @dataclass(slots=True)
 class Connected:
-    """A TCP connection that is there, and has said nothing yet; `began_s`: when it was asked for."""
+    """A TCP connection that has carried nothing yet; `began_s`: when it was begun."""
 
     egress: Egress
     endpoint: Endpoint
@@ -43,25 +43,25 @@ class Connected:
 class Caller(Protocol):
     @property
     def not_before_s(self) -> float:
-        """The server asked not to be tried before."""
+        """The time before which the server asked not to be tried."""
 
     def wanted(self, interface: str) -> bool:
-        """Whether it still needs one over this interface."""
+        """Return whether a connection over this interface is still needed."""
 
     def connected(self, made: Connected) -> None:
-        """One is there; all other attempts over this interface have ended."""
+        """Take a connection; all other attempts over its interface have ended."""
 
     def attempt_failed(self, why: str, code: int) -> None:
-        """`code` is an errno."""
+        """Note a failure; `code` is an errno."""
 
     def unanswered(self) -> None:
-        """Several attempts had no answer: is the server where it was found before?"""
+        """Note that several attempts had no answer: the server may have moved."""
 
 
 class ConnectAttempts:
-    """The attempts over one interface to `endpoints`, which are asked in turn.
+    """The attempts over one interface to `endpoints`, which are tried in turn.
 
-    `probing`: it is tried beside a connection that is silent, wanted or not.
+    `probing`: a connection is tried beside one that is silent, needed or not.
     """
 
     def __init__(self, driver: Driver, caller: Caller, egress: Egress) -> None:
@@ -83,7 +83,7 @@ class ConnectAttempts:
         return self._timer is None and not self._tries
 
     def begin(self) -> None:
-        """Begins a try, unless one is planned already."""
+        """Begin an attempt, unless one is planned already."""
         if self._timer is not None or not self.endpoints:
             return
         now = self._driver.now()
@@ -103,21 +103,21 @@ class ConnectAttempts:
         self._dial(endpoint)
 
     def probe(self) -> None:
-        """Begins to try once a second, beside a connection that is silent."""
+        """Try once a second, beside a connection that is silent."""
         self.probing = True
         self._count = _EACH_SECOND
         self.begin()
 
     def reset(self) -> None:
-        """What was connected is not any more: the next attempts are frequent again."""
+        """Make the next attempts frequent again: the connection was lost."""
         if self._idle:
             self._count = 0
 
     def retry_now(self) -> None:
-        """Something has changed: what was tried before may get through now.
+        """Try again at once: something has changed.
 
-        An interface that is up may drop everything for a second more, until the kernel has noticed its
-        carrier; it says so when it has.
+        An interface that is up may drop everything for a second more, until the kernel has noticed
+        its carrier; the kernel reports that.
         """
         if self._timer is not None and self._driver.now() - self._tried_s > _RETRY_S:
             self._timer.cancel()
@@ -182,7 +182,10 @@ class ConnectAttempts:
 
 
 def asks_after_s(egress: Egress) -> int:
-    """Over a phone 16 questions in four minutes kept its radio awake while Wi-Fi carried everything."""
+    """Return the seconds of silence after which the kernel asks for the peer.
+
+    Over a phone 16 questions in four minutes kept its radio awake while Wi-Fi carried everything.
+    """
     return QUIET_S if egress.metered or egress.kind is NetworkKind.CELLULAR else SILENCE_S
 
 
@@ -195,7 +198,7 @@ def follow(
     usable: Usable,
     make: Callable[[Egress], ConnectAttempts],
 ) -> None:
-    """Attempts for each usable interface, new ones where its addresses have changed, and for no other."""
+    """Keep attempts for each usable interface alone; make new ones where its addresses changed."""
     for name in [name for name in attempts if name not in usable]:
         attempts.pop(name).end()
     for name, (egress, endpoints) in usable.items():

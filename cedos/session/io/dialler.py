@@ -37,10 +37,10 @@ _RESOLVE_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class DialledServer:
-    """Whom a session dials, and as whom.
+    """A server that a session dials, and the key of this host.
 
-    `networks` says whether an interface may be used; `resolve` looks names up again, None where there are
-    only addresses. `known`: what the daemon knows of an interface.
+    `networks` says whether an interface may be used. `resolve` looks names up again, None where there
+    are only addresses. `known`: what the daemon knows of an interface.
     """
 
     endpoints: Sequence[Endpoint]
@@ -53,11 +53,11 @@ class DialledServer:
 
 
 class Dialler:
-    """Keeps a session connected over all local networks.
+    """The keeper of a session's connections over all local networks.
 
     Args:
-        paths: those of the session that are open, by id.
-        credentials: what proves the session; None before its first connection is open.
+        paths: the open paths of the session, by id.
+        credentials: prove the session; None before its first connection is open.
         positions: how far the session has come.
         opened: gets each path whose handshake is done.
         failed: the session cannot go on: the server's own, authenticated word, or another key.
@@ -65,7 +65,7 @@ class Dialler:
 
     Attributes:
         not_before_s: the server asked not to be tried before.
-        last_why: of what did not succeed, with `last_code`, an errno.
+        last_why: why the last attempt failed, with `last_code`, an errno.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Dialler:
         self.check()
 
     def check(self) -> None:
-        """Networks may have changed: ends paths that lost theirs, dials over new ones."""
+        """End paths that lost their network, and dial over new networks."""
         if self._closed:
             return
         usable = self._usable(self.endpoints)
@@ -122,19 +122,19 @@ class Dialler:
         self._advance()
 
     def _slept(self) -> None:
-        """The host slept: whatever was connected is not any more, in all likelihood."""
+        """End all paths: the host slept, and the connections are very likely dead."""
         for path in list(self._paths.values()):
             path.close("this host slept", reset=True)
         self.check()
 
     def probe(self, path: SessionPath) -> None:
-        """A path is silent: see whether another connection over the same network gets through."""
+        """Try whether another connection gets through beside a silent path."""
         attempts = self._attempts.get(path.interface)
         if attempts is not None and not attempts.probing and not self._closed:
             attempts.probe()
 
     def end_probe(self, path: SessionPath) -> None:
-        """It speaks again: whatever was tried beside it is not needed."""
+        """End the attempts beside a path that speaks again."""
         attempts = self._attempts.get(path.interface)
         if attempts is not None and attempts.probing:
             attempts.succeeded()
@@ -156,7 +156,7 @@ class Dialler:
 
     @property
     def has_network(self) -> bool:
-        """Whether a network that may be used leads there."""
+        """Return whether a network that may be used leads to the server."""
         return bool(self._usable(self.endpoints))
 
     def _usable(self, endpoints: Sequence[Endpoint]) -> dict[str, tuple[Egress, list[Endpoint]]]:
@@ -171,7 +171,7 @@ class Dialler:
         return found
 
     def networks(self) -> dict[str, bool]:
-        """Every interface that leads there, whether it may be used or not: is it metered?"""
+        """Return each interface that leads to the server, usable or not, and whether it is metered."""
         return {
             egress.interface: egress.metered
             for endpoint in self.endpoints
@@ -211,7 +211,7 @@ class Dialler:
         self.last_why, self.last_code = why, code
 
     def unanswered(self) -> None:
-        """The server's name may stand for other addresses by now."""
+        """Look the server's name up again: it may stand for other addresses by now."""
         if self._server.resolve is not None and self._resolving is None:
             self._resolving = self._driver.loop.create_task(self._resolve(self._server.resolve))
 
@@ -230,7 +230,7 @@ class Dialler:
     # Handshakes
 
     def _advance(self) -> None:
-        """Begins handshakes: one alone while the session has no path, then all that are ready."""
+        """Begin handshakes: one alone while the session has no path, then all that are ready."""
         while self._ready and not self._closed:
             open_paths = self._speaking()
             if not open_paths and self._exclusive is not None:
@@ -267,7 +267,7 @@ class Dialler:
         return resume(me, credentials, kind, random=os.urandom, now=now)
 
     def _exclusive_overdue(self) -> None:
-        """The one handshake does not get on while another connection is ready: its turn."""
+        """Give up the one handshake if it is slow while another connection is ready."""
         if self._exclusive is None:
             return
         if self._ready:
@@ -286,7 +286,7 @@ class Dialler:
         self._timer = self._driver.loop.call_later(seconds, then)
 
     def _report(self, path: SessionPath, event: SessionPathEvent, why: str) -> None:
-        """What happens to a path until its handshake is done."""
+        """Handle the events of a path until its handshake is done."""
         if event not in (SessionPathEvent.OPENED, SessionPathEvent.LOST):
             return
         self._in_handshake.pop(path.path_id, None)
@@ -319,7 +319,7 @@ class Dialler:
         return never_was and failure.kind in (FailureKind.WRONG_KEY, FailureKind.VERSION)
 
     def close(self) -> None:
-        """Dials no more; open paths are the session's own business."""
+        """Dial no more; open paths belong to the session."""
         if self._closed:
             return
         self._closed = True

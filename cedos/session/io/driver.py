@@ -31,12 +31,12 @@ _SHORTEST_S: Final = 2.0
 
 
 def _ahead_s() -> float:
-    """How long the host has slept since it started."""
+    """Return for how many seconds the host has slept since it started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 class WakeWatch:
-    """Calls `woke(seconds)` after each sleep; does nothing where the kernel cannot tell."""
+    """A watch that calls `woke(seconds)` after each sleep, where the kernel can tell."""
 
     def __init__(self, woke: Callable[[float], None]) -> None:
         self._woke = woke
@@ -62,7 +62,7 @@ class WakeWatch:
         self.check()
 
     def check(self) -> None:
-        """Tells of a sleep that nobody has been told of yet."""
+        """Report a sleep that was not reported yet."""
         slept_s, self._slept_s = _ahead_s() - self._slept_s, _ahead_s()
         if slept_s > _SHORTEST_S:
             self._woke(slept_s)
@@ -75,7 +75,7 @@ class WakeWatch:
 
 
 class Waiter:
-    """To be awaited once, by one task."""
+    """A future-like object that one task awaits once."""
 
     __slots__ = (
         "_asyncio_future_blocking", "_cancelled", "_context", "_done", "_go_on", "_loop",
@@ -89,7 +89,7 @@ class Waiter:
         self._context: Context | None = None
 
     def wake(self, *, at_once: bool) -> None:
-        """It has happened. `at_once` only where no task is running, and nothing is left to do."""
+        """Wake the task. `at_once` only where no task is running, and nothing is left to do."""
         if self._done:
             return
         self._done = True
@@ -120,7 +120,7 @@ class Waiter:
         self._go_on, self._context = fn, context
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """The task is cancelled: it hears of it soon; False if it has been woken already."""
+        """Cancel the task's wait, soon; return False if it has been woken already."""
         if self._done:
             return False
         self._cancelled = True
@@ -144,10 +144,9 @@ _drivers: dict[asyncio.AbstractEventLoop, "Driver"] = {}
 
 
 class Driver:
-    """Made for a loop by `current()`; ends with its last user.
+    """The shared part of one event loop, made by `current()`; it ends with its last user.
 
-    It serves any number of sessions with `add_reader` and `add_writer`; nothing polls. Who wants to be
-    told of something registers a callback.
+    It serves any number of sessions with `add_reader` and `add_writer`, without polling.
 
     Attributes:
         buffer: everything received goes through it; what is kept is copied out.
@@ -170,7 +169,7 @@ class Driver:
 
     @property
     def links(self) -> EgressTable:
-        """Opened when somebody dials first: an accepting end follows its peers."""
+        """Open the table of links at the first dial; an accepting end follows its peers."""
         if self._links is None:
             self._links = EgressTable(self._changed)
             self._wake = WakeWatch(self._woke)
@@ -180,7 +179,7 @@ class Driver:
         return next(self._ids)
 
     def watch(self, who: object, changed: Callable[[], None], slept: Callable[[], None]) -> None:
-        """From now on calls `changed` when local networks change, `slept` after a long sleep."""
+        """Call `changed` when local networks change, `slept` after a long sleep."""
         self._watchers[who] = changed, slept
 
     def unwatch(self, who: object) -> None:
@@ -200,7 +199,7 @@ class Driver:
                 slept()
 
     def acquire(self, user: object, has_room: Callable[[], None] | None = None) -> None:
-        """Somebody lives on this driver; the last one to go ends it.
+        """Register a user of this driver; the last one to go ends it.
 
         `has_room` is called once replay memory that was full for this user (a core) has room again.
         """

@@ -31,16 +31,16 @@ _RECEIVED: Final = SessionPathEvent.RECEIVED
 
 class Changed(Protocol):
     def __call__(self, *, at_once: bool = False) -> None:
-        """Something happened; `at_once`: nothing else is left to do, those who wait may go on."""
+        """Report an event; `at_once`: nothing else is left to do, so waiters may go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowObserver:
-    """Whoever keeps the flows of an accepting end.
+    """The observer of an accepting end's flows.
 
     Attributes:
         presence: called with True when the first path has come, False when the last one has gone.
-        active: called whenever something happens, at `SessionFlow.active_s`; None: nobody asks.
+        active: called on each activity, at `SessionFlow.active_s`; None: no observer needs it.
         over: called once nothing is left of the flow.
     """
 
@@ -51,7 +51,7 @@ class FlowObserver:
 
 @dataclass(frozen=True, slots=True)
 class Dialling:
-    """What the flow of a dialling end has beside that of an accepting one; see `Dialler`, `Advice`."""
+    """The additional parts of a dialling end's flow; see `Dialler` and `Advice`."""
 
     server: DialledServer
     failed: Callable[[Failure], None]
@@ -61,10 +61,10 @@ class Dialling:
 
 
 class SessionFlow:
-    """Moves records between a core and its paths.
+    """The carrier of records between a core and its paths.
 
-    `credentials` prove the flow, None until its first connection is open; `dialler` is of who dials
-    (`start` begins it). `changed`: something happened that the application may wait for.
+    `credentials` prove the flow, None until its first connection is open. A dialling end has a
+    `dialler` (`start` begins it). `changed` reports events that the application may wait for.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class SessionFlow:
         only: bool = False,
         proved: Callable[[], None] = lambda: None,
     ) -> None:
-        """A connection of this flow is open: it carries the session from now on.
+        """Carry the session over a connection that is open.
 
         Args:
             path: with an open channel.
-            only: the peer says that it has no other path than this one. A hello that somebody kept back
-                says so too, but can never be confirmed. Until then the older paths stay, and what is in
-                flight there goes over the new one as well.
+            only: the peer says that it has no other path than this one. An old hello that an attacker
+                held back says so too, but can never be confirmed. Until then the older paths stay, and
+                what is in flight there goes over the new one as well.
             proved: called once the peer has shown that it is there now, or the path was lost before.
         """
         opened = path.channel.opened
@@ -225,7 +225,7 @@ class SessionFlow:
         self.pump_soon()
 
     def received_by_network(self) -> dict[str, int]:
-        """Bytes that have come over each, by paths that were and are."""
+        """Return the bytes received over each network, by present and past paths."""
         found = dict(self._received)
         for path in self.paths.values():
             network = path.facts.network
@@ -233,7 +233,7 @@ class SessionFlow:
         return found
 
     def sent_by_network(self) -> dict[str, int]:
-        """Bytes that went over each and have arrived, by paths that were and are."""
+        """Return the bytes that arrived over each network, by present and past paths."""
         found = dict(self._delivered)
         for path in self.paths.values():
             network = path.facts.network
@@ -246,9 +246,9 @@ class SessionFlow:
             self._observer.active()
 
     def send_fast(self, data: bytes, rank: int) -> int:
-        """Sends a small message at once, if nothing else is there to do; its id, else 0.
+        """Send a small message at once, if there is nothing else to do; return its id, else 0.
 
-        Only one in each turn of the loop: those that follow go together.
+        It does so once in each turn of the loop: the messages that follow share a record.
         """
         fast_path = self.core.fast_path
         only = None if self._sent else fast_path.path(len(data), rank)
@@ -268,18 +268,18 @@ class SessionFlow:
         return irob
 
     def turn_over(self) -> None:
-        """What follows need not go together with what was sent: nobody's loop turns between them."""
+        """Let the next message be sent at once: the caller blocks between turns of the loop."""
         self._sent = False
 
     def pump_or_soon(self) -> None:
-        """Pumps at once, but not again for every further call of this turn of the loop."""
+        """Pump at once, but only once in this turn of the loop; later calls pump soon."""
         if not self._sent:
             self._sent = True
             self.pump()
         self.pump_soon()
 
     def pump_soon(self) -> None:
-        """Pumps once everything else that is due in the loop has been done."""
+        """Pump once everything else that is due in the loop has been done."""
         if not self._soon and not self._ended:
             self._soon = True
             self.driver.loop.call_soon(self._pump_now)
@@ -308,7 +308,7 @@ class SessionFlow:
         self._plan(now)
 
     def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
-        """See `Advice.told`; nobody is asked at the end that accepted."""
+        """Announce a size to `Advice.told`; the accepting end has no adviser."""
         if self._advice is not None and not self._ended:
             self._advice.told(rank, size_bytes, direction)
 
@@ -359,7 +359,7 @@ class SessionFlow:
                 shared.sent(path.index)
 
     def drain(self) -> None:
-        """The session is over: says what is left to say, then waits for the other end to hang up."""
+        """Send the last frames of an ended session, then wait for the other end to hang up."""
         if self._ended or self._draining is not None:
             return
         self._draining = self.driver.loop.create_future()

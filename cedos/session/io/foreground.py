@@ -29,7 +29,7 @@ _READ_NS: Final = 2_000_000  # other processes' slots are read so often at most
 
 
 def directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the file may lie: the runtime directory of the host's, else the user's; None without."""
+    """Return the host's runtime directory, else the user's, or None."""
     if named := environment.get("CEDOS_RUNTIME_DIR"):
         return Path(named)
     run = Path("/run/cedos")
@@ -40,9 +40,9 @@ def directory(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Foreground:
-    """What this host's processes have to say about foreground data, by interface index.
+    """The times of foreground data of this host's processes, by interface index.
 
-    Without a directory, or where the file cannot be had, only this process counts.
+    Without a directory, or where the file cannot be used, only this process counts.
     """
 
     def __init__(self, where: Path | None) -> None:
@@ -88,7 +88,7 @@ class Foreground:
         _SLOT.pack_into(self._map, offset, self._namespace, interface, now_ns, 1)
 
     def idle_s(self, interface: int) -> float:
-        """Seconds since any process sent foreground data there; infinite if none did."""
+        """Return the seconds since any process sent foreground data there, or infinity."""
         self._read_others()
         at_ns = max(self._mine.get(interface, 0), self._others.get(interface, 0))
         return (time.monotonic_ns() - at_ns) / 1e9 if at_ns else float("inf")

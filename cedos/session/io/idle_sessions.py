@@ -47,7 +47,7 @@ _GONE: Final = 0xFFFF_FFFF
 
 
 class RecordState(IntEnum):
-    """What a record stands for."""
+    """The state of a record's session."""
 
     FREE = 0
     ASLEEP = 1
@@ -85,7 +85,7 @@ class IdleFile:
         return self._used
 
     def put(self, record: bytes, state: RecordState) -> None:
-        """Adds a record, or replaces the one with its key."""
+        """Add a record, or replace the one with its key."""
         if len(record) != self._record_bytes:
             raise ValueError(f"a record of {len(record)} bytes; right are {self._record_bytes}")
         key = record[:KEY_BYTES]
@@ -122,7 +122,7 @@ class IdleFile:
         return None
 
     def remove(self, key: bytes) -> bool:
-        """Forgets a record, and its bytes; whether there was one."""
+        """Forget a record and erase its bytes; return whether there was one."""
         found = self._find(key)
         if found is None:
             return False
@@ -136,9 +136,10 @@ class IdleFile:
         return True
 
     def scan(self, after: int, count: int) -> tuple[list[bytes], int]:
-        """The records in up to `count` slots behind the slot `after`, and the slot reached (0: the end).
+        """Return the records in up to `count` slots behind the slot `after`, and the last slot (0: end).
 
-        For what goes through everything now and then, in portions that hold nobody up.
+        A caller goes through the whole file in such portions, and blocks the loop for none of them
+        for long.
         """
         last = min(after + count, self._slots)
         block = self._map[_HEADER.size + after * self._stride : _HEADER.size + last * self._stride]
@@ -159,7 +160,7 @@ class IdleFile:
     # Inside
 
     def _claim(self) -> None:
-        """The file is for its owner alone, and for one process at a time."""
+        """Lock the file: it is for its owner alone, and for one process at a time."""
         why = ""
         if os.fstat(self._descriptor).st_mode & 0o077:
             why = "holds secrets and others may read it; chmod it to 600"
@@ -193,7 +194,7 @@ class IdleFile:
         self._slots = slots
 
     def _load(self) -> None:
-        """One pass over the file: the index, and what is free; half-written records are dropped."""
+        """Read the file once: build the index, find free slots, drop half-written records."""
         stride, record_bytes = self._stride, self._record_bytes
         each = _table((self._slots >> _PART_BITS) + 1)
         self._tables = [each[:] for _ in range(1 << _PART_BITS)]
@@ -213,7 +214,7 @@ class IdleFile:
         self._free.reverse()
 
     def _find(self, key: bytes) -> "tuple[array[int], int] | None":
-        """The key's table, and where in it the key's slot is."""
+        """Return the key's table, and where in it the key's slot is."""
         hashed = hash(key)  # keyed differently in each process: nobody can choose keys that collide
         table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
@@ -234,7 +235,7 @@ class IdleFile:
         self._enter(key, slot)
 
     def _rebuild(self, part: int) -> None:
-        """Rebuilds a table without those that are gone and with room for an eighth more.
+        """Rebuild a table without removed records and with room for an eighth more.
 
         Without that room a table that is nearly full would be rebuilt by every put after a remove.
         """
@@ -263,7 +264,7 @@ class IdleFile:
 
 
 def _table(used: int) -> "array[int]":
-    """An empty table that is at most two thirds full with so many, and half full on average."""
+    """Return an empty table that is at most two thirds full with so many, and half full on average."""
     return array("I", bytes(4 << max(_LEAST_BITS, (3 * used // 2).bit_length())))
 
 
@@ -280,8 +281,8 @@ _log = structlog.get_logger(__name__)
 class IdleSessions:
     """The idle sessions of one program.
 
-    A session that wakes keeps its record, so that a program that was killed knows who it was: a peer
-    that had gone on is told so, with proof, and one that had not goes on.
+    A session that wakes keeps its record, so that a killed program knows it again: a peer that had
+    gone on is told so, with proof, and one that had not goes on.
     """
 
     def __init__(self, path: Path) -> None:
@@ -299,14 +300,14 @@ class IdleSessions:
         return None if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES])
 
     def record(self, flow_id: bytes) -> bytes | None:
-        """A session's record, which begins with its credentials; None where there is none."""
+        """Return a session's record, which begins with its credentials, or None."""
         return self._file.get(flow_id)
 
     def records(self) -> Iterator[bytes]:
         return iter(self._file)
 
     def of_host(self, peer_key: bytes) -> int:
-        """How many sessions of the holder of a key are here, asleep or awake; it may have a few less."""
+        """Return how many sessions of a key's holder are here, asleep or awake, or a few more."""
         return self._hosts.of(peer_key)
 
     def sleep(
@@ -317,9 +318,9 @@ class IdleSessions:
         unix_s: float,
         state: bytes = b"",
     ) -> bool:
-        """Keeps a session if it is idle: then it can be forgotten. Whether it was, and had room.
+        """Write a session down if it is idle; return whether it was, and had room.
 
-        `state`: its application's, up to `STATE_BYTES`.
+        The caller may forget it then. `state`: its application's, up to `STATE_BYTES`.
         """
         idle = pack(session, now, unix_s)
         if idle is None:
@@ -327,7 +328,7 @@ class IdleSessions:
         return self._put(_record(credentials, idle, state), RecordState.ASLEEP)
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
-        """A session begins: who it is is known even if the program is killed."""
+        """Write a new session down: it is known even if the program is killed."""
         record = _record(credentials, IdleRecord.at_the_beginning(keep_alive_s, unix_s), b"")
         self._put(record, RecordState.AWAKE)
 
@@ -341,9 +342,9 @@ class IdleSessions:
         limits: SessionLimits,
         memory: ReplayMemory | None = None,
     ) -> tuple[Session, bytes] | None:
-        """The session of a flow, as it fell asleep, and its application's state.
+        """Return the session of a flow, as it fell asleep, and its application's state.
 
-        None where there is none, or it has expired.
+        None: there is none, or it has expired.
         """
         record = self._file.get(flow_id)
         if record is None:
@@ -357,7 +358,7 @@ class IdleSessions:
         return session, record[_IDLE.stop :]
 
     def keep_only(self, allow: Callable[[bytes], bool]) -> None:
-        """Forgets the sessions of holders of other public keys."""
+        """Forget the sessions of holders of other public keys."""
         for record in list(self._file):
             if not allow(record[PEER_KEY]):
                 self.forget(record[:16])
@@ -370,7 +371,7 @@ class IdleSessions:
         return self._file.remove(flow_id)
 
     def expire(self, unix_s: float, living: Callable[[bytes], bool]) -> int:
-        """Goes through the next 2,000 for those that have expired, and forgets them; how many.
+        """Forget the expired ones of the next 2,000 sessions; return how many.
 
         `living` says of a flow id whether its session is awake.
         """

@@ -48,7 +48,7 @@ _SYSFS: Final = Sysfs()
 
 
 def user_overrides() -> Mapping[str, NetworkOverride]:
-    """What the user tells the daemon of interfaces, where this program may read it."""
+    """Return the user's settings of interfaces for the daemon, if this program may read them."""
     try:
         return config.load().network_overrides()
     except ConfigError:  # the daemon says what is wrong with it
@@ -56,7 +56,7 @@ def user_overrides() -> Mapping[str, NetworkOverride]:
 
 
 class NetworkIdentifier:
-    """Takes interfaces for what the daemon takes them for, by the user's word, driver or name."""
+    """The identifier of networks as the daemon does it: by the user's word, driver or name."""
 
     def __init__(
         self, overrides: Mapping[str, NetworkOverride], hardware: HardwareSource = _SYSFS
@@ -66,7 +66,7 @@ class NetworkIdentifier:
         self._known: dict[tuple[int, str, bytes], Identity] = {}
 
     def identify(self, link: Link) -> Identity:
-        """What the daemon leaves alone (a VPN, say) may carry a session all the same."""
+        """Return an interface's kind; one that the daemon ignores (a VPN) may be used, too."""
         key = link.index, link.name, link.hardware_address
         found = self._known.get(key)
         if found is None:
@@ -91,9 +91,9 @@ _LOOPBACK_INDEX: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """An interface that leads somewhere, with the own addresses that packets may come from there.
+    """An interface that leads somewhere, with the own addresses that packets may have there.
 
-    `came_s` is when its link came up, by the loop's clock; of one that was up before, long ago.
+    `came_s` is when its link came up, by the loop's clock; if it was up before, a time long ago.
     """
 
     interface: str
@@ -105,7 +105,7 @@ class Egress:
 
 
 class EgressReader:
-    """Asks the kernel of the calling thread's network namespace; answers come at once.
+    """A reader of the routes of this thread's network namespace; it blocks for a moment.
 
     Raises:
         HostError: the kernel has no rtnetlink.
@@ -116,7 +116,7 @@ class EgressReader:
         self._requester = Requester(NETLINK_ROUTE)
 
     def egresses(self, destination: Address) -> tuple[Egress, ...]:
-        """The interfaces that lead to `destination`; empty where none does.
+        """Return the interfaces that lead to `destination`; empty where none does.
 
         Raises:
             HostError: the kernel does not answer.
@@ -127,7 +127,7 @@ class EgressReader:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
     def has_own(self, destination: Address) -> bool:
-        """Whether another route than a default one leads there, or a tunnel, or it is this host."""
+        """Return whether a specific route or a tunnel leads there, or it is this host itself."""
         try:
             route = self._route(destination, None)
             if route is None:
@@ -141,14 +141,14 @@ class EgressReader:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
     def has_tunnel(self) -> bool:
-        """Whether this host has a VPN that is up; errors as above."""
+        """Return whether this host has a VPN that is up. Raises as above."""
         try:
             return any(link.kind in TUNNEL_KINDS and link.carries for link in self._links())
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
     def carrying(self) -> dict[int, bool]:
-        """Of each interface, by its index, whether its link carries something; errors as above."""
+        """Return, by interface index, whether its link has a carrier. Raises as above."""
         try:
             return {link.index: link.carries for link in self._links()}
         except OSError as error:
@@ -191,12 +191,12 @@ class EgressReader:
         return found
 
     def _index(self, destination: Address, through: int | None) -> int | None:
-        """The index of the interface a packet would leave by; None where no route leads there."""
+        """Return the index of the interface a packet would leave by; None: no route."""
         route = self._route(destination, through)
         return None if route is None else route.index
 
     def _route(self, destination: Address, through: int | None) -> SeenRoute | None:
-        """The route that a packet would take; one to an own address is loopback's."""
+        """Return the route that a packet would take; one to an own address is loopback's."""
         try:
             answers = self._requester.ask(
                 RTM_GETROUTE, lookup_request(destination, index=through), flags=0
@@ -219,7 +219,7 @@ class EgressReader:
 
 
 class EgressTable:
-    """Calls `changed` once after each burst of the kernel's messages; of the loop's own namespace.
+    """The egresses of the loop's namespace; `changed` is called after each burst of messages.
 
     Raises:
         HostError: the kernel has no rtnetlink, or does not answer.
@@ -243,7 +243,7 @@ class EgressTable:
             raise
 
     def egresses(self, destination: str) -> tuple[Egress, ...]:
-        """The interfaces that lead to `destination` (IPv4 or IPv6, without a scope) at this moment."""
+        """Return the interfaces that lead to `destination` (IPv4, or IPv6 without a scope) now."""
         address = ip_address(destination.partition("%")[0])
         if address not in self._known:
             self._known[address] = tuple(

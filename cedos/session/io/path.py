@@ -58,9 +58,9 @@ _KEEP_ALIVE: Final = (
 def prepare(
     connection: socket.socket, interface: str | None = None, *, asks_after_s: int = SILENCE_S
 ) -> None:
-    """Sets what every connection of a session has; with `interface`, binds it there.
+    """Set the options of a session's connection; with `interface`, bind it there.
 
-    `asks_after_s`: so long after the last word of a peer the kernel asks whether it is still there.
+    The kernel asks for the peer after `asks_after_s` of silence.
 
     Raises:
         OSError: the interface is gone, or the kernel refuses.
@@ -81,7 +81,7 @@ def prepare(
 
 
 def unsent_limit_bytes(rate_bps: float | None, paths: Sequence[PathState]) -> int:
-    """What the kernel may hold that was never sent, on one of a session's paths at this rate."""
+    """Return how many unsent bytes the kernel may hold on a path of this rate."""
     if rate_bps is None or len(paths) < 2:
         return UNSENT_BYTES
     ahead_s = _UNSENT_PAUSE_S if any(each.facts.pauses for each in paths) else _UNSENT_S
@@ -106,16 +106,16 @@ class SessionPath:
     """A connection with its channel.
 
     Args:
-        report: told what happens, until `attach` names another one.
+        report: gets the events, until `attach` names another one.
         facts: what the scheduler sees; kept up to date here.
-        interface: the one that it is bound to, empty for an accepted connection; `index` is its number.
+        interface: the connection is bound to it, empty for an accepted one; `index` is its number.
         peer: the other end's address.
         known: how far the session had come before the first message here; of a dialled one.
 
     Attributes:
         path_id: unique in this process.
         core: the session's, once it is known (`attach`).
-        received_bytes: what has come over it, with everything that a session adds.
+        received_bytes: all bytes received over it, with the session's overhead.
     """
 
     __slots__ = (
@@ -177,7 +177,7 @@ class SessionPath:
         self._reported_opened = self._reported_confirmed = False
 
     def start(self, first: bytes = b"") -> None:
-        """Begins to read, and sends what the channel has to say; `first` has come already."""
+        """Begin to read, and send the channel's first messages; `first` has been received."""
         self._reading = True
         self._driver.loop.add_reader(self.connection.fileno(), self._readable)
         self.flush(self._driver.now())
@@ -185,7 +185,7 @@ class SessionPath:
             self._take(memoryview(first), self._driver.now())
 
     def attach(self, core: Session, report: Report) -> None:
-        """Records go to and come from this core from now on, and events to its flow."""
+        """Exchange records with this core from now on, and report events to its flow."""
         self.core, self._report = core, report
 
     @property
@@ -247,7 +247,7 @@ class SessionPath:
             self._report(self, SessionPathEvent.CONFIRMED, "")
 
     def pump(self, now: float) -> bool:
-        """Sends what the core has for this path and the kernel takes; whether anything went out."""
+        """Send what the core has and the kernel takes; return whether anything went out."""
         if self._pending or self.closed:
             return False
         core, channel = self.core, self.channel
@@ -290,7 +290,7 @@ class SessionPath:
         return moved
 
     def confirm_datagrams(self) -> None:
-        """Tells the core which have reached the peer's kernel, where it wants to know."""
+        """Tell the core which datagrams have reached the peer's kernel."""
         core = self.core
         if core is not None and not self.closed and core.datagrams.unacknowledged:
             left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
@@ -306,22 +306,22 @@ class SessionPath:
             self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
 
     def answered(self, answer: Probed) -> None:
-        """The core has measured what this path carries: the other end may want to know as well."""
+        """Take the measured rate of this path, and tell the other end if it changed."""
         now = self._driver.now()
         self.estimator.probed(answer, now)
         if self.core is not None and not self.closed:
             self.core.path_facts(self.path_id, self.facts, now)
 
     def acknowledged_bytes(self) -> int:
-        """What the other end's kernel has of what was sent over it, with everything that a session adds.
+        """Return how many sent bytes the other end's kernel has, with all overhead.
 
-        Of a path that is closed, what was sent: nobody can tell any more.
+        On a closed path these are the sent bytes: the kernel does not tell any more.
         """
         given = self._written_bytes - sum(map(len, self._pending))
         return max(given - tcp_info.unacknowledged_bytes(self.connection), 0)
 
     def send_one(self, plain: bytes) -> None:
-        """Sends a record made of a small message, on a path that is not blocked."""
+        """Send a record made of a small message, on a path that is not blocked."""
         data = self.channel.send_one(plain)
         self._written_bytes += len(data)
         try:
@@ -336,7 +336,7 @@ class SessionPath:
             self._wait()
 
     def flush(self, now: float) -> None:
-        """Sends what the handshake has to say."""
+        """Send the messages of the handshake."""
         if not self._pending and not self.closed:
             waiting = self.channel.outgoing()
             if waiting:
@@ -344,7 +344,7 @@ class SessionPath:
                 self._send(list(waiting))
 
     def _send(self, batch: list[Buffer]) -> bool:
-        """Whether the kernel took all of it; if not, the rest is sent when it can."""
+        """Return whether the kernel took all of it; if not, the rest is sent when it can."""
         try:
             sent = self.connection.sendmsg(batch)
         except (BlockingIOError, InterruptedError):
@@ -381,7 +381,7 @@ class SessionPath:
         self._report(self, SessionPathEvent.WRITABLE, "")
 
     def rate_towards_us_bps(self) -> float | None:
-        """What the other end has measured of the way towards us, bit/s."""
+        """The rate towards this end in bit/s, as the other end measured it."""
         if self.core is None:
             return None
         for state in self.core.paths:
@@ -390,7 +390,7 @@ class SessionPath:
         return None
 
     def shut(self) -> None:
-        """Nothing more will be sent; what the kernel has still goes out."""
+        """Send nothing more; the kernel still sends what it has."""
         self._shut = True
         if not self.closed and not self._pending:
             with suppress(OSError):
@@ -414,7 +414,7 @@ class SessionPath:
             return self.peer, 0
 
     def close(self, why: str, *, reset: bool = False) -> None:
-        """Ends the connection and reports it. With `reset` nothing in the kernel is kept."""
+        """End the connection and report it. With `reset` the kernel drops what it has."""
         if self.closed:
             return
         self.closed = True

@@ -30,7 +30,7 @@ _MANY_BYTES: Final = 2 * PAD_BYTES
 
 
 class _From(IntEnum):
-    """What the known rate rests on; the higher, the more."""
+    """The source of the known rate; the higher, the better."""
 
     NOTHING = 0  # or the kernel's guess from a few packets
     FEW = 1  # a lower bound, from so few bytes that it may be far too low
@@ -39,7 +39,7 @@ class _From(IntEnum):
 
 
 class PathEstimator:
-    """Keeps one path's facts up to date, in place."""
+    """The keeper of one path's facts, which it updates in place."""
 
     __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_polled_s", "info")
 
@@ -53,7 +53,7 @@ class PathEstimator:
         self.info: tcp_info.TcpInfo | None = None
 
     def poll(self, connection: socket.socket, now: float, *, at_once: bool = False) -> bool:
-        """Asks the kernel, if it was not asked just now; whether there is news."""
+        """Ask the kernel, unless it was asked just now; return whether there is news."""
         if not at_once and now - self._polled_s < _POLL_S:
             return False
         self._polled_s = now
@@ -85,7 +85,7 @@ class PathEstimator:
         return True
 
     def measured(self, rate_bps: float, *, at_least: bool, few: bool = False) -> None:
-        """One more rate of traffic; `at_least`: the path may carry more. `few`: it had not many bytes."""
+        """Note a rate of traffic; `at_least`: the path may carry more; `few`: of few bytes."""
         known, source = self._facts.rate_bps, _From.FEW if few else _From.TRAFFIC
         if not rate_bps:
             return  # nothing got through at all, which says nothing of the rate

@@ -22,11 +22,11 @@ _LEAST_DEADLINE_S: Final = 3.0  # a link that repeats itself for less than this 
 
 
 class StallDetector:
-    """Checks a session's paths now and then while something waits there to be acknowledged.
+    """The checks of a session's paths while data waits there to be acknowledged.
 
-    With a dialler, another connection is tried beside a path that is silent. `pauses` is told of a path
-    that begins to pause, and of how long it has. `timer` is that of the next check; None while nothing
-    waits.
+    With a dialler, another connection is tried beside a path that is silent. `pauses` gets a path
+    that begins to pause, and for how long it has. `timer` is that of the next check; None while
+    nothing waits.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class StallDetector:
         self.timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Checks, where there is or can be another path, or the deadline comes before TCP gives up."""
+        """Check, where there can be another path, or the deadline is before TCP's own end."""
         if self._dialler or len(self._paths) > 1 or self._deadline_s < SILENCE_S:
             now = self._driver.now()
             for path in list(self._paths.values()):
@@ -67,7 +67,7 @@ class StallDetector:
             self.timer = None
 
     def heard(self, path: SessionPath) -> None:
-        """Something came over a path that was silent: whether what went there has arrived as well."""
+        """Check whether the data of a silent path that speaks again has arrived as well."""
         self._check_path(path, self._driver.now())
 
     def _check_later(self) -> None:
@@ -96,7 +96,7 @@ class StallDetector:
             self._pump()
 
     def _check_path(self, path: SessionPath, now: float) -> bool:
-        """Whether something waits there."""
+        """Check a path; return whether data waits there."""
         path.estimator.poll(path.connection, now, at_once=True)
         info = path.estimator.info
         if info is None:
@@ -143,7 +143,7 @@ class StallDetector:
         return waits or info.unsent_bytes > 0
 
     def _elsewhere_s(self, path: SessionPath, size_bytes: int) -> float:
-        """How soon so much more could be there over another path that neither is silent nor crawls."""
+        """Return how soon another path, neither silent nor slow, could deliver as much."""
         found = float("inf")
         for other in self._paths.values():
             crawl, info = self._crawls.get(other.path_id), other.estimator.info
@@ -155,11 +155,11 @@ class StallDetector:
 
     @property
     def _deadline_s(self) -> float:
-        """How long the session lives without a network; infinite where it ends with its last path."""
+        """Return how long the session lives without a network, or infinity."""
         return max(_LEAST_DEADLINE_S, self._core.control.terms.seconds or float("inf"))
 
     def _overdue(self, path: SessionPath, now: float) -> bool:
-        """Whether what waits there has been waiting for the peer's word until the deadline."""
+        """Return whether data there has waited for the peer until the deadline."""
         since_s, info = path.facts.stalled_at_s, path.estimator.info
         if since_s is None or info is None or not info.retries:
             return False

@@ -37,7 +37,7 @@ class PlaybackClock:
 # Until one was measured: switching took up to 0.9 s (Cedos, V-A), then two round trips, first bytes.
 _START_S: Final = 1.5
 _SAFETY: Final = 2.0  # starts differ by as much
-_LOOK_S: Final = 0.2  # how long until somebody looks again
+_LOOK_S: Final = 0.2  # how long until the next look
 _REFILL_S: Final = 2.0
 _GRACE_S: Final = 2.0  # what an unmetered network has to show that it carries something
 _QUIET_S: Final = 0.3  # nothing comes any more: the peer has sent all that it may
@@ -53,7 +53,6 @@ class BufferSituation:
     `unmetered_up_s`: for how long an unmetered network is up; None: none is up, or it is silent.
     `unmetered_bps`: the rate over unmetered networks in the last second. `metered_bps` and
     `metered_rtt_s`: as last measured; None: never. `quiet_s`: for how long nothing has arrived.
-    `awaited`: the piece that cannot be played before the rest of it is there.
     """
 
     buffered_bytes: int

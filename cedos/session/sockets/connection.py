@@ -40,11 +40,11 @@ _DATAGRAM_RANK: Final = 0
 class Connection:
     """One end of a session.
 
-    The stream has TCP's semantics; each message (IROB) is delivered whole, with its label, in an order
-    that is only as strict as was asked for (dissertation, 2.2). A connection ends when both ends have
-    closed it, when its deadline passes without any network, or by the peer's authenticated word; never
-    by a network. `server` and `adviser` are of the end that dials, `observer` and `peer_address` of the
-    one that accepts; `resumed`: it was idle, and goes on.
+    The stream has TCP's semantics; each message (IROB) is delivered whole, with its label, in an
+    order that is only as strict as was asked for (dissertation, 2.2). A connection ends when both
+    ends have closed it, when its deadline passes without any network, or by the peer's authenticated
+    word; never by a network. `server` and `adviser` are of the end that dials, `observer` and
+    `peer_address` of the one that accepts; `resumed`: it was idle, and goes on.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Connection:
     # Life
 
     async def connected(self, timeout_s: float | None = None) -> None:
-        """Waits until there is a path.
+        """Wait until there is a path.
 
         Raises:
             SessionError: the session ended first.
@@ -121,7 +121,7 @@ class Connection:
                 await self._something()
 
     async def close(self) -> None:
-        """Ends the session in both directions once everything has been acknowledged.
+        """End the session in both directions once everything has been acknowledged.
 
         Raises:
             SessionError: it ended otherwise, at its deadline for example: not everything arrived.
@@ -137,7 +137,7 @@ class Connection:
         await self.drained()
 
     async def leave(self) -> None:
-        """For a program that ends: as `close`, but without waiting until the peer closes, too."""
+        """Close as a program that ends: do not wait until the peer closes, too."""
         if not self._over:
             self._core.close()
             self.flow.pump()
@@ -146,11 +146,11 @@ class Connection:
                 await self._something()
 
     async def drained(self) -> None:
-        """Waits until the other end has heard the last of it, two seconds at most."""
+        """Wait until the other end has received the last frames, two seconds at most."""
         await self.flow.drained()
 
     def abort(self, why: str = "given up") -> None:
-        """Ends the session at once; tells the peer if there is a path."""
+        """End the session at once; tell the peer if there is a path."""
         if not self._over:
             self._core.abort(0, why)
             self._over, self._ended = True, SessionError(f"the session was ended here: {why}")
@@ -167,31 +167,32 @@ class Connection:
         )
 
     def on_change(self, call: Callable[[], None] | None) -> None:
-        """`call` is called, in the loop, whenever anything has happened; None: nothing is any more."""
+        """Call `call`, in the loop, after any event; None: stop that."""
         self._on_change = call
 
     def on_advice(self, call: Callable[[], Mapping[int, float]]) -> None:
-        """`call` is asked before networks are chosen: for how many seconds what came lasts who reads it.
+        """Ask `call`, before networks are chosen, for how many seconds readers have data.
 
-        By rank of the label; those that it does not name wait for what comes.
+        It returns them by rank of the label; readers of other ranks wait for data.
         """
         self._lasting = call
 
     def on_sleep(self, call: Callable[[], bytes | None]) -> None:
-        """`call` is asked before an idle session is written down (`listen(idle=...)`).
+        """Ask `call` before an idle session is written down (`listen(idle=...)`).
 
-        It gives up to 8 bytes, `kept_state` of the connection that wakes; None: something goes on.
+        It returns up to 8 bytes, the `kept_state` of the connection that wakes; None: the session is
+        in use.
         """
         self._on_sleep = call
 
     @property
     def dials(self) -> bool:
-        """Whether this is the end that dialled: it chooses networks."""
+        """Return whether this is the end that dialled: it chooses networks."""
         return self.flow.dialler is not None
 
     @property
     def has_network(self) -> bool:
-        """At the end that dials: whether a network leads to the other end, whoever answers there."""
+        """Return, at the end that dials, whether a network leads to the other end."""
         return self.flow.dialler is not None and self.flow.dialler.has_network
 
     def check_networks(self) -> None:
@@ -201,7 +202,7 @@ class Connection:
 
     @property
     def peer_closed(self) -> bool:
-        """Whether the peer has closed, and all it ever sent is here."""
+        """Return whether the peer has closed, and all its data is here."""
         return self._peer_closed
 
     @property
@@ -210,7 +211,7 @@ class Connection:
 
     @property
     def received_bytes(self) -> int:
-        """How much of the peer's stream has arrived without a gap."""
+        """Return how much of the peer's stream has arrived without a gap."""
         return self._core.receiver.stream.received.floor
 
     @property
@@ -219,7 +220,7 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """What the session keeps in memory for its application and its peer."""
+        """Return what the session keeps in memory for its application and its peer."""
         return self._core.held_bytes
 
     @property
@@ -232,7 +233,7 @@ class Connection:
 
     @property
     def room_bytes(self) -> int:
-        """How much of the stream the session would keep now; 0 once it is over."""
+        """Return how much of the stream the session would keep now; 0 once it has ended."""
         return 0 if self._over else self._core.sender.room_bytes
 
     @property
@@ -247,25 +248,25 @@ class Connection:
         buffer: BufferManager | None = None,
         buffered: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
+        """Use cellular networks only when it would otherwise be too late (Cedos, III-C).
 
-        All that waits in this process is planned together, by the scheduler that the daemon has for the
-        host's transfers (`cedos transfers`).
+        All that waits in this process is planned together, by the scheduler that the daemon has for
+        the host's transfers (`cedos transfers`).
 
-        The session lives as long as it waits: a deadline beyond its keep-alive makes it ask the peer for
-        a longer one (DTP, 3.2), unless it was to end with its last path.
+        The session lives as long as it waits: a deadline beyond its keep-alive makes it ask the peer
+        for a longer one (DTP, 3.2), unless it was to end with its last path.
 
         Args:
             deadline_s: from now on; with `expected_bytes`, what the stream should bring by then in all.
             expected_bytes: the stream's size.
-            buffer: thresholds of what has arrived and was not taken, for what is played: they say when
+            buffer: thresholds of received and unread data, for streams that are played: they say when
                 cellular networks are used, whatever the deadline says.
             buffered: what else the application has in store, in bytes.
 
         Raises:
             ConfigError: a deadline that is no number of seconds.
             SessionError: this end accepted the session.
-        """  # fmt: skip
+        """
         if not self.dials:
             raise SessionError("only the end that dialled chooses networks")
         if deadline_s is not None and not deadline_s >= 0.0:
@@ -278,25 +279,25 @@ class Connection:
         self._metered.check()
 
     def networks(self) -> dict[str, bool]:
-        """The interfaces that lead to the peer now, used or not, each with whether it is metered."""
+        """Return the interfaces that lead to the peer now, used or not, and whether they are metered."""
         dialler = self.flow.dialler
         return dialler.networks() if dialler is not None else {}
 
     def received_by_network(self) -> dict[str, int]:
-        """Bytes that have come over each, by interface, with everything that a session adds."""
+        """Return the bytes received over each interface, with the session's overhead."""
         return self.flow.received_by_network()
 
     def sent_by_network(self) -> dict[str, int]:
-        """The same of bytes that went over each and have arrived there."""
+        """Return the bytes that arrived there over each interface, with the overhead."""
         return self.flow.sent_by_network()
 
     @property
     def acknowledged_bytes(self) -> int:
-        """How much of what was written the peer has for certain."""
+        """Return how much of the written stream the peer has for certain."""
         return self._core.acknowledged_bytes
 
     async def acknowledged(self, up_to_bytes: int) -> None:
-        """Waits until the peer has so much of what was written.
+        """Wait until the peer has so much of what was written.
 
         Raises:
             SessionError: the session has ended before.
@@ -307,17 +308,17 @@ class Connection:
 
     @property
     def written_bytes(self) -> int:
-        """How much was written to the stream so far."""
+        """Return how much was written to the stream so far."""
         return self._core.written_bytes
 
     def wish(self, expected_bytes: int, deadline_s: float) -> None:
-        """Tells the peer how much is expected of it, and within how many seconds (Cedos, III-C)."""
+        """Tell the peer how much is expected of it, and within how many seconds (Cedos, III-C)."""
         now = self._driver.now()
         self._core.wish(expected_bytes, now + deadline_s, now=now)
         self.flow.pump_soon()
 
     def _outlive(self, deadline_s: float) -> None:
-        """Asks the peer for a keep-alive of this, once, where less is agreed."""
+        """Ask the peer once for this keep-alive, if less is agreed."""
         agreed_s = self._core.control.terms.seconds
         seconds = ceil(min(deadline_s, MAX_KEEP_ALIVE_S))
         if 0 < agreed_s < seconds and seconds != self._asked_s:
@@ -327,7 +328,7 @@ class Connection:
 
     @property
     def flow_id(self) -> bytes:
-        """16 bytes that name the flow; empty before it is set up."""
+        """The 16 bytes that name the flow; empty before it is set up."""
         credentials = self.flow.credentials
         return b"" if credentials is None else credentials.flow_id
 
@@ -357,7 +358,7 @@ class Connection:
     # The stream
 
     async def read(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
-        """The next bytes of the stream, as they came; empty when the peer has finished it.
+        """Return the next bytes of the stream as they came; empty: the peer has finished it.
 
         Raises:
             SessionError: the session has ended before the stream did.
@@ -370,14 +371,14 @@ class Connection:
             await self._something()
 
     def read_now(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
-        """As `read`, but empty too where nothing is there yet."""
+        """Return what `read` would, or nothing if no bytes are there yet."""
         data = self._core.read(most_bytes)
         if data:
             self._take_back()
         return data
 
     async def read_exactly(self, size: int) -> bytes:
-        """So many bytes of the stream.
+        """Return so many bytes of the stream.
 
         Raises:
             SessionError: the stream or the session ends before.
@@ -395,7 +396,7 @@ class Connection:
         return b"".join(parts)
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Hands bytes to the stream; returns when there is room to keep them, not when they are sent.
+        """Append bytes to the stream; return when there is room to keep them, not when they are sent.
 
         `bytes` are kept without a copy until the peer has acknowledged them.
 
@@ -411,7 +412,7 @@ class Connection:
             await self._something()
 
     def write_now(self, data: bytes) -> int:
-        """As `write`, but takes only what there is room for now; how many bytes that was."""
+        """Append as many of the bytes as there is room for now; return how many."""
         self._check()
         taken = self._core.write(data)
         self._sent(RANK[self._label])
@@ -420,7 +421,7 @@ class Connection:
     async def write_source(
         self, fetch: Callable[[int, int], bytes | memoryview], length: int
     ) -> None:
-        """Appends bytes that `fetch(offset, count)` gives whenever they have to be sent (again).
+        """Append bytes that `fetch(offset, count)` gives whenever they are sent (again).
 
         They take no replay memory: a file, say, that does not change.
         """
@@ -429,14 +430,14 @@ class Connection:
         self._sent(RANK[self._label])
 
     def finish(self) -> None:
-        """Ends the stream in this direction; the other one goes on."""
+        """End the stream in this direction; the other one goes on."""
         self._check()
         self._core.finish()
         self.flow.pump_soon()
 
     @property
     def label(self) -> Label:
-        """The stream's label; may be set at any time, for what has not been sent yet."""
+        """The stream's label; may be set at any time, for data that has not been sent yet."""
         return self._label
 
     @label.setter
@@ -456,11 +457,11 @@ class Connection:
         after: tuple[int, ...] | None = ALL,
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
-        """Sends a message; waits for room in replay memory.
+        """Send a message; wait for room in replay memory.
 
         Args:
             data: the whole message.
-            label: what it is to the person who waits for it, or does not.
+            label: foreground or background, small or large.
             after: the ids of messages that are delivered before it; ALL (default) for those before it.
             thunk: called later, instead of sending, if no network is right for the label now.
 
@@ -497,9 +498,9 @@ class Connection:
         after: tuple[int, ...] | None = ALL,
         head: bytes = b"",
     ) -> int:
-        """As `send`, but at once or not at all; its id, 0 where there is no room now.
+        """Send a message at once or not at all; return its id, 0 where there is no room now.
 
-        The message is `head` and `data`. What is large is not copied: it must not change.
+        The message is `head` and `data`. Large data is not copied: it must not change.
         """
         if label is not self._sent_label:
             self._sent_rank, self._sent_label = rank_of(label), label
@@ -513,17 +514,17 @@ class Connection:
         return irob
 
     def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
-        """Messages of so many bytes in all are about to be carried: networks are chosen for them now."""
+        """Announce messages of so many bytes in all: networks are chosen for them now."""
         self.flow.told(rank_of(label), size_bytes, direction)
 
     def backlogged(self, label: Label) -> bool:
-        """Whether what waits of a label keeps its networks busy: more would only wait behind it."""
+        """Return whether waiting data of a label keeps its networks busy."""
         return self._core.backlogged(rank_of(label))
 
     async def send_many(
         self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
     ) -> None:
-        """Sends small messages together: one record holds thousands of them."""
+        """Send small messages together: one record holds thousands of them."""
         rank = rank_of(label)
         left = list(many)
         while left:
@@ -542,7 +543,7 @@ class Connection:
         after: tuple[int, ...] | None = ALL,
         thunk: Callable[[], None] | None = None,
     ) -> Irob | None:
-        """Begins a message whose bytes follow; None where the thunk was kept instead."""
+        """Begin a message whose bytes follow; None: the thunk was kept instead."""
         rank = rank_of(label)
         token = self._keep_thunk(thunk)
         while True:
@@ -558,14 +559,14 @@ class Connection:
             await self._something()
 
     def cancel(self, thunk: Callable[[], None]) -> bool:
-        """A thunk is not to be called any more; False if it was called already."""
+        """Forget a thunk; return False if it was called already."""
         for token in [token for token, each in self._thunks.items() if each == thunk]:
             del self._thunks[token]
             return self._core.cancel_thunk(token)
         return False
 
     async def receive(self) -> Message | None:
-        """The next whole message, the most urgent first; None when the peer has closed.
+        """Return the next whole message, the most urgent first; None: the peer has closed.
 
         Raises:
             SessionError: the session has ended before the peer closed.
@@ -578,7 +579,7 @@ class Connection:
             await self._something()
 
     def receive_now(self) -> Message | None:
-        """As `receive`, but None too where none is there yet."""
+        """Return what `receive` would, or None if no message is there yet."""
         run = self._core.receive_run(1)
         if run is None:
             return None
@@ -586,7 +587,7 @@ class Connection:
         return Message(run.first, LABELS[run.rank], bytes(run.payloads[0]))
 
     async def receive_many(self, most: int = 1024) -> list[Message]:
-        """At least one message and at most so many, all of one label; empty when the peer has closed."""
+        """Return 1 to `most` messages of one label; empty: the peer has closed."""
         while True:
             messages = self.receive_many_now(most)
             if messages or self._peer_closed:
@@ -595,7 +596,7 @@ class Connection:
             await self._something()
 
     def receive_many_now(self, most: int = 1024) -> list[Message]:
-        """As `receive_many`, but empty too where none is there yet."""
+        """Return what `receive_many` would, or none if no message is there yet."""
         run = self._core.receive_run(most)
         if run is None:
             return []
@@ -606,7 +607,7 @@ class Connection:
         ]
 
     def receive_data_now(self, most: int = 1024) -> Sequence[bytes | memoryview]:
-        """As `receive_many_now`, but the data alone, and of large ones no copy."""
+        """Return the data alone of `receive_many_now`, large data without a copy."""
         run = self._core.receive_run(most)
         if run is None:
             return ()
@@ -616,9 +617,10 @@ class Connection:
     # Datagrams
 
     def send_datagram(self, data: bytes, lifetime_s: float, *, everywhere: bool = False) -> None:
-        """Sends a datagram (65,535 bytes, 60 s at most) that arrives once and in time, or never.
+        """Send a datagram (65,535 bytes, 60 s at most) that arrives once and in time, or never.
 
-        Where no path answers in time another one carries it as well; `everywhere`: each does, at once.
+        Where no path answers in time another one carries it as well; `everywhere`: each does, at
+        once.
 
         Raises:
             SessionError: the session has ended.
@@ -629,14 +631,14 @@ class Connection:
         self._sent(_DATAGRAM_RANK)
 
     def on_datagrams(self, call: Callable[[list[bytes]], None] | None) -> None:
-        """`call` is called, in the loop, with those that have come; None: they wait, and then go."""
+        """Call `call`, in the loop, with received datagrams; None: they wait, and then expire."""
         self._on_datagrams = call
         if self._core.datagrams_wait:  # they came with the session's first record, say
             self._driver.loop.call_soon(self._hand_on)
 
     @property
     def datagrams(self) -> DatagramCounts:
-        """What became of those that were sent here."""
+        """The counts of datagrams that were sent here."""
         sender = self._core.datagrams
         return DatagramCounts(sender.sent, sender.copies, sender.expired)
 
@@ -648,7 +650,7 @@ class Connection:
         self.flow.pump_or_soon()
 
     def _take_back(self) -> None:
-        """Something was taken: the peer may have to be told that there is room again."""
+        """Note that data was read: the peer may have to be told that there is room again."""
         if self._core.receiver.owes_window:
             self.flow.pump_soon()
 
@@ -693,7 +695,7 @@ class Connection:
             )
 
     def keep(self, idle: IdleSessions, now: float, unix_s: float) -> bool:
-        """Writes the session down, if it is idle; whether it is."""
+        """Write the session down if it is idle; return whether it is."""
         credentials = self.flow.credentials
         if self._over or credentials is None or (state := self._on_sleep()) is None:
             return False
@@ -712,7 +714,7 @@ class Connection:
         self.fail(SessionRefusedError(why))
 
     def fail(self, error: SessionError) -> None:
-        """The session cannot go on: the other end has said so, or cannot be had."""
+        """Fail the session: the other end has said so, or cannot be reached as it should."""
         if not self._over:
             self._end(error)
             self._changed()

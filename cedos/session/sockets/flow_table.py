@@ -42,9 +42,9 @@ _COLLECTED_SHARE: Final = 4
 
 
 class FlowTable:
-    """Flows by their id; those that sleep are in the file `idle`, if any.
+    """The flows by their id; sleeping ones are in the file `idle`, if any.
 
-    `allow`: whether the holder of a public key may open flows; everybody without.
+    `allow`: whether the holder of a public key may open flows; everyone without.
 
     Raises:
         SessionError: the file cannot be used.
@@ -152,7 +152,7 @@ class FlowTable:
         scheduler: Callable[[], Scheduler],
         limits: SessionLimits,
     ) -> Connection | None:
-        """A flow that slept lives again; None: it has expired meanwhile."""
+        """Return a connection for a flow that slept; None: it has expired meanwhile."""
         if self._idle is None:
             return None
         found = self._idle.wake(
@@ -171,7 +171,7 @@ class FlowTable:
             self._timer = self._driver.loop.call_later(_NOTE_S, self._check)
 
     def _check(self) -> None:
-        """Holds absent hosts to what they may cost; writes down who is idle."""
+        """Bound what absent hosts cost; write down idle flows."""
         self._timer = None
         self._bound()
         if self._idle is not None:
@@ -180,9 +180,10 @@ class FlowTable:
             self._plan()
 
     def _bound(self) -> None:
-        """Ends flows of hosts that are away and cost more memory than they may, the largest first.
+        """End flows of absent hosts that cost more memory than they may, the largest first.
 
-        Somebody may ask for very much on many flows and go (DTP, section 7, "State Explosion Attacks").
+        An attacker may ask for very much on many flows and go (DTP, section 7, "State Explosion
+        Attacks").
         """
         most_bytes = self._ledger.limits.idle_bytes_per_host
         held: dict[bytes, int] = {}
@@ -201,7 +202,7 @@ class FlowTable:
                 )
 
     def _note_quiet(self) -> None:
-        """Writes down those that have just fallen quiet."""
+        """Write down flows that have just fallen quiet."""
         self._soon = None
         now, unix_s = self._driver.now(), time.time()
         while self._active and self._idle is not None:
@@ -219,7 +220,7 @@ class FlowTable:
                 self._not_idle.add(flow_id)
 
     def _write_down(self, idle_sessions: IdleSessions) -> None:
-        """Writes down who has become idle, and puts to sleep who has no path."""
+        """Write down flows that have become idle, and put those without a path to sleep."""
         now, unix_s = self._driver.now(), time.time()
         for flow_id in list(self._not_idle):
             connection = self._living[flow_id]
@@ -243,7 +244,7 @@ class FlowTable:
         return self._living[flow_id].keep(self._idle, now, unix_s)
 
     def close(self) -> None:
-        """Writes down who is idle; what is in the file stays."""
+        """Write down idle flows; the file keeps them."""
         self._ended = True
         for timer in (self._timer, self._soon):
             if timer is not None:

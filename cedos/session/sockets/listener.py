@@ -33,7 +33,7 @@ _FULL_S: Final = 0.5
 
 
 def open_bound(address: tuple[str, int]) -> socket.socket:
-    """A socket at an own address, "" for all of both families. HostError: it cannot be listened at."""
+    """Return a socket bound to an own address, "" for all of both families. Raises HostError."""
     host, port = address
     with _told(address):
         if not host and socket.has_dualstack_ipv6():
@@ -43,7 +43,7 @@ def open_bound(address: tuple[str, int]) -> socket.socket:
 
 
 def open_listening(address: tuple[str, int]) -> socket.socket:
-    """As `open_bound`, and it listens."""
+    """Return a socket that listens at an own address. Raises HostError."""
     made = open_bound(address)
     try:
         with _told(address):
@@ -82,7 +82,7 @@ def _told(address: tuple[str, int]) -> Iterator[None]:
 
 
 class Listener:
-    """Accepts sessions on one port.
+    """The acceptor of sessions on one port.
 
     Args are those of `cedos.session.listen`.
 
@@ -146,12 +146,12 @@ class Listener:
         return len(self._in_handshake)
 
     def keep_at_most(self, replay_bytes: int) -> None:
-        """All sessions of this loop together, of what their peers have not acknowledged."""
+        """Limit the unacknowledged bytes of all sessions of this loop together."""
         memory = self._driver.memory
         memory.limit_bytes = min(memory.limit_bytes, replay_bytes)
 
     async def accept(self) -> Connection:
-        """The next session: a new one, or (`resumed`) one that was idle.
+        """Return the next session: a new one, or (`resumed`) one that was idle.
 
         Raises:
             SessionError: the listener has been closed.
@@ -167,11 +167,11 @@ class Listener:
             await waiter
 
     def accept_now(self) -> Connection | None:
-        """As `accept`, but None where there is none."""
+        """Return what `accept` would, or None where there is no session."""
         return self._new.popleft() if self._new else None
 
     def only_known(self) -> None:
-        """No more new sessions: only further connections of those that were accepted."""
+        """Admit no more new sessions, only further connections of accepted ones."""
         self._flows.close_to_new()
         for other in self._new:
             other.abort("the server is busy with another one")
@@ -235,14 +235,14 @@ class Listener:
         self._expire()
 
     def _report(self, path: SessionPath, event: SessionPathEvent, _why: str) -> None:
-        """What happens to a connection until a flow has it."""
+        """Handle the events of a connection until a flow has it."""
         if event is SessionPathEvent.OPENED:
             self._opened(path)
         elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
 
     def _opened(self, path: SessionPath) -> None:
-        """The peer is who it says: its flow gets the path."""
+        """Give the path of a proved peer to its flow."""
         opened = path.channel.opened
         assert opened is not None
         connection = self._flows.get(opened.credentials.flow_id)
@@ -285,7 +285,7 @@ class Listener:
             self._on_new()
 
     def on_new(self, call: Callable[[], None]) -> None:
-        """`call` is called, in the loop, whenever `accept_now` has one more."""
+        """Call `call`, in the loop, whenever `accept_now` has one more."""
         self._on_new = call
 
     def stop(self) -> None:
@@ -296,7 +296,7 @@ class Listener:
             self._driver.loop.remove_reader(self._socket.fileno())
 
     async def close(self) -> None:
-        """Listens no more; sessions that were accepted go on, as long as they have a path."""
+        """Stop listening; accepted sessions go on, as long as they have a path."""
         if self._closed:
             return
         self._closed = True

@@ -19,14 +19,14 @@ class Message(NamedTuple):
 
 
 class Irob:
-    """One that was begun: `end` or `abandon` it.
+    """A message that was begun: `end` or `abandon` it.
 
     Args:
         number: its own, for messages that depend on it.
         core: the session's.
-        sent: called when something is there to send.
-        check: raises what ended the session.
-        something: what to wait on until anything has happened.
+        sent: called when there is data to send.
+        check: raises the error that ended the session.
+        something: what to wait on until any event.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Irob:
         self._something = something
 
     async def send(self, data: bytes) -> None:
-        """Its next bytes; they may be under way before it ends."""
+        """Send its next bytes; they may be on their way before it ends."""
         while data:
             self._check()
             taken = self._core.append(self.irob, data)
@@ -54,18 +54,18 @@ class Irob:
                 await self._something()
 
     def end(self) -> None:
-        """Nothing more follows: the peer may have it delivered."""
+        """End it: the peer may have it delivered."""
         self._core.end(self.irob)
         self._sent()
 
     def abandon(self) -> None:
-        """It will never be delivered, and nothing waits for it."""
+        """Abandon it: it is never delivered, and nothing waits for it."""
         self._core.abandon(self.irob)
         self._sent()
 
 
 class DatagramCounts(NamedTuple):
-    """Handed in, gone over a further path, and never sent for want of a path in time."""
+    """The datagrams sent, copied to a further path, and expired without a path in time."""
 
     sent: int
     copies: int
@@ -74,7 +74,7 @@ class DatagramCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathReport:
-    """One path as it is now; rates and times None where they are not measured yet."""
+    """The state of one path; rates and times are None where they are not measured yet."""
 
     network: str
     peer: str

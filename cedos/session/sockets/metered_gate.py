@@ -38,20 +38,20 @@ class OwnTable:
         lasted_s: float,
         networks: Mapping[str, bool],
     ) -> None:
-        """How far a transfer has come; plans again. ValueError: there are too many."""
+        """Report the progress of a transfer and plan again. ValueError: there are too many."""
         now = time.monotonic()
         self.table.report(transfer, now)
         self.table.carried(transfer.key, dict(used_bytes), lasted_s, now)
         self.plan(networks)
 
     def ended(self, key: str, networks: Mapping[str, bool]) -> None:
-        """It is here, or given up: those that wait have more than before."""
+        """Remove a transfer that is done or given up, and plan again for the others."""
         self.table.end(key)
         if len(self.table):
             self.plan(networks)
 
     def plan(self, networks: Mapping[str, bool]) -> None:
-        """Decides again, for these networks."""
+        """Decide again, for these networks."""
         seen = [
             SeenNetwork(name, up=True, price_s=_METERED_S if metered else 0.0)
             for name, metered in networks.items()
@@ -68,7 +68,7 @@ _FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
 
 
 class BufferGate:
-    """A `BufferManager` with what it has to know of paths; what a network that went had is remembered."""
+    """A `BufferManager` and the measurements it needs; a vanished network's are remembered."""
 
     CHECK_S = 0.1
 
@@ -92,7 +92,7 @@ class BufferGate:
         buffered_bytes: int,
         now: float,
     ) -> bool:
-        """Decides again; whether it comes out otherwise than before."""
+        """Decide again; return whether the decision changed."""
         paths = list(paths)
         living = [path for path in paths if path.facts.stalled_at_s is None]
         for path in living:
@@ -121,7 +121,7 @@ class BufferGate:
         return self.open is not before
 
     def _count(self, paths: list[SessionPath], now: float) -> float:
-        """Bits per second over unmetered paths; tells the buffer how long a metered one took to start."""
+        """Return bit/s over unmetered paths; tell the buffer how long a metered one took to start."""
         for path in paths:
             came = path.received_bytes - self._counted.get(path.path_id, 0)
             if not path.facts.metered:
@@ -141,8 +141,8 @@ class BufferGate:
 class DeadlineGate:
     """One stream's row in the table of this process, from when it is told to wait.
 
-    Networks that cost nothing are open to every stream; who may use a metered one is decided for all that
-    wait in this process together. `open`: whether this one may.
+    Free networks are open to every stream; the use of metered ones is decided for all streams of this
+    process together. `open`: whether this one may use them.
     """
 
     CHECK_S = 0.5
@@ -160,7 +160,7 @@ class DeadlineGate:
     def update(
         self, received_bytes: int, by_network: Mapping[str, int], networks: Mapping[str, bool]
     ) -> bool:
-        """Decides again; whether it comes out otherwise than before. `networks`: is each metered?"""
+        """Decide again; return whether the decision changed. `networks`: is each metered?"""
         before, self._networks = self.open, networks
         if received_bytes >= self._expected:
             self.close()
@@ -190,14 +190,14 @@ class DeadlineGate:
         return self.open is not before
 
     def close(self) -> None:
-        """It waits no more."""
+        """Remove the stream from the table."""
         if not self._closed:
             self._closed = True
             OWN_TABLE.ended(self._key, self._networks)
 
 
 class MeteredGate:
-    """The one of an end that dials; always open until `wait_for` is called.
+    """The gate of an end that dials; always open until `wait_for` is called.
 
     Args:
         over: whether the session has ended.
@@ -229,7 +229,7 @@ class MeteredGate:
         buffer: BufferManager | None,
         buffered: Callable[[], int],
     ) -> None:
-        """As `Connection.wait_for`; `check` decides then."""
+        """Set what `Connection.wait_for` was given; `check` decides then."""
         self.wanted_at_s = None if deadline_s is None else self._driver.now() + deadline_s
         self.expected_bytes, self._buffered = expected_bytes, buffered
         if isinstance(self._gate, DeadlineGate):
@@ -241,7 +241,7 @@ class MeteredGate:
             self._gate = DeadlineGate(server, deadline_s, expected_bytes)
 
     def check(self) -> None:
-        """Decides again, and from now on every now and then."""
+        """Decide again, now and then periodically."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

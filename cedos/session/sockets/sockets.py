@@ -49,23 +49,23 @@ async def connect(
     thrifty: bool = False,
     limits: SessionLimits | None = None,
 ) -> Connection:
-    """A session with a server, over every network that leads there.
+    """Open a session with a server, over every network that leads there.
 
     Args:
         address: host (a name or an address) and port; several, where the server may be at any of them;
             or the name of a server in the user's file (`cedos.session.known_hosts`), alone or as host.
             Names are looked up again while no connection succeeds, so that the server may move.
         server_key: the server's public key, 32 bytes; without, the one in the user's file.
-        key: who we are; this user's own key without.
+        key: this end's key; this user's own key without.
         label: of the stream; messages have labels of their own.
         deadline: seconds that the session may be without any network (DTP's keep-alive); a day without.
         clear: without protecting records, if the server allows it too. For measurements.
         scheduler: the name of a path scheduler, or one.
         timeout_s: for the first connection; None waits as long as it takes.
         networks: which interfaces may be used; all without.
-        chooser: who chooses among them for each label; the scheduler alone without. Programs of a host
-            hand in its daemon (`cedos.api.asking`).
-        thrifty: with a chooser: what it did not decide on uses metered networks only without the others.
+        chooser: chooses among them for each label; the scheduler alone without. Programs of a host
+            pass its daemon (`cedos.api.asking`).
+        thrifty: with a chooser: labels without a decision use metered networks only without others.
         limits: what the session may take of this process.
 
     Raises:
@@ -139,12 +139,12 @@ async def listen(
     hosts: HandshakeLimits | None = None,
     listening: socket.socket | None = None,
 ) -> Listener:
-    """Accepts sessions.
+    """Listen for sessions.
 
     Args:
         address: an own address ("" for all) and a port (0 for any).
-        key: who we are; this user's own key without.
-        allow: whether the holder of this public key may open sessions; everybody without.
+        key: this end's key; this user's own key without.
+        allow: whether the holder of this public key may open sessions; everyone without.
         clear: allow records without protection to clients that ask for it. For measurements.
         idle: a file for sessions that are idle; they survive a restart of this program.
         scheduler: the name of a path scheduler; each session gets one of its own.
@@ -173,7 +173,7 @@ async def listen(
 
 
 def _known(address: str | Endpoint | Sequence[Endpoint]) -> tuple[list[Endpoint], bytes]:
-    """Where a server is, and its key, by the user's file; several addresses are those of one server."""
+    """Return a server's addresses and key by the user's file; several addresses are of one server."""
     hosts = KnownHosts()
     if isinstance(address, str):
         servers = [hosts.find(address, None)]
@@ -225,7 +225,7 @@ def _lookup(wanted: Sequence[Endpoint]) -> Callable[[], Awaitable[Sequence[Endpo
 
 
 async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoint]:
-    """The addresses behind the names; tries until there is one."""
+    """Return the addresses behind the names; try until there is one."""
     while True:
         found: list[Endpoint] = []
         unknown: OSError | None = None
