@@ -17,7 +17,7 @@ __all__ = ["Connection", "Listener", "Message", "connect", "listen"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what programs use when they use it: the pure parts of this room know no sockets."""
+    """Import what programs use at its first use: the pure parts of this room know no sockets."""
     if name in ("connect", "listen"):
         from cedos.session.sockets import sockets  # noqa: PLC0415
 

@@ -208,9 +208,3 @@ def follow(
                 known.end()
             known = attempts[name] = make(egress)
         known.update(egress, endpoints)
-
-
-def end_all(attempts: dict[str, ConnectAttempts]) -> None:
-    for each in attempts.values():
-        each.end()
-    attempts.clear()

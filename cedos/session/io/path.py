@@ -176,13 +176,11 @@ class SessionPath:
         self._reading = self._writing = self._shut = False
         self._reported_opened = self._reported_confirmed = False
 
-    def start(self, first: bytes = b"") -> None:
-        """Begin to read, and send the channel's first messages; `first` has been received."""
+    def start(self) -> None:
+        """Begin to read, and send the channel's first messages."""
         self._reading = True
         self._driver.loop.add_reader(self.connection.fileno(), self._readable)
         self.flush(self._driver.now())
-        if first:
-            self._take(memoryview(first), self._driver.now())
 
     def attach(self, core: Session, report: Report) -> None:
         """Exchange records with this core from now on, and report events to its flow."""
@@ -381,7 +379,7 @@ class SessionPath:
         self._report(self, SessionPathEvent.WRITABLE, "")
 
     def rate_towards_us_bps(self) -> float | None:
-        """The rate towards this end in bit/s, as the other end measured it."""
+        """Return the rate towards this end in bit/s, as the other end measured it."""
         if self.core is None:
             return None
         for state in self.core.paths:
@@ -400,7 +398,7 @@ class SessionPath:
         return self.own_endpoint()[0]
 
     def own_endpoint(self) -> tuple[str, int]:
-        """This end's address and port; ("", 0) once it is closed."""
+        """Return this end's address and port; ("", 0) once it is closed."""
         try:
             host, port = self.connection.getsockname()[:2]
         except OSError:

@@ -99,12 +99,6 @@ class StreamReassembly:
             raise ProtocolError(f"a stream arrives in more than {MAX_GAPS} separate pieces")
         return new
 
-    def parts(self) -> list[tuple[int, bytes]]:
-        """What is here, by offset."""
-        ready = b"".join(self.ready)
-        first = [(self._next - len(ready), ready)] if ready else []
-        return first + [(offset, bytes(chunk)) for offset, chunk in sorted(self._ahead.items())]
-
     def _append_small(self, chunk: Chunk) -> None:
         """Join small chunks: a sender of single bytes must not cost fifty times the memory."""
         if self.ready and chunk and len(self.ready[-1]) < _JOINED_BYTES:

@@ -196,12 +196,7 @@ class Listener:
             self._accepted(connection, str(peer[0]))
         self._expire()
 
-    def _accepted(
-        self,
-        connection: socket.socket,
-        address: str,
-        first: bytes = b"",
-    ) -> None:
+    def _accepted(self, connection: socket.socket, address: str) -> None:
         address = address.removeprefix("::ffff:")
         channel = self._acceptor.channel(address, self._driver.now())
         try:
@@ -219,7 +214,7 @@ class Listener:
             peer=address,
         )
         self._in_handshake[channel] = path
-        path.start(first)
+        path.start()
 
     def _expire(self) -> None:
         for channel in self._acceptor.overdue(self._driver.now()):
