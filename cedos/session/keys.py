@@ -1,7 +1,7 @@
 """Key files: a host's own key, and lists of clients that are let in (servers: `known_hosts`).
 
-There is no trust on first use: a set-up needs the server's key beforehand, and whoever runs the server
-tells it (43 characters; `cedos-serve` prints it). All of this is files; nothing here is on a data path.
+There is no trust on first use: a set-up needs the server's key beforehand, from the person who runs
+the server (43 characters; `cedos-serve` prints it). All of this is files; nothing here is on a data path.
 """
 
 import base64

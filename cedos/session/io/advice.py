@@ -19,7 +19,7 @@ from cedos.session.protocol.schedulers.interface import LABELS
 from cedos.session.protocol.session import Session
 
 MOST_TOLD_BYTES: Final = 10**12
-"""Whoever promises more is not believed, and a daemon refuses questions about absurd sizes."""
+"""The largest size in a question: a daemon refuses absurd sizes."""
 
 _PARTS: Final = 8
 """What is told within such a part of the time counts as told at once: so there is a bound to it."""
@@ -248,7 +248,7 @@ class Advice:
         now, self._soon = self._loop.time(), False
         regular = now - self._checked_at_s >= ASK_S
         told = self._told.bytes_by_rank(now)
-        # What was put off waits still, though nobody asks for it.
+        # Deferred data still waits, though no new data of its label does.
         queues = self._core.sender.send_queues
         waited = list(map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues)))
         progress = self._progress()

@@ -57,7 +57,7 @@ class Dialling:
     failed: Callable[[Failure], None]
     metered_allowed: Callable[[], bool]
     advice: Callable[[Callable[[], None]], Advice] | None
-    """Makes it, given what to call when paths may be used otherwise; None: nobody chooses networks."""
+    """Makes the advice, given the call for changed permissions; None: there is no chooser."""
 
 
 class SessionFlow:
@@ -165,7 +165,7 @@ class SessionFlow:
         if self._advice is not None:
             self._advice.apply()
         for other in self.paths.values():
-            if other.facts.stalled_at_s is not None:  # it had nobody to leave its data to
+            if other.facts.stalled_at_s is not None:  # it had no other path to leave its data to
                 self.core.requeue(other.path_id, now)
         self._stalls.end()  # with several paths it looks more often
         self._changed()

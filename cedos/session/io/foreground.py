@@ -114,7 +114,7 @@ class Foreground:
         for offset in range(_STRIDE, _BYTES, _STRIDE):
             namespace, interface, at_ns, used = _SLOT.unpack_from(self._map, offset)
             if not used:
-                break  # slots are taken from the front: nobody was ever here or behind
+                break  # slots are taken from the front: none was ever used from here on
             # A time ahead of ours is from before a restart of the host, or forged: not believed.
             if namespace == self._namespace and offset not in own and at_ns <= now_ns:
                 self._others[interface] = max(self._others.get(interface, 0), at_ns)

@@ -44,10 +44,10 @@ _BATCH_BYTES: Final = 1 << 17
 _SLOW_BPS: Final = 200e6
 _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
-# Silence ends a connection: the kernel gives up what nobody acknowledges, and asks after a quiet peer.
+# Silence ends a connection: the kernel gives up what is not acknowledged, and asks a quiet peer.
 SILENCE_S: Final = 30
 QUIET_S: Final = 240
-"""Where asking costs bytes or wakes a radio, and by whoever was called: before NATs forget."""
+"""For accepted connections, and where asking costs bytes or wakes a radio: before NATs forget."""
 
 _KEEP_ALIVE: Final = (
     (socket.TCP_KEEPINTVL, 5),
@@ -228,7 +228,7 @@ class SessionPath:
             except ProtocolError as error:
                 self._report(self, SessionPathEvent.WRONG, str(error))
                 return
-            except MemoryError:  # nobody knows what of it was taken
+            except MemoryError:  # it is unknown what of it was taken
                 self._report(self, SessionPathEvent.WRONG, "there was no memory for what came")
                 return
             self._report(self, _RECEIVED, "")

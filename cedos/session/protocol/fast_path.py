@@ -1,4 +1,4 @@
-"""The fast path of a small message: nothing else waits, one path, so that nobody has to be asked.
+"""The fast path of a small message: with one path and no other data the scheduler is not asked.
 
 The record is made at once out of the one message, and the accounts are kept while it is on its way; in
 all other cases the message goes through its label's send queue.

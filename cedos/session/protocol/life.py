@@ -367,7 +367,7 @@ class Control:
         path.allow_there(frame.allowed, peer)
 
     def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
-        if len(path.control) < _MOST_DUE:  # whoever asks faster than answers leave gets fewer
+        if len(path.control) < _MOST_DUE:  # a peer that asks faster than answers leave gets fewer
             path.control.append(packing.pong(frame.token))
 
     def on_pong(self, path: PathFlight, frame: f.Pong, now: float) -> None:

@@ -157,7 +157,7 @@ class ReplayMemory:
         # Twice as much as it wants: else all that wait would be woken by each byte that is given back.
         needed = 2 * wanted_bytes * (self.holders + SPARE)
         # But not more than is free while others go on sending (where each holds what it may, half is):
-        # else it would wait until nobody sends any more.
+        # else it would wait until no session sends any more.
         most = min(max(self.limit_bytes // 2, SPARE * wanted_bytes), self.limit_bytes)
         self._wake_at_bytes = min(self._wake_at_bytes, needed, most)
 

@@ -221,7 +221,7 @@ class Session:
             path.silent_since(None)
         if voice is PathVoice.SPEAKS and silent_at_s is not None:
             self._came_back(path, now)
-            for other in self.in_flight.states:  # they had nobody to leave their data to
+            for other in self.in_flight.states:  # they had no other path to leave their data to
                 if other.facts.stalled_at_s is not None:
                     self.in_flight.requeue(other.path_id)
         changed = facts.doubt is not before
@@ -693,7 +693,7 @@ class Session:
             if other is not path and other.state.facts.stalled_at_s is None:
                 other.silent_since(now)
                 self.in_flight.requeue(other.state.path_id)
-                # Whoever answers is alive after all.
+                # A path that answers is alive after all.
                 self.control.ping(other, 0, 0, now)
 
     def _on_pong(self, path: PathFlight, pong: f.Pong, now: float) -> None:

@@ -45,7 +45,7 @@ _HOSTS_REMEMBERED: Final = 100_000
 class HandshakeLimits:
     """The limits of a server. Rates are sustained; `*_burst` may come at once."""
 
-    flows: int = 250_000  # of all hosts: whoever makes keys is as many hosts as they like
+    flows: int = 250_000  # of all hosts: an attacker can make any number of keys, each a host
     flows_per_host: int = 10_000
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
     resumptions_per_s: float = 50.0

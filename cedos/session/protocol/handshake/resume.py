@@ -5,8 +5,8 @@
     -> confirmation, records
 
 Both ends prove the secret over both challenges, as DTP's one end does (3.3.2); proofs are checked
-before any X25519 is computed, and the fresh keys make each connection's records unreadable to whoever
-learns the flow's secret later. One round trip: both ends may send records after it.
+before any X25519 is computed, and the fresh keys keep each connection's records secret from an
+attacker who learns the flow's secret later. One round trip: both ends may send records after it.
 """
 
 import hmac
@@ -43,7 +43,7 @@ from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions
 
 _NONCE: Final = bytes(12)  # of the box: its key is used once
 _STALE_TRIES: Final = 3
-_UNPROVEN: Final = "an answer of somebody who has not the flow's secret"
+_UNPROVEN: Final = "an answer without proof of the flow's secret"
 
 
 def _proof(
@@ -102,7 +102,7 @@ class ResumeHandshake:
             case MessageKind.STALE:
                 return self._again(body)
             case MessageKind.NOTICE if unpack_notice(body)[0] == Notice.UNKNOWN_FLOW:
-                # Anybody could say that. The peer itself has to, by its static key.
+                # This is not proved: ask the peer itself, by its static key.
                 credentials = self._credentials
                 ask = SetUpOptions(hardware_aes=credentials.suite is not Suite.CHACHA20_POLY1305)
                 self._asking = SetUpHandshake(

@@ -122,7 +122,7 @@ class SetUpHandshake:
             case Status.GONE if not opening:
                 return refused(FailureKind.LOST_STATE, "the peer has no such flow any more")
             case Status.KNOWN if not opening:
-                why = "the peer knows the flow: somebody disturbed its resumption"
+                why = "the peer knows the flow: an attacker disturbed its resumption"
                 return failed(FailureKind.GARBLED, why)
         raise MalformedError(f"a status {granted.status} in answer to a set-up")
 
