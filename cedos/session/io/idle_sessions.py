@@ -215,7 +215,9 @@ class IdleFile:
 
     def _find(self, key: bytes) -> "tuple[array[int], int] | None":
         """Return the key's table, and where in it the key's slot is."""
-        hashed = hash(key)  # keyed differently in each process: no peer can choose keys that collide
+        hashed = hash(
+            key
+        )  # keyed differently in each process: no peer can choose keys that collide
         table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
         at = hashed >> _PART_BITS & mask

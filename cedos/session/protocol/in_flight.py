@@ -111,10 +111,12 @@ class InFlight:
         self._paths_changed()
         self._count -= len(path.flight)
         urgent: list[Piece] = []
+        # A piece that is on another path, waits already, or has arrived needs nothing.
         for piece in path.flight:
             piece.on = tuple(each for each in piece.on if each != path_id)
             if piece.on or piece.queued or not self._needed(piece):
                 continue
+            # Small urgent messages do not wait for the peer's Sync: a copy costs little.
             if piece.rank == 0 and piece.size <= SMALL_BYTES and self.paths:
                 urgent.append(piece)
             else:
@@ -130,6 +132,7 @@ class InFlight:
 
     def requeue(self, path_id: int) -> None:
         """Requeue what is in flight on a path, and on no other living path."""
+        # Pieces that a living path carries as well are on their way already.
         living = {
             path.path_id
             for path in self.states
@@ -148,6 +151,7 @@ class InFlight:
         for path in self.paths.values():
             flight = path.flight
             gone = 0
+            # TCP delivers in order: acknowledged pieces are at the front.
             while flight and (flight[0].done or flight[0].acknowledged(irobs)):
                 piece = flight.popleft()
                 gone += piece.size
@@ -160,6 +164,7 @@ class InFlight:
         """Return the piece that a scheduler granted, now in flight on `path`; None: there is none."""
         path_id = path.state.path_id
         state = path.state
+        # The path's mask forbids the label, unless all its paths are silent.
         if not state.allowed >> grant.rank & 1 and state not in allowed(self.states, grant.rank):
             return None
         if grant.copy:
@@ -168,6 +173,7 @@ class InFlight:
                 return None
         else:
             queue = self._sender.send_queues[grant.rank]
+            # Skip requeued pieces that have arrived meanwhile, or that this path carries.
             while True:
                 if self.full and not queue.has_pending:
                     return None
@@ -223,6 +229,7 @@ class InFlight:
         irobs = self._sender.irobs
         seen: set[int] = set()
         for path in self.paths.values():
+            # A piece on several paths is named once.
             for piece in path.flight if path.state.path_id != path_id else ():
                 known = piece.done or piece.queued or path_id in piece.on or id(piece) in seen
                 if not known and not piece.acknowledged(irobs):

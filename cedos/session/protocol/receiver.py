@@ -82,6 +82,7 @@ class Receiver:
         irob = extent.irob
         self._check_id(irob)
         self._dirty_irobs = True
+        # A copy of an IROB that is here already needs an acknowledgement only.
         if self.irobs.covers(irob, irob + 1):
             return
         stop = extent.offset + len(extent.payload)
@@ -100,6 +101,7 @@ class Receiver:
             data = keep(extent.payload, record)
             self.delivery.arrive(Run(irob, extent.rank, [data]), extent.order, extent.after)
             return
+        # Slow path: the IROB comes in several extents, in any order.
         if partial is None:
             partial = self._partial[irob] = _Partial(extent)
             self._hold(IROB_COST)
@@ -114,6 +116,7 @@ class Receiver:
         self._hold(new)
         if self._pieces > MAX_GAPS:
             raise ProtocolError(f"IROBs arrive in more than {MAX_GAPS} separate pieces")
+        # Deliver the IROB once it is whole.
         if not arrivals.complete:
             self._dirty_partial.add(irob)
             return
@@ -132,6 +135,7 @@ class Receiver:
         whole = (
             first == irobs.floor and not irobs.beyond
         )  # as they were sent, and for the first time
+        # Take the ids that are new; copies over another path are dropped.
         for low, high in ((first, stop),) if whole else irobs.missing(first, stop):
             part = payloads if high - low == len(payloads) else payloads[low - first : high - first]
             size = sum(map(len, part))
@@ -150,6 +154,7 @@ class Receiver:
         self._check_id(stop - 1)
         self._dirty_irobs = True
         for low, high in self.irobs.missing(frame.first, stop):
+            # Forget what has arrived of an abandoned IROB.
             for irob in [each for each in self._partial if low <= each < high]:
                 arrivals = self._partial.pop(irob).arrivals
                 self._dirty_partial.discard(irob)
@@ -168,6 +173,7 @@ class Receiver:
         chunk = self.stream.take(limit_bytes)
         self._taken += len(chunk)
         window = self._stream_window
+        # Tell the peer once it may send a quarter of the window more than it knows.
         if self._taken + window - self._stream_limit >= window // 4:
             self.owes_window = True
         return chunk

@@ -9,7 +9,7 @@ acknowledged is done, and others take its place. Each label has one queue, first
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
@@ -277,6 +277,7 @@ class MessageBatch:
         return irobs.covers(self.first, self.stop)
 
     def rest(self, irobs: CumulativeSet) -> "list[MessageBatch]":
+        # Only the missing messages are sent again.
         holes = irobs.missing(self.first, self.stop)
         if holes == [(self.first, self.stop)]:
             return [self]
@@ -348,13 +349,6 @@ class SendQueue:
             each.queued = True
             self.waiting_bytes += each.size
 
-    def pieces(self) -> Iterator[Piece]:
-        """Return all that waits, except bytes of streams that were never sent."""
-        yield from self._pending
-        for item in self._items:
-            if isinstance(item, MessageBatch):
-                yield item
-
     @property
     def has_pending(self) -> bool:
         return bool(self._pending)
@@ -363,12 +357,14 @@ class SendQueue:
         """Return at most `room_bytes` from `skip_bytes` behind the head; None: none fits."""
         if room_bytes < 1:
             return None
+        # Fast path: take unsent bytes from the head.
         if not (skip_bytes or self._pending):
             piece = self._carve(room_bytes)
             if piece is None or piece.size + piece.extra <= room_bytes:
                 return piece
             self._pending.append(piece)
             self.waiting_bytes += piece.size
+        # Leave `skip_bytes` to another path: take them off, and put them back afterwards.
         skipped: list[Piece] = []
         while skip_bytes > 0:
             piece = self._next(skip_bytes, exact=False)
@@ -410,6 +406,7 @@ class SendQueue:
         items = self._items
         while items:
             item = items[0]
+            # A batch goes whole; of a stream the unsent bytes that fit.
             if isinstance(item, MessageBatch):
                 items.popleft()
                 self.waiting_bytes -= item.size

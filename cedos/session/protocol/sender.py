@@ -148,6 +148,7 @@ class Sender:
         irob = self.take_id(size, rank)
         if not irob:
             return NO_ROOM
+        # Small: it joins the label's batch. Large: extents of a byte queue of its own.
         if size <= SMALL_BYTES:
             self.send_queues[rank].message(irob, order, after, head + bytes(data))
         else:
@@ -175,6 +176,7 @@ class Sender:
                 f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
             )
         done = 0
+        # Halve a batch until credit and replay memory take it.
         room = ID_SPAN - (self.next_irob - self.irobs.floor)
         while done < len(many) and room > 0:
             batch = list(many[done : done + min(room, MANY)])
@@ -211,6 +213,7 @@ class Sender:
             )
         replay = self.replay
         room = replay.most_bytes(queue.rank) - replay.held_bytes
+        # Take as much as replay memory has room for.
         fitting = replay.fitting(data, queue.rank, room)
         if fitting:
             queue.write(fitting)
@@ -223,6 +226,7 @@ class Sender:
         queue = self._opened(irob)
         queue.ended = True
         cost = queue.written + IROB_COST
+        # The final size is known: reserve just that, or give back the rest.
         reserved = self._reserved.get(irob)
         if reserved is None:
             self._want(queue, cost)
@@ -249,6 +253,7 @@ class Sender:
     def acknowledge(self, ack: Ack) -> None:
         """Take an acknowledgement. ProtocolError: it names data that was never sent."""
         last = ack.ranges[-1][1] if ack.ranges else ack.floor
+        # One space for the stream, one for extents of a large IROB, one for whole IROBs.
         if ack.space is Space.STREAM:
             self._acknowledge_bytes(self.stream, ack, last)
         elif ack.space is Space.EXTENTS:
@@ -283,6 +288,7 @@ class Sender:
     def reserve(self) -> None:
         for irob, cost in self.credit.ready():
             queue = self._large[irob]
+            # An IROB that stayed small needs no extents.
             if queue.ended and queue.written <= SMALL_BYTES:
                 del self._large[irob]
                 data = b"".join(queue.slices(0, queue.written))

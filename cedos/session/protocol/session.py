@@ -153,6 +153,7 @@ class Session:
         """
         if path_id in self.in_flight.paths:
             raise SessionError(f"path {path_id} is up already")
+        # The first path after none was up: its Sync tells whether an end has lost its state.
         if not self.in_flight.paths:
             self._resumed_on = path_id
             self._kept_then = known or self.positions()
@@ -172,6 +173,7 @@ class Session:
     def path_lost(self, path_id: int, now: float) -> None:
         path = self._path(path_id)
         silent_at_s = path.state.facts.stalled_at_s
+        # A silent path was counted as a fall already.
         if not path.fell:
             self.flapping.fell(path.state.facts.network, now)
         self.in_flight.lost(path_id)
@@ -179,10 +181,12 @@ class Session:
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
         self._count_stuck()
+        # The peer may have missed control frames of this path: repeat them on the others.
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
             other.owes_statement = True
+        # Without a path the keep-alive runs, and the replay memory has its whole limit.
         if not others:
             self.absent_since_s = now if silent_at_s is None else min(now, silent_at_s)
             self.sender.replay.set_absent(True)
@@ -207,9 +211,11 @@ class Session:
         facts = path.state.facts
         before, silent_at_s = facts.doubt, facts.stalled_at_s
         self._now = now
+        # A long silence counts as a fall of the network, once.
         if silent_at_s is not None and not path.fell and now - silent_at_s >= FALL_S:
             path.fell = True
             self.flapping.fell(facts.network, now)
+        # Update the doubt about the path; repeat its frames and data elsewhere.
         if voice is PathVoice.SILENT and silent_at_s is None:
             path.silent_since(now)
             self._fell_silent(path)
@@ -219,6 +225,7 @@ class Session:
             path.silent_since(silent_at_s, pauses=voice is PathVoice.PAUSES)
         else:
             path.silent_since(None)
+        # The path is back: it takes over the data of paths that are silent still.
         if voice is PathVoice.SPEAKS and silent_at_s is not None:
             self._came_back(path, now)
             for other in self.in_flight.states:  # they had no other path to leave their data to
@@ -405,6 +412,7 @@ class Session:
         path.heard(len(record), now)
         if self.control.state is SessionState.FAILED:
             return
+        # Data frames first: nearly all frames are. Others have a handler by type.
         receiver = self.receiver
         for frame in unpack(record):
             kind = type(frame)
@@ -421,6 +429,7 @@ class Session:
         if self._synced:  # behind the acknowledgements that follow it
             self._synced = False
             self.in_flight.release()
+        # Acknowledge soon, or at once when the peer is closing.
         self.delayed_acks.received(now)
         if self.control.closing.theirs is not None:
             self.delayed_acks.at_once()
@@ -436,18 +445,22 @@ class Session:
         if path is None:
             return []
         parts: list[Chunk] = []
+        # Control frames go first: the peer may be waiting for them.
         used = self._control_frames(path, parts, now) if self._has_control(path) else 0
         if path.control or self.control.state not in _SENDS:
             return parts
+        # The rest of the record is for data.
         room = min(max(room_bytes, _LEAST_ROOM), packing.RECORD_BYTES) - used - _HEADER_BYTES
         queues, backlog, states = self.sender.send_queues, self.backlog, self.in_flight.states
         scheduler, state, in_flight = self.scheduler, path.state, self.in_flight
+        # Datagrams are more urgent than any stream.
         if self.datagrams.waits and (frames := self.datagrams.take(state, states, room, now)):
             size = sum(map(len, frames))
             parts += frames
             room -= size
             state.sent_bytes += size
             state.last_sent_at_s = backlog.foreground_at_s = backlog.small_at_s = now
+        # Ask the scheduler for one grant after the other, until the record is full enough.
         worth = max(_WORTH_BYTES, room // _WORTH_SHARE)
         while room > worth and not in_flight.unheard:
             waiting = backlog.waiting_bytes = [queue.waiting_bytes for queue in queues]
@@ -455,6 +468,7 @@ class Session:
                 backlog.foreground_at_s = now
                 if waiting[0]:
                     backlog.small_at_s = now
+            # Redundant schedulers may send copies although nothing new waits.
             if scheduler.copies:
                 in_flight.count_copyable(path_id, backlog)
             elif not (waiting[0] or waiting[1] or waiting[2] or waiting[3]):
@@ -519,6 +533,7 @@ class Session:
         if self.control.state is SessionState.FAILED:
             return None
         at = [self.delayed_acks.at] if self.delayed_acks.at is not None else []
+        # A finished session ends after the drain, one without a path at its keep-alive.
         if self._drained_at is not None:
             at.append(self._drained_at)
         elif self.absent_since_s is not None:
@@ -543,6 +558,7 @@ class Session:
         for path in self.in_flight.paths.values():
             if path.asks(now):
                 self.control.ping(path, 0, 0, now)
+        # The keep-alive expires without a message (DTP, 3.2).
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
@@ -632,6 +648,7 @@ class Session:
         """Put control frames into a record, as much as fits; return how many bytes that is."""
         receiver, control = self.receiver, path.control
         if self.control.state is not SessionState.FAILED:
+            # A new path gets everything that holds now; a path that is heard gets what is due.
             everything, heard = path.owes_statement, self._is_heard(path)
             if everything:
                 control.append(packing.sync(self.positions()))
@@ -646,8 +663,10 @@ class Session:
             if heard:
                 control += self.control.due
                 self.control.due.clear()
+            # Both ends have everything: the last frames have some time to leave.
             if self.control.state is SessionState.FINISHED and self._drained_at is None:
                 self._drained_at = now + self.limits.drain_s
+        # Fill the record with whole frames.
         used = 0
         while control and used + len(control[0]) <= packing.RECORD_BYTES:
             if used and len(control[0]) > _PADDED_BYTES and control[0][0] == packing.K_PING:
