@@ -91,6 +91,7 @@ class ConnectAttempts:
         if now < not_before_s:
             self._plan(not_before_s - now)
             return
+        # The oldest try has waited longest for nothing: give it up.
         if len(self._tries) >= _AT_ONCE:
             self._drop(self._tries[0])
         endpoint = self.endpoints[self._count % len(self.endpoints)]

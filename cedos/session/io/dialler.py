@@ -107,6 +107,7 @@ class Dialler:
         """End paths that lost their network, and dial over new networks."""
         if self._closed:
             return
+        # End what uses a network or an address that is gone.
         usable = self._usable(self.endpoints)
         for path in [*self._paths.values(), *self._in_handshake.values()]:
             if not self._stands(path, usable):
@@ -114,6 +115,7 @@ class Dialler:
         for waiting in [each for each in self._ready if each.egress.interface not in usable]:
             self._ready.remove(waiting)
             waiting.connection.close()
+        # Dial over each usable interface that has no path yet.
         follow(self._attempts, usable, lambda egress: ConnectAttempts(self._driver, self, egress))
         for name in usable:
             if (attempts := self._attempts.get(name)) is not None and self.wanted(name):
@@ -138,6 +140,7 @@ class Dialler:
         attempts = self._attempts.get(path.interface)
         if attempts is not None and attempts.probing:
             attempts.succeeded()
+        # Connections and handshakes beside the path are not needed any more.
         for waiting in [each for each in self._ready if each.egress.interface == path.interface]:
             self._ready.remove(waiting)
             waiting.connection.close()
@@ -232,6 +235,7 @@ class Dialler:
     def _advance(self) -> None:
         """Begin handshakes: one alone while the session has no path, then all that are ready."""
         while self._ready and not self._closed:
+            # Without a path that speaks, one handshake at a time: it decides whether the session goes on.
             open_paths = self._speaking()
             if not open_paths and self._exclusive is not None:
                 return
@@ -299,6 +303,7 @@ class Dialler:
             self._opened(path)
             self._advance()
             return
+        # The server's authenticated refusal ends the session; anything else is tried again.
         failure = path.channel.failure
         if failure is not None:
             if self._is_final(failure):

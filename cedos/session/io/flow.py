@@ -140,6 +140,7 @@ class SessionFlow:
         if self.credentials is None:
             self.credentials = opened.credentials
         now = self.driver.now()
+        # The peer has lost its other paths: send their data again, close them once that is proved.
         replaced = list(self.paths.values()) if only else []
         for old in replaced:
             self.core.requeue(old.path_id, now)
@@ -162,6 +163,7 @@ class SessionFlow:
         # this one is there: else the dialler would find none, and replace this one, too, without end.
         for old in before:
             old.close("replaced by a new connection over the same network", reset=True)
+        # Let labels onto the new path, and move the data of silent paths to it.
         if self._advice is not None:
             self._advice.apply()
         for other in self.paths.values():
@@ -202,6 +204,7 @@ class SessionFlow:
     def _lost(self, path: SessionPath, why: str) -> None:
         self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
+        # Keep the byte counts of the path.
         network = path.facts.network
         self._received[network] = self._received.get(network, 0) + path.received_bytes
         self._delivered[network] = self._delivered.get(network, 0) + path.acknowledged_bytes()
@@ -213,6 +216,7 @@ class SessionFlow:
         if not self.paths:
             self._observer.presence(False)
         self._acted()
+        # While draining no path is dialled again.
         if self._draining is not None:
             if not self.paths:
                 self.end("the session is over")
@@ -255,6 +259,7 @@ class SessionFlow:
         if only is None:
             return 0
         path = self.paths[only.state.path_id]
+        # Take the message into the record at once; the core's accounts follow.
         made = None if path.blocked or path.closed else fast_path.send(data, rank)
         if made is None:
             return 0
@@ -294,6 +299,7 @@ class SessionFlow:
         self._pumping = True
         now = self.driver.now()
         try:
+            # Ask each path that has room for its next records.
             while True:
                 paths = [path for path in self.paths.values() if not path.blocked]
                 moved = [path.pump(now) for path in paths]
@@ -322,6 +328,7 @@ class SessionFlow:
         at = self.core.next_timer()
         if at is None:
             return
+        # Keep a timer that is early enough.
         if self._timer is not None:
             if self._timer.when() <= at:
                 return

@@ -202,6 +202,7 @@ class SessionPath:
         if not size:
             self.close("the other end closed the connection")
             return
+        # The shared buffer is free again when `_take` returns: the core copies what it keeps.
         now = driver.now()
         self.received_bytes += size
         self._take(driver.view[:size], now)
@@ -213,6 +214,7 @@ class SessionPath:
         except MemoryError:  # what has come is half taken: only another connection can go on
             self.close("there was no memory for what it brought")
             return
+        # During the handshake: report its steps, and send its next message.
         if not self._reported_confirmed:
             if channel.failure is None and channel.opened is not None:
                 self._tell()
@@ -256,12 +258,14 @@ class SessionPath:
         self.confirm_datagrams()
         if not core.wants(path_id):
             return False
+        # Ask the kernel how much waits; how much is under way only matters for foreground data.
         facts.unsent_bytes = tcp_info.unsent_bytes(self.connection)
         if now - max(core.backlog.foreground_at_s, facts.foreground_at_s) < RECENT_S:
             unacknowledged = tcp_info.unacknowledged_bytes(self.connection)
             facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
         rate = facts.rate_bps
         self._bound_unsent(unsent_limit_bytes(rate, core.in_flight.states))
+        # A slow path gets small records, so that urgent data waits for no large one.
         if rate is None or rate < _SLOW_BPS:
             room = max(_LEAST_RECORD, min(RECORD_BYTES, int((rate or 8e6) / 8 * _RECORD_S)))
             most = room
@@ -272,6 +276,7 @@ class SessionPath:
         while more:
             batch: list[Buffer] = []
             size = 0
+            # Several records go to the kernel in one call.
             while size < most and len(batch) < _MOST_BUFFERS:
                 parts = core.next_record(path_id, room, now)
                 if not parts:

@@ -137,6 +137,7 @@ class Channel:
             number = HEADER.unpack_from(view, at)[0]
             n_bytes, start = number >> 8, at + HEADER_BYTES
             # Records of a confirmed peer are nearly all there is: no questions where all is well.
+            # Fast path: a record of a confirmed peer with a possible length.
             usual = number & 0xFF == _RECORD and self._least <= n_bytes <= self._most
             if not usual:
                 n_bytes, kind = self._bounded(view, at)
@@ -210,6 +211,7 @@ class Channel:
                 self._garbled(str(error))
 
     def _step(self, step: HandshakeStep, header: memoryview, body: memoryview) -> None:
+        # Reply first; then a failure ends the channel, or secrets open it.
         if step.reply:
             self._outgoing.append(step.reply)
         if step.failure is not None:

@@ -206,6 +206,7 @@ class FlowTable:
         self._soon = None
         now, unix_s = self._driver.now(), time.time()
         while self._active and self._idle is not None:
+            # The flow that was quiet for the longest time comes first.
             flow_id = next(iter(self._active))
             flow = self._living[flow_id].flow
             if (left_s := flow.active_s + _SOON_S - now) > 0:
@@ -213,6 +214,7 @@ class FlowTable:
                 return
             looks = self._active.pop(flow_id)
             kept = self._keep(flow_id, now, unix_s)
+            # Not idle yet: its last bytes may be acknowledged a round trip later.
             if not kept and flow.paths and looks < _LOOKS:
                 flow.active_s = now
                 self._active[flow_id] = looks + 1
@@ -227,6 +229,7 @@ class FlowTable:
             flow = connection.flow
             if now - flow.active_s < _NOTE_S or flow.credentials is None:
                 continue
+            # Idle with a path: written down. Idle without one for a while: put to sleep.
             idle = self._keep(flow_id, now, unix_s)
             if idle and flow.paths:
                 self._not_idle.discard(flow_id)

@@ -240,6 +240,7 @@ class Listener:
         """Give the path of a proved peer to its flow."""
         opened = path.channel.opened
         assert opened is not None
+        # A new flow, a further path of a living one, or a flow that slept.
         connection = self._flows.get(opened.credentials.flow_id)
         only = connection is not None and opened.kind is ConnectionKind.RESUME
         if opened.kind is ConnectionKind.NEW:

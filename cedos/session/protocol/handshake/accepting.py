@@ -185,6 +185,7 @@ class AcceptorHandshake:
     def _set_up(self, hello: Hello, now: float) -> HandshakeStep:
         here = self._reception
         bound = hello.bound + hello.content
+        # Under load only a sender that reads answers is served, and not more than fit.
         if not here.cookies.good(hello.cookie, self._address, bound, now):
             if here.asks_cookie(now):
                 cookie = here.cookies.make(self._address, bound, now)
@@ -192,6 +193,7 @@ class AcceptorHandshake:
         elif here.overloaded(now):
             why = "more set-ups than this host can serve"
             return failed(FailureKind.BUSY, why, reply=_notice(Notice.BUSY, 1.0))
+        # The first X25519: whose key is it?
         noise = Responder(here.me, hello.bound, chacha=bool(hello.detail))
         try:
             offer = Offer.unpack(noise.read(hello.content))
@@ -202,6 +204,7 @@ class AcceptorHandshake:
             return self._known(noise, offer)
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
+        # A new flow: admitted, refused, or a duplicate of one that is known.
         answer = here.flows.admit(OpenRequest(offer.flow_id, noise.peer, offer.deadline_s))
         if isinstance(answer, FlowRefusal):
             granted = Granted(answer.reason.value, retry_after_s=answer.retry_after_s)
@@ -247,6 +250,7 @@ class AcceptorHandshake:
         credentials = here.flows.find(here.locators.read(asked.locator))
         if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))
+        # A replay, or a host that forgot its counter, is told the highest attempt.
         if not credentials.is_new(asked.attempt):
             return HandshakeStep(reply=resume.stale(here.me, credentials, asked))
         wait_s = here.ledger.resume(host_id(credentials.peer_key), now)
