@@ -2,10 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
+from kit.waiting import until
 
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.local import gateway_link
@@ -79,12 +80,6 @@ async def origin() -> AsyncIterator[int]:
     server = await asyncio.start_server(wait, "127.0.0.1", 0)
     yield int(server.sockets[0].getsockname()[1])
     server.close()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 async def test_the_first_that_answers_carries_a_connection(two: TwoGateways, origin: int) -> None:
