@@ -1,18 +1,26 @@
-"""A file while everything happens at once: addresses change, networks go, both programs are killed."""
+"""Files that go on over changes of networks, by a deadline, and after a server was killed."""
 
 import hashlib
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cedos import session
+from cedos.files import messages
 from cedos.session import keys
+from cedos.session.io.idle_sessions import RECORD_BYTES
+from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES
+from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord
+from tests.netns.session.conftest import NETWORKS
 
 SIZE = 16_000_000
 PORT = 7008
@@ -143,3 +151,191 @@ def test_both_networks_are_gone_for_a_while(walk: Any) -> None:
     assert client.returncode == 0, errors
     assert '"sessions": 1' in out
     assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest
+
+
+_ASKED_BYTES = 200_000
+"""Handshakes and the question for the size go over any network."""
+
+
+@pytest.fixture
+def slow_walk(walk: Walk) -> Walk:
+    walk.world.shape("20mbit")
+    return walk
+
+
+def by(walk: Walk, when: str, *more: str) -> "subprocess.Popen[str]":
+    process: subprocess.Popen[str] = walk.start(
+        walk.world.near, "get", "--json", "--by", when, "--key", walk.key, "-o", "got", *more,
+        f"{SERVER}:{PORT}/file",
+    )  # fmt: skip
+    return process
+
+
+def fact(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    out, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    (found,) = json.loads(out)["files"]
+    assert found["bytes"] == SIZE
+    assert found["in_time"]
+    return dict(found)
+
+
+@pytest.mark.long
+def test_wifi_carries_all_of_it_where_that_is_in_time(slow_walk: Walk) -> None:
+    slow_walk.serve()
+    found = fact(by(slow_walk, "5min"))
+    assert found["received_bytes"]["wlan0"] >= SIZE
+    assert found["received_bytes"].get("lte0", 0) < _ASKED_BYTES
+
+
+@pytest.mark.long
+def test_without_wifi_the_metered_network_begins_in_time(slow_walk: Walk) -> None:
+    slow_walk.world.near.ip("link", "set", "wlan0", "down")
+    slow_walk.serve()
+    found = fact(by(slow_walk, "15s"))
+    assert found["received_bytes"]["lte0"] >= SIZE
+
+
+def test_it_waits_for_wifi_and_begins_when_it_is_there(slow_walk: Walk) -> None:
+    slow_walk.world.near.ip("link", "set", "wlan0", "down")
+    slow_walk.serve()
+    process = by(slow_walk, "1h")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3.0)
+    assert slow_walk.have() == 0
+    slow_walk.world.near.ip("link", "set", "wlan0", "up")
+    slow_walk.world.route("wlan0")
+    found = fact(process)
+    assert found["received_bytes"].get("lte0", 0) < _ASKED_BYTES
+
+
+def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk: Walk) -> None:
+    """One piece over each of two runs, one file at the server."""
+    slow_walk.world.near.ip("link", "set", "wlan0", "down")
+    inbox, photo = slow_walk.folder / "inbox", slow_walk.folder / "photo"
+    inbox.mkdir()
+    photo.write_bytes((slow_walk.folder / "served" / "file").read_bytes())
+    me = keys.to_text(keys.own(slow_walk.folder / "client.key").public)
+    (slow_walk.folder / "friends.toml").write_text(f'[hosts]\nme = "{me}"\n')
+    server = slow_walk.start(
+        slow_walk.world.far, "serve", "-l", f"{SERVER}:{PORT}", "--own-key", "server.key",
+        "--writable", "--clients", "friends.toml", "inbox",
+    )  # fmt: skip
+    assert "ready" in server.stderr.readline()
+
+    def put() -> Any:
+        return slow_walk.start(
+            slow_walk.world.near, "put", "--json", "--by", "1h", "--key", slow_walk.key,
+            "--own-key", "client.key", "photo", f"{SERVER}:{PORT}/in/",
+        )  # fmt: skip
+
+    process = put()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3.0)
+    assert not list(inbox.rglob("photo*"))
+    slow_walk.world.near.ip("link", "set", "wlan0", "up")
+    slow_walk.world.route("wlan0")
+    part, ends_s = inbox / "in" / "photo.part", time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size > SIZE // 4):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < ends_s
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    out, said = put().communicate(timeout=90)
+    (found,) = json.loads(out)["files"]
+    assert found["in_time"], said
+    assert found["here_before_bytes"] > SIZE // 5
+    assert SIZE - found["here_before_bytes"] <= found["sent_bytes"]["wlan0"] < SIZE
+    assert found["sent_bytes"].get("lte0", 0) < _ASKED_BYTES
+    assert hashlib.sha256((inbox / "in" / "photo").read_bytes()).digest() == slow_walk.digest
+
+
+@pytest.mark.parametrize(
+    ("when", "said"), [("yesterday", "is no time"), ("2020-01-01", "has passed")]
+)
+def test_a_wrong_time_is_refused(slow_walk: Walk, when: str, said: str) -> None:
+    process = by(slow_walk, when)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said in error
+
+
+RATE = "12mbit"  # each network: the file takes 5.6 s over both
+
+
+async def asked(connection: session.Connection) -> int:
+    """The size that the server tells of its file."""
+    await connection.write(messages.pack(messages.FileRequest("file", head=True)))
+    answer: messages.Answer = await messages.read(messages.Answer, connection.read_exactly)
+    return answer.size
+
+
+async def connected(walk: Walk) -> session.Connection:
+    """A session of another program of the same person's: it has the same key."""
+    key = keys.own(walk.folder / "config" / "cedos" / "session.key")
+    server_key = keys.from_text(walk.key)
+    return await session.connect((SERVER, PORT), server_key=server_key, key=key, timeout_s=20)
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    ends_s = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends_s, what
+        time.sleep(0.01)
+
+
+def written_down(walk: Walk, connection: session.Connection) -> bool:
+    """Whether the server's file holds the session as it is after the first answer."""
+    (file,) = (walk.folder / "state" / "cedos").glob("serve-*.sessions")
+    text = file.read_bytes()
+    start = text.find(connection.flow_id)
+    record = text[start : start + RECORD_BYTES]
+    if start < 0:
+        return False
+    idle = IdleRecord.from_bytes(record[CREDENTIALS_BYTES : CREDENTIALS_BYTES + IDLE_BYTES])
+    return idle.stream_received == connection.written_bytes and idle.stream_sent > 0
+
+
+def received(walk: Walk) -> dict[str, int]:
+    """Bytes that came over each of the client's interfaces, headers and all."""
+    found = json.loads(walk.world.near.ip("-j", "-s", "link", "show"))
+    counts = {each["ifname"]: int(each["stats64"]["rx"]["bytes"]) for each in found}
+    return {name: counts[name] for name in NETWORKS}
+
+
+def grown(now: dict[str, int], since: dict[str, int]) -> dict[str, int]:
+    return {name: now[name] - since[name] for name in now}
+
+
+def test_a_fetch_and_an_idle_session_go_on_with_the_next_server(walk: Walk) -> None:
+    """The fetch ends well by itself, without what was here already; the idle session is the same."""
+    world = walk.world
+    world.shape(RATE)
+    server = walk.serve()
+    idle = world.client.do(connected(walk))
+    assert world.client.do(asked(idle)) == SIZE
+    until(lambda: len(idle.paths()) == len(NETWORKS), "the idle session has not both networks")
+    until(lambda: written_down(walk, idle), "the idle session is not written down")
+
+    begun = received(walk)
+    client = walk.get()
+    walk.more(SIZE // 2, client)
+    server.kill()
+    server.wait()
+    killed = received(walk)
+    assert walk.have() < SIZE * 3 // 4
+    asking = world.client.start(asked(idle))  # while nobody listens
+    walk.serve()
+    assert asking.result(20) == SIZE
+    out, errors = client.communicate(timeout=30)
+    whole = received(walk)
+
+    assert client.returncode == 0, errors
+    assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest
+    assert '"sessions": 2' in out
+    for part in (grown(killed, begun), grown(whole, killed)):
+        assert min(part.values()) > SIZE // 16, part  # both networks, before and after
+    assert sum(grown(whole, begun).values()) < 1.25 * SIZE  # with all of it again it were 1.5
+    assert world.client.do(asked(idle), 20) == SIZE
+    world.client.do(idle.close())

@@ -1,6 +1,7 @@
-"""Sessions follow a real daemon's choice of networks, both ways, and go on when it is killed."""
+"""A daemon's choices for a session, and probes of paths that rest."""
 
 import asyncio
+import statistics
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from cedos import session
 from cedos.api.asking import DaemonChooser
 from cedos.model import Bulk, Label, Urgency
+from cedos.session.io import links
+from cedos.session.protocol.life import SessionLimits
 
 pytestmark = pytest.mark.netns
 
@@ -98,3 +101,83 @@ def test_without_a_daemon_nothing_is_missed(world: Any, tmp_path: Path) -> None:
 
     world.client.do(scenario(), 90)
     world.server.do(listener.close())
+
+
+pytestmark = pytest.mark.netns
+
+RATES = {"wlan0": 20e6, "lte0": 4e6}
+TRIES = 3
+
+
+def shape(world: Any) -> None:
+    """A bucket of two packets: a short burst is no quicker than the link."""
+    for where in (world.near, world.far):
+        for name, rate_bps in RATES.items():
+            qdisc = (
+                f"tc qdisc replace dev {name} root tbf rate {rate_bps:.0f}bit burst 3100 latency 1s"
+            )
+            where.run(*qdisc.split())
+
+
+async def measured(connection: session.Connection) -> dict[str, float]:
+    """What is known of both networks once both were probed."""
+    async with asyncio.timeout(20):
+        while True:
+            facts = [path.facts for path in connection.flow.core.paths]
+            if len(facts) == 2 and all(each.rate_at_s is not None for each in facts):
+                return {each.network: each.rate_bps or 0.0 for each in facts}
+            await asyncio.sleep(0.05)
+
+
+def probed(connection: session.Connection) -> dict[str, bool]:
+    core = connection.flow.core
+    return {path.facts.network: path.path_id in core.prober.probes for path in core.paths}
+
+
+def test_two_unused_networks_are_told_apart(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "user_overrides", lambda: {"lte0": {"metered": False}})
+    shape(world)
+    listener = world.listen()
+    names = {"10.9.1.2": "wlan0", "10.9.2.2": "lte0"}
+    found: dict[tuple[str, str], list[float]] = {}
+    for _ in range(TRIES):
+        accepted = world.server.start(listener.accept())
+        near, far = world.client.do(world.connect()), accepted.result(20)
+        there, here = world.server.do(measured(far)), world.client.do(measured(near))
+        for name, rate_bps in here.items():
+            found.setdefault((name, "up"), []).append(rate_bps)
+        for address, rate_bps in there.items():
+            found.setdefault((names[address], "down"), []).append(rate_bps)
+        for connection in (near, far):
+            assert all(path.sent_bytes == 0 for path in connection.flow.core.paths)
+        world.client.do(near_end(near))
+    rates = {what: statistics.median(each) for what, each in found.items()}
+    for way in ("up", "down"):
+        assert rates["wlan0", way] > rates["lte0", way]
+        for name, rate_bps in RATES.items():
+            assert rate_bps / 2 < rates[name, way] < rate_bps * 2
+
+
+async def near_end(connection: session.Connection) -> None:
+    connection.abort()
+
+
+def test_what_costs_money_is_not_probed_for_nothing_and_nothing_is_where_it_is_off(
+    world: Any,
+) -> None:
+    """`lte0` is metered by its name, and the session has sent nothing."""
+    shape(world)
+    listener = world.listen(limits=SessionLimits(probes=False))
+    accepted = world.server.start(listener.accept())
+
+    async def scenario() -> None:
+        near = await world.connect()
+        async with asyncio.timeout(20):
+            while not any(path.facts.rate_at_s is not None for path in near.flow.core.paths):
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(1.0)
+        assert probed(near) == {"wlan0": True, "lte0": False}
+        assert probed(accepted.result(0)) == {"10.9.1.2": False, "10.9.2.2": False}
+        near.abort()
+
+    world.client.do(scenario())

@@ -1,12 +1,21 @@
-"""Which interfaces lead to an address, in namespaces whose networks come and go."""
+"""Which local networks a session takes, by their routes, kinds and hotspots."""
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cedos.session.io.links import EgressReader, EgressTable
+from cedos.model import NetworkKind
+from cedos.session.io import links
+from cedos.session.io.links import Egress, EgressReader, EgressTable
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
@@ -152,3 +161,79 @@ def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(
 
     with near.entered():
         assert asyncio.run(watch()) == float("-inf")
+
+
+WORLD = ip_address("198.51.100.1")
+
+
+def egress(laptop: Namespace) -> Egress:
+    with laptop.entered():
+        reader = EgressReader()
+    try:
+        (found,) = reader.egresses(WORLD)
+    finally:
+        reader.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("address", "announced", "metered"),
+    [
+        ("192.168.1.7/24", False, False),
+        ("172.20.10.3/28", False, True),
+        ("192.168.43.7/24", True, True),
+    ],
+)
+def test_by_its_addresses_or_by_its_lease(
+    make_namespace: Callable[[str], Namespace],
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    announced: bool,
+    metered: bool,
+) -> None:
+    monkeypatch.setattr(links, "announced_metered", lambda name, index: announced)
+    laptop, phone = make_namespace("laptop"), make_namespace("phone")
+    laptop.ip("link", "add", "wlan0", "type", "veth", "peer", "wlan0", "netns", phone.name)
+    laptop.ip("address", "add", address, "dev", "wlan0")
+    for namespace in (laptop, phone):
+        namespace.ip("link", "set", "wlan0", "up")
+    laptop.ip("route", "add", "default", "dev", "wlan0")
+    found = egress(laptop)
+    assert (found.kind, found.metered) == (NetworkKind.WIFI, metered)
+
+
+CAT = str(Path(sys.executable).with_name("cedos-cat"))
+MEGABYTES = 6
+
+
+def test_a_stream_goes_over_all_networks(make_world: Callable[..., Any], tmp_path: Path) -> None:
+    world = make_world()
+    world.shape("6mbit")
+    data = os.urandom(MEGABYTES * 1_000_000)
+    environment = os.environ | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    out = tmp_path / "out"
+    with out.open("wb") as got:
+        server = world.far.popen(
+            *(CAT, "--listen", "10.99.0.1:7100", "--own-key", str(tmp_path / "server.key")),
+            stdin=subprocess.DEVNULL,
+            stdout=got,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+    try:
+        line = server.stderr.readline().decode()
+        key = re.search(r"its key is (\S+)", line)[1]
+        began_s = time.monotonic()
+        command = (CAT, "--key", key, "--own-key", str(tmp_path / "own.key"), "10.99.0.1", "7100")
+        client = world.near.popen(*command, stdin=subprocess.PIPE, env=environment)
+        client.communicate(data, timeout=60)
+        assert client.returncode == 0
+        took_s = time.monotonic() - began_s
+        assert server.wait(20) == 0
+    finally:
+        server.kill()
+        server.wait()
+        server.stderr.close()
+    assert out.read_bytes() == data
+    # Over one of them it takes 8 s at the very least, over both 4.
+    assert took_s < 0.8 * 8 * MEGABYTES / 6, took_s
