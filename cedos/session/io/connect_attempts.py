@@ -1,4 +1,4 @@
-"""Tries to get a TCP connection over one interface, again and again until one is there."""
+"""Attempts to get a TCP connection over one interface, repeated until one succeeds."""
 
 import asyncio
 import errno

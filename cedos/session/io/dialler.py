@@ -1,8 +1,17 @@
-"""The dialling end: a connection over every local network there is, at once when one appears.
+"""The dialling end: a connection over every local network, as soon as the network appears.
 
-Networks that come are told by the kernel; a network that carries nothing, though its link is up, is
-tried again (`ConnectAttempts`) with a SYN every second, later less often. A connection that was had
-after all is worth more than the reason why the one before it was lost.
+The kernel reports new networks. A network that carries nothing, though its link is up, is tried again
+(`ConnectAttempts`) with a SYN every second, later less often. The states of an interface:
+
+| state | next | when |
+|---|---|---|
+| no path | attempts | the interface is up, leads to the server, and may be used |
+| attempts | ready | a TCP connection is there |
+| ready | handshake | the session has a path that speaks, or no other handshake is under way |
+| handshake | path | the server has proved who it is |
+| handshake | attempts | it failed without an authenticated refusal |
+| path | path and attempts | the path is silent: another connection is tried beside it (`probe`) |
+| any | no path | the interface went down, lost its address, or may not be used any more |
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A session's core with its paths: the pure part joined with the sockets. The same at both ends.
 
-RST, refusal and silence end a path here; the flow goes on until its own end: an authenticated word of
-the peer, or its deadline.
+RST, refusal and silence end a path. The flow goes on until its own end: an authenticated word of the
+peer, or its deadline.
 """
 
 import asyncio

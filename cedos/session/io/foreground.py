@@ -1,4 +1,4 @@
-"""Foreground knowledge that the processes of a host share: a small mapped file.
+"""The times of foreground data, shared by the processes of a host in a small mapped file.
 
 Any process that sends foreground data over a network makes all careful with background data there
 (dissertation, 2.3.2, "When multiple Intentional Networking applications execute concurrently"). The

@@ -1,4 +1,4 @@
-"""Which local interfaces lead to an address, of which kind they are, and when that changes (rtnetlink).
+"""The local interfaces that lead to an address, their kinds, and changes of them (rtnetlink).
 
 Every connection of a session is bound to one interface, so the routing table's own preference does
 not count: an interface is an egress if a route leads through it, whatever its metric. Where the kernel

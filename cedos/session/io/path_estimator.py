@@ -1,4 +1,4 @@
-"""What a path carries and how quickly, from the session's own traffic and probes.
+"""An estimator of a path's rate and round trip, from the session's own traffic and probes.
 
 IntNW measures by probes and by the answers to its own messages, and joins both with a flip-flop filter
 (dissertation, 2.3.1, 2.3.2). The kernel sees every acknowledgement: its smoothed round trip is used as

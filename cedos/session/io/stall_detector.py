@@ -1,4 +1,4 @@
-"""Looks at paths on which something waits to be acknowledged: the clock of `protocol.path_watch`."""
+"""The detector of stalled paths: it runs `protocol.path_watch` while data waits for acknowledgements."""
 
 import asyncio
 from collections.abc import Callable, Mapping

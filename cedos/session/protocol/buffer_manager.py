@@ -1,4 +1,4 @@
-"""When a stream that is played uses a metered network: D2BufMgr (Cedos, III-C.2 and IV). Pure.
+"""D2BufMgr: when a stream that is played uses a metered network (Cedos, III-C.2 and IV). Pure.
 
 Stored data is played, without any network, down to `low`: from there on the metered network just comes
 in time. Once begun it fills up to `high`, so that it rests again; an unmetered network that carries

@@ -1,4 +1,4 @@
-"""What is on the way over which path, and what is held back until the peer has said what it has.
+"""The pieces in flight on each path, and those held back until the peer has said what it has.
 
 A path delivers in order (TCP), so a path's pieces are acknowledged from the front.
 """

@@ -1,4 +1,4 @@
-"""Sets of positions as intervals: what has been received, acknowledged, delivered.
+"""Sets of positions as intervals: received, acknowledged or delivered ones.
 
 All intervals are half-open, `start <= position < end`. Everything else in a session follows from these
 sets: an extent may come over any path any number of times, and only what is new in it counts.

@@ -1,4 +1,4 @@
-"""How a session lives and ends: keep-alive, closing, failing, and what both ends say of it. Pure.
+"""The life of a session: keep-alive, closing, failing, and the control frames about it. Pure.
 
 The states of `SessionState`:
 

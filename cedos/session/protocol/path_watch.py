@@ -1,4 +1,4 @@
-"""How a path fares: silent, crawling, flapping, or resting and probed. Pure state machines.
+"""The watch of a path: silent, crawling, flapping, or resting and probed. Pure state machines.
 
 - `PathWatch` notices silence by its length. The kernel gives a connection up half a minute after the last
   acknowledgement, and retransmits ever more rarely. Where another path lives, nothing waits for that.

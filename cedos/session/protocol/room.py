@@ -1,4 +1,4 @@
-"""How much may be sent and kept: the peer's credit for IROBs, and this host's replay memory. Pure.
+"""Room to send: the peer's credit for IROBs, and this host's replay memory. Pure.
 
 An IROB is delivered whole, so the peer needs room for all of it before its first byte is sent; one
 that waits for others fills its room until they have come. Reservations therefore leave space for one

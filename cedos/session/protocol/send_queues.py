@@ -1,4 +1,4 @@
-"""What waits to be sent or acknowledged: bytes of a stream, pieces of a record, a queue for each label.
+"""Data that waits to be sent or acknowledged: bytes of streams, pieces, and a queue for each label.
 
 A piece is a run of bytes or a run of small messages, sent in one go and kept until it is acknowledged.
 It has four states: it waits in a send queue (`queued` if it was there before), is in flight on the

@@ -1,1 +1,1 @@
-"""What programs hold: connections, listeners and BSD-like sockets, with asyncio or without."""
+"""The programs' end of sessions: connections and listeners."""

@@ -1,4 +1,4 @@
-"""What a program holds: a byte stream, and messages with labels, over whatever networks there are."""
+"""A program's connection: a byte stream and messages with labels, over all networks there are."""
 
 import asyncio
 import itertools

@@ -1,7 +1,13 @@
 """The accepting end's flows: those that live, and those that sleep in a file.
 
-A flow that nothing waits for is written down after a moment, so that a program that is killed knows it
-again. One that has no path either is put to sleep: nothing of it stays in memory.
+A flow has three states:
+
+| state | next | when |
+|---|---|---|
+| active | written down | no data waits for a moment: a killed program knows the flow again |
+| written down | active | data is sent or received |
+| written down | asleep | it has no path for some seconds: nothing of it stays in memory |
+| asleep | active | its peer resumes it |
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a connection gives its program: messages, IROBs that are being written, counts and reports."""
+"""Parts of a connection's interface: messages, IROBs that are being written, counts and reports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

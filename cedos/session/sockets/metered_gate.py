@@ -1,4 +1,4 @@
-"""When the stream of a session may use metered networks (Cedos, III-C, III-D).
+"""The gate that opens metered networks to the stream of a session (Cedos, III-C, III-D).
 
 A stream that can wait has a deadline: all that waits in this process is planned in one table
 (`OwnTable`) where no daemon keeps one for the host (`DeadlineGate`). A stream that is played has

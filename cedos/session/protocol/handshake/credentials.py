@@ -1,4 +1,4 @@
-"""What proves a flow and names it: its credentials, 123 bytes however long it sleeps, and its locators.
+"""The credentials that prove a flow, 123 bytes however long it sleeps, and the locators that name it.
 
 DTP and D2TP send flow id and host id in clear, so an observer of two networks sees one device move. A
 locator is the flow id encrypted under a key that follows from the issuer's static key. It needs no

@@ -1,4 +1,4 @@
-"""How much one host, and all strangers together, may ask of a server. Pure.
+"""Limits of what one host, and all strangers together, may ask of a server. Pure.
 
 The papers leave this open (DTP section 7, "State Explosion Attacks"; Cedos III-F suggests a limit of
 flows per device). A stranger costs a bounded number of half-open handshakes and, once there are many,

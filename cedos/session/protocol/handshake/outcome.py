@@ -1,4 +1,4 @@
-"""What comes of a handshake."""
+"""The outcome of a handshake: a step, an opened connection, or a failure."""
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum

@@ -1,4 +1,4 @@
-"""Resumption, and join of a further path: who knows the flow's secret may go on with it.
+"""Resumption, and join of a further path: a host that proves the flow's secret goes on with it.
 
     -> locator, attempt, challenge, fresh key, proof
     <- challenge, fresh key, proof, next locator (encrypted)

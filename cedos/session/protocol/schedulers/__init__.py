@@ -1,4 +1,4 @@
-"""Path schedulers: which label's bytes go over which network. One file each; all pure.
+"""Path schedulers: which label's bytes go over which network. All pure.
 
 They share the Protocol in `interface` and one conformance test: nothing waits for ever, nothing is
 granted that is not there. One is chosen by its name, which stands in `_MADE`.

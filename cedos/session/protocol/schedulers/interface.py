@@ -1,4 +1,4 @@
-"""What a path scheduler is told and what it answers: one choice, asked when a path has room.
+"""The interface of a path scheduler: one choice, asked when a path has room.
 
 The session asks which label's bytes go there, how many, and how far behind the head of that label's
 queue they begin: enough to map labels to paths (IntNW, dissertation 2.3.2), stripe, send twice, or
