@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address
 from math import inf
 from typing import Annotated, Final, TypedDict
@@ -16,8 +17,29 @@ from typing import Annotated, Final, TypedDict
 import msgspec
 from msgspec import Meta
 
+from cedos.resources import Resource
+
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
+
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+
+
+@lru_cache(maxsize=4096)
+def address(octets: bytes) -> Address:
+    """Return the address of 4 or 16 octets (network order), one object for each address.
+
+    An IPv4 address mapped into IPv6 becomes an IPv4 address: an IPv6 socket that speaks IPv4 has
+    the mapped form, while connection tracking and the path manager use the plain one.
+
+    Raises:
+        ValueError: there are more or fewer octets.
+    """
+    if len(octets) == 4:
+        return IPv4Address(octets)
+    if octets.startswith(_MAPPED):
+        return IPv4Address(octets[len(_MAPPED) :])
+    return IPv6Address(octets)
 
 
 def is_address(host: str) -> bool:
@@ -386,14 +408,6 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return msgspec.structs.replace(self, bytes_by_network=found)
 
 
-class Resource(StrEnum):
-    """What can be budgeted; amounts are bytes, joules, or money in the person's currency."""
-
-    DATA = "data"
-    ENERGY = "energy"
-    MONEY = "money"
-
-
 class Every(StrEnum):
     """How a budget recurs."""
 
@@ -473,7 +487,7 @@ class Budget:
             )
         if self.battery and self.resource is not Resource.ENERGY:
             raise ValueError("only energy comes from a battery")
-        if self.hard and self.resource is Resource.ENERGY:
+        if self.hard and not self.resource.meter.can_bar:
             raise ValueError(
                 f"a budget of {'the battery' if self.battery else 'energy'} cannot be hard: programs"
                 " use energy whether they are let on a network or not; data and money can be"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cedos.selector.uncertainty.student_t import quantile as student_quantile
+from cedos.selector.uncertainty.error_bounds import quantile as student_quantile
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

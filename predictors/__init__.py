@@ -1,1 +1,1 @@
-"""What will happen: pure numbers in, distributions out. No Linux, no sockets, no cedos."""
+"""Predictors: pure numbers in, distributions out. No Linux, no sockets, no cedos."""

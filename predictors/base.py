@@ -1,9 +1,13 @@
-"""What a prediction is, and what a predictor looks like."""
+"""Predictions as distributions, the interface of a predictor, and the calibration of predictions.
+
+Whether predictions hold: expected against actual times, and how often the interval had them.
+"""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
+from statistics import median
 from typing import NamedTuple, Protocol
 
 
@@ -22,7 +26,7 @@ class Distribution:
         return sum(self.samples) / len(self.samples)
 
     def quantile(self, q: float) -> float:
-        """The value not exceeded with probability `q` (0 to 1), between samples on a straight line."""
+        """Return the value not exceeded with probability `q` (0 to 1), interpolated between samples."""
         position = q * len(self.samples) - 0.5
         if position <= 0.0:
             return self.samples[0]
@@ -42,21 +46,21 @@ class Distribution:
         return Distribution(tuple([sample + delay for sample in self.samples]))
 
     def known_above(self, value: float) -> "Distribution":
-        """What is left once it has turned out to be more than `value` (dissertation, 4.3.4).
+        """Return the distribution of values above `value` (dissertation, 4.3.4).
 
-        Where nothing is left, twice as much: what has lasted longer than anything seen before gives
+        If no sample is above it, the result is twice `value`: a time longer than any before gives
         no reason to believe that it ends now.
         """
         above = self.samples[bisect_right(self.samples, value) :]
         return Distribution(above or (2.0 * value,))
 
     def left_after(self, value: float) -> "Distribution":
-        """What is still to come of a time of which `value` has passed."""
+        """Return the rest of a time of which `value` has passed."""
         return self.known_above(value).later(-value)
 
 
 def minimum_of(a: Distribution, b: Distribution) -> Distribution:
-    """The smaller of two independent quantities, by the product of their survival functions.
+    """Return the smaller of two independent quantities, by the product of survival functions.
 
     A redundant strategy's time is the minimum of its parts' times (dissertation, 4.2). The mean is
     exact: the atoms of the minimum are gathered into equal slices, each represented by its mean.
@@ -100,7 +104,7 @@ def _atoms_of_minimum(a: Sequence[float], b: Sequence[float]) -> list[tuple[floa
 
 
 class Measurement(NamedTuple):
-    """What a predicted quantity turned out to be, and what is predicted of it from now on.
+    """A measured value of a predicted quantity, and its next prediction.
 
     `at_s` is when it was measured, by any clock.
     """
@@ -112,7 +116,7 @@ class Measurement(NamedTuple):
 
 
 class Predictor(Protocol):
-    """What will happen, from facts alone: no clock, no I/O, no randomness.
+    """A predictor, from facts alone: no clock, no I/O, no randomness.
 
     Models are fitted by `predictors.training.train` elsewhere and at another time; here they predict, and
     learn from how it really turned out.
@@ -124,4 +128,52 @@ class Predictor(Protocol):
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]: ...
 
     def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
-        """Learns that what it would have predicted as `name` turned out to be `actual`."""
+        """Learn that what it would have predicted as `name` turned out to be `actual`."""
+
+
+class Judged(NamedTuple):
+    """A prediction's 5 %, 50 % and 95 % quantiles and its mean, and what came; seconds."""
+
+    low_s: float
+    median_s: float
+    high_s: float
+    mean_s: float
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The calibration of some predictions.
+
+    Attributes:
+        n: how many there were.
+        expected_over_actual_median: median of the predicted median over the actual time.
+        expected_over_actual_sum: sum of the predicted means over the sum of the actual times.
+        coverage90: the share of actual times inside the 90 % interval.
+    """
+
+    n: int
+    expected_over_actual_median: float
+    expected_over_actual_sum: float
+    coverage90: float
+
+
+def calibration(judged: Iterable[Judged]) -> Calibration | None:
+    """None where there is nothing to judge by; `took_s` must be positive."""
+    cases = list(judged)
+    if not cases:
+        return None
+    return Calibration(
+        n=len(cases),
+        expected_over_actual_median=median(each.median_s / each.took_s for each in cases),
+        expected_over_actual_sum=sum(each.mean_s for each in cases)
+        / sum(each.took_s for each in cases),
+        coverage90=sum(each.low_s <= each.took_s <= each.high_s for each in cases) / len(cases),
+    )
+
+
+def size_class(size_bytes: float) -> str:
+    """Return the class of a size: `small` (under 100 kB), `medium`, `large` (from 1 MB)."""
+    if size_bytes < 100e3:
+        return "small"
+    return "medium" if size_bytes < 1e6 else "large"

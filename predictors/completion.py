@@ -1,14 +1,20 @@
 """Completion times of all strategies: a regressor for the point, held-out errors for the spread.
 
-Delphi predicts one completion time per strategy by a regression tree and never adds single-path
-predictions up to get MPTCP (section 6). That is kept; three things are different, each because it
-carries over better to places that were never measured (figures:
-`docs/decisions/completion-trees.md`): the regressors learn the logarithm of real over naive time, one
-tree may hold the answers for all strategies in its leaves, so that it is the differences between them
-that are learned well, and several trees may be averaged. Any family of models may stand in for the
-trees (`predictors.regressor`).
+**Point.** Delphi predicts one completion time per strategy by a regression tree and never adds
+single-path predictions to get MPTCP (section 6). Three things differ here, each because it carries
+over better to places that were never measured (figures: `docs/decisions/completion-trees.md`). The
+regressors learn the logarithm of real over naive time. One tree may hold the answers for all
+strategies in its leaves, so that it learns their differences well. Several trees may be averaged.
+Any family of models may stand in for the trees (`predictors.regressor`).
+
+**Spread.** Meatballs keeps one distribution of relative errors for each predictor (dissertation,
+4.3.1). Between places and moments the size of errors differs by far more than their shape: a
+twentieth where a network is steady, tenfold where it comes and goes. So a forest over the same
+inputs predicts the size of the logarithm of the relative error, and its distribution is that size
+times one of a few standard shapes.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log
@@ -17,11 +23,96 @@ from typing import Any
 from predictors import regressor
 from predictors.base import Distribution
 from predictors.error import ErrorHistory
-from predictors.held_out import HeldOutErrors, around
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
 from predictors.place import Prior
-from predictors.regressor import Regressor
-from predictors.tree import Forest, mirrored
+from predictors.regressor import Forest, Regressor, mirrored
+
+_LARGEST = 25.0
+"""No error is beyond all numbers, however wide."""
+
+LEAST_SIZE = 0.01
+"""No error is expected to be smaller: 1 %."""
+
+Shape = Mapping[str, tuple[float, ...]]
+"""By strategy, logarithmic errors over their expected size: ascending, equally likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutErrors:
+    """Relative errors (real over predicted) at places held out of training.
+
+    Attributes:
+        sizes: the expected absolute logarithm of the relative error, one output per strategy.
+        limits: sizes that part one shape from the next, ascending.
+        shapes: one more than `limits`, the one for the smallest sizes first.
+    """
+
+    sizes: Forest
+    limits: tuple[float, ...]
+    shapes: tuple[Shape, ...]
+
+    def sized(self, both: Sequence[float]) -> list[float]:
+        """Return the expected size of each strategy's logarithmic error for `mirrored` inputs."""
+        return [max(size, LEAST_SIZE) for size in self.sizes.walk(both)]
+
+    def shape(self, size: float) -> int:
+        """Return the number of the shape for errors of this size."""
+        return bisect_right(self.limits, size)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "sizes": self.sizes.to_dict(),
+            "limits": list(self.limits),
+            "shapes": [{name: list(shape[name]) for name in shape} for shape in self.shapes],
+        }
+
+    @classmethod
+    def from_dict(
+        cls, data: Mapping[str, Any], inputs: Sequence[str], names: Sequence[str]
+    ) -> "HeldOutErrors":
+        """Rebuild them for a model of these inputs and strategies.
+
+        Raises:
+            ValueError: says what is wrong with them.
+            KeyError, TypeError: something is missing, or of another type.
+        """
+        limits = tuple(float(limit) for limit in data["limits"])
+        if not all(map(isfinite, limits)) or list(limits) != sorted(limits):
+            raise ValueError("the limits of error sizes must ascend")
+        shapes = tuple(
+            {name: _ascending(shape[name]) for name in names} for shape in data["shapes"]
+        )
+        if len(shapes) != len(limits) + 1:
+            raise ValueError(f"{len(limits)} limits part {len(limits) + 1} shapes of errors")
+        return cls(Forest.over(data["sizes"], inputs, len(names)), limits, shapes)
+
+
+def around(point: float, size: float, shape: Sequence[float], widening: float) -> Distribution:
+    """Return a predicted quantity with its errors.
+
+    Args:
+        point: what is predicted of it.
+        size: the expected absolute logarithm of its relative error.
+        shape: logarithmic errors over that, ascending.
+        widening: multiplies their distances from the median.
+    """
+    if widening != 1.0:
+        half = len(shape) // 2
+        middle = shape[half] if len(shape) % 2 else 0.5 * (shape[half - 1] + shape[half])
+        shape = [middle + widening * (each - middle) for each in shape]
+    if size * shape[-1] > _LARGEST:
+        size = _LARGEST / shape[-1]
+    return Distribution(tuple([point * exp(size * each) for each in shape]))
+
+
+def _ascending(data: Sequence[float]) -> tuple[float, ...]:
+    shape = tuple(float(each) for each in data)
+    if not shape or list(shape) != sorted(shape):
+        raise ValueError("errors must ascend")
+    if not all(map(isfinite, shape)):
+        raise ValueError("errors must be finite")
+    return shape
+
 
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
 """Columns with a typical value for where nothing is known."""
@@ -63,18 +154,18 @@ class CompletionModel:
         return tuple(name for names, _ in self.parts for name in names)
 
     def points(self, features: Mapping[str, float]) -> dict[str, float]:
-        """The predicted completion time of each strategy, s, before any spread."""
+        """Return the predicted completion time of each strategy, s, before any spread."""
         inputs, naive_s = inputs_of(features, self.typical)
         return self._points(mirrored(inputs), naive_s)
 
     def naive(self, features: Mapping[str, float]) -> dict[str, float]:
-        """What the textbook says each strategy takes, s: the measure that the regressors start from."""
+        """Return the naive time of each strategy, s, from which the regressors start."""
         return inputs_of(features, self.typical)[1]
 
     def hazards(self, features: Mapping[str, float]) -> dict[str, float]:
-        """The probability that each strategy takes twice its predicted time and a second more than it.
+        """Return the probability that each strategy takes twice its predicted time and a second more.
 
-        An outage within the next moments is what that mostly is. Empty where it was not learned.
+        Mostly that is an outage within the next moments. Empty if it was not learned.
         """
         if self.hazard is None:
             return {}
@@ -85,7 +176,7 @@ class CompletionModel:
     def predict(
         self, features: Mapping[str, float], *, widening: float = 1.0
     ) -> dict[str, Distribution]:
-        """The completion time of each strategy as a distribution in seconds.
+        """Return the completion time of each strategy as a distribution in seconds.
 
         Args:
             features: `size_bytes`, and what is known of the other columns; NaN is unknown.
@@ -105,7 +196,7 @@ class CompletionModel:
         }
 
     def update(self, features: Mapping[str, float], name: str, actual: float) -> None:
-        """Learns from a finished transfer: the distribution of strategy `name` moves towards it.
+        """Learn from a finished transfer: the distribution of strategy `name` moves towards it.
 
         Args:
             features: what was known when it started.
@@ -154,7 +245,7 @@ class CompletionModel:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "CompletionModel":
-        """Rebuilds a model from `to_dict`'s data, or from a later or earlier version's.
+        """Rebuild a model from `to_dict`'s data, or from a later or earlier version's.
 
         Raises:
             ValueError: says what is wrong with it.

@@ -1,17 +1,147 @@
-"""How long this host stays in range of the access point that it is attached to.
+"""Dwell times: how long this host stays in range of its access point.
 
-Dwell times follow a Weibull distribution whose hazard falls with time: an access point that was met
-a moment ago is soon gone, one that has been there for a while stays (dissertation, 4.4.2). Every
-access point has a distribution of its own as soon as there are sessions to tell it; until then, and
-beside it, stands what all the others showed, and before the first session a generic prior.
+Dwell times follow a Weibull distribution whose hazard falls with time: a host soon leaves an access
+point that it met a moment ago, and stays with one of long standing (dissertation, 4.4.2). Each
+access point has a distribution of its own once it has sessions. Until then, and beside it, stands
+the distribution of all others, and before the first session a generic prior.
+
+The Weibull distribution is here without scipy, which would cost the daemon more memory than the
+rest of it.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite, log
+from dataclasses import dataclass
+from math import exp, gamma, inf, isfinite, lgamma, log
+from operator import mul
 
 from predictors.base import Distribution
-from predictors.weibull import Weibull, fit
+
+_SHAPES = (0.05, 10.0)
+# Thirty years: powers of longer ones would leave the range of numbers.
+_FOREVER_S = 1e9
+_STEPS = 60
+_CLOSE = 1e-12
+_TERMS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Weibull:
+    """Durations whose hazard falls (`shape` below 1), stays (1) or rises with time.
+
+    Attributes:
+        scale_s: 63 % of durations are shorter.
+    """
+
+    shape: float
+    scale_s: float
+
+    def survival(self, time_s: float) -> float:
+        return exp(-self._power(time_s))
+
+    def survival_after(self, age_s: float, more_s: float) -> float:
+        return exp(self._power(age_s) - self._power(age_s + max(more_s, 0.0)))
+
+    def remaining_s(self, age_s: float, q: float) -> float:
+        """Return the rest after `age_s`, not exceeded with probability `q` (0 to below 1)."""
+        end = self._power(age_s) - log(1.0 - q)
+        whole_s: float = self.scale_s * end ** (1.0 / self.shape)
+        return max(whole_s - max(age_s, 0.0), 0.0)
+
+    def mean_residual_s(self, age_s: float) -> float:
+        one_over = 1.0 / self.shape
+        return self.scale_s * one_over * _scaled_upper_gamma(one_over, self._power(age_s))
+
+    def _power(self, time_s: float) -> float:
+        power: float = (min(max(time_s, 0.0), _FOREVER_S) / self.scale_s) ** self.shape
+        return power
+
+
+def fit(
+    times_s: Sequence[float],
+    censored: Sequence[bool],
+    weights: Sequence[float] | None = None,
+    near: float = 1.0,
+) -> Weibull | None:
+    """Return the most likely Weibull distribution for durations, some of them unfinished.
+
+    Args:
+        times_s: how long each lasted, or has lasted so far; positive.
+        censored: whether it is known only to be longer.
+        weights: what each counts; None: all the same.
+        near: a shape that may be close, to be quick; the result is the same.
+
+    Returns:
+        None where no duration has ended, or all that have ended are one: nothing tells the shape.
+    """
+    count = [1.0] * len(times_s) if weights is None else list(weights)
+    known = [
+        (time_s, weight, over)
+        for time_s, weight, over in zip(times_s, count, censored, strict=True)
+        if isfinite(time_s) and time_s > 0.0 and weight > 0.0
+    ]
+    ended = sum([weight for _, weight, over in known if not over])
+    if ended <= 0.0 or len({time_s for time_s, _, over in known if not over}) < 2:
+        return None
+    # Relative to the longest, so that no power overflows.
+    longest_s = max(time_s for time_s, _, _ in known)
+    logs = [log(time_s / longest_s) for time_s, _, _ in known]
+    weighs = [weight for _, weight, _ in known]
+    mean_log = sum([w * log(t / longest_s) for t, w, over in known if not over]) / ended
+    low, high = _SHAPES
+    shape = min(max(near, 2.0 * low), high / 2.0)
+    for _ in range(_STEPS):
+        powers = [weight * exp(shape * at) for weight, at in zip(weighs, logs, strict=True)]
+        total = sum(powers)
+        firsts = list(map(mul, powers, logs))
+        mean = sum(firsts) / total
+        # Of the log-likelihood over the shape, the scale being the most likely one: it falls.
+        slope = 1.0 / shape + mean_log - mean
+        bend = sum(map(mul, firsts, logs)) / total - mean * mean + 1.0 / (shape * shape)
+        if slope > 0.0:
+            low = shape
+        else:
+            high = shape
+        before, shape = shape, shape + slope / bend
+        if not low < shape < high:  # Newton's step is too long
+            shape = (low * high) ** 0.5
+        if abs(shape - before) < _CLOSE * shape:
+            break
+    total = sum([weight * exp(shape * at) for weight, at in zip(weighs, logs, strict=True)])
+    return Weibull(shape, longest_s * (total / ended) ** (1.0 / shape))
+
+
+def _scaled_upper_gamma(a: float, x: float) -> float:
+    """Return exp(x) times the upper incomplete gamma function of `a` at `x`, both positive."""
+    if x <= 0.0:
+        return gamma(a) if a < 170.0 else inf
+    if x < a + 1.0:
+        # The lower function's series, taken from the whole.
+        term = total = 1.0 / a
+        for n in range(1, _TERMS):
+            term *= x / (a + n)
+            total += term
+            if term < total * 1e-15:
+                break
+        whole = lgamma(a) + x
+        lower: float = total * x**a
+        return (exp(whole) if whole < 700.0 else inf) - lower
+    # A continued fraction (Lentz), whose factor exp(-x) is left out.
+    tiny = 1e-300
+    b = x + 1.0 - a
+    c, d = 1.0 / tiny, 1.0 / b
+    found = d
+    for n in range(1, _TERMS):
+        an = -n * (n - a)
+        b += 2.0
+        d = 1.0 / (an * d + b or tiny)
+        c = b + an / c or tiny
+        found *= c * d
+        if abs(c * d - 1.0) < 1e-14:
+            break
+    upper: float = found * x**a
+    return upper
+
 
 GENERIC = Weibull(shape=0.77, scale_s=66.0)
 """Median 41 s, and one session of 25 longer than 5 min: the walk of the dissertation's Table 4.2."""
@@ -20,10 +150,10 @@ REMAINING = "remaining_s"
 SLICES = 20
 
 _GENERIC_WORTH = 4.0
-"""How many sessions the generic prior is worth beside those of all access points."""
+"""The sessions that the generic prior is worth beside those of all access points."""
 
 _OTHERS_WORTH = 1.0
-"""How many sessions those of all others are worth beside an access point's own."""
+"""The sessions that those of all others are worth beside an access point's own."""
 
 _SESSIONS = 50
 _ALL_SESSIONS = 200
@@ -44,21 +174,21 @@ class DwellPredictor:
         self._fitted: dict[str | None, Weibull] = {}
 
     def attached(self, point: str, at_s: float) -> None:
-        """The host is attached to an access point since `at_s` (any clock's seconds)."""
+        """Record that the host is attached to an access point since `at_s` (any clock's seconds)."""
         self._since_s.setdefault(point, at_s)
 
     def left(self, point: str, at_s: float) -> None:
-        """The access point is out of range; nothing is learned of one that was never attached to."""
+        """Record that an access point is out of range; ignores one that was never attached to."""
         since_s = self._since_s.pop(point, None)
         if since_s is not None:
             self.observe(point, at_s - since_s)
 
     def age_s(self, point: str, now_s: float) -> float:
-        """How long the present session has lasted; 0 where there is none."""
+        """Return the age of the present session; 0 if there is none."""
         return max(now_s - self._since_s.get(point, now_s), 0.0)
 
     def observe(self, point: str, dwell_s: float, censored: bool = False) -> None:
-        """Takes a session.
+        """Record a session.
 
         `dwell_s`: how long it lasted; what is not positive and finite is no session.
         `censored`: whether it was ended from here (switched off, suspended), not by the network.
@@ -74,7 +204,7 @@ class DwellPredictor:
         self._fitted.clear()
 
     def weibull(self, point: str | None = None) -> Weibull:
-        """The distribution of an access point's sessions; None: of one about which nothing is known."""
+        """Return the distribution of an access point's sessions; None: of an unknown one."""
         found = self._fitted.get(point)
         if found is None:
             sessions = self._at.get(point) if point is not None else self._all
@@ -95,7 +225,7 @@ class DwellPredictor:
         )
 
     def survival(self, point: str | None, age_s: float, more_s: float) -> float:
-        """The probability that a session that has lasted `age_s` lasts for `more_s` more."""
+        """Return the probability that a session of age `age_s` lasts for `more_s` more."""
         return self.weibull(point).survival_after(age_s, more_s)
 
     def mean_residual_s(self, point: str | None, age_s: float) -> float:
@@ -107,7 +237,7 @@ class DwellPredictor:
         return {REMAINING: Distribution(tuple([max(each, 1e-3) for each in left.samples]))}
 
     def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
-        """Learns that a session somewhere, `age_s` old then, lasted for `actual` seconds more.
+        """Learn that a session somewhere, `age_s` old then, lasted for `actual` seconds more.
 
         Raises:
             KeyError: for another name than `remaining_s`.
@@ -119,7 +249,7 @@ class DwellPredictor:
 
 
 def _fitted(sessions: Sequence[tuple[float, bool]], prior: Weibull, worth: float) -> Weibull:
-    """The fit to sessions and to as many more as the prior is worth, spread as it says."""
+    """Return the fit to sessions and to as many prior sessions as the prior is worth."""
     parts = 9
     believed = [
         prior.scale_s * (-log(1.0 - (k + 0.5) / parts)) ** (1.0 / prior.shape) for k in range(parts)

@@ -1,9 +1,9 @@
-"""How wrong predictions are: relative errors, kept as distributions around the predicted point.
+"""Errors of predictions: relative errors, kept as distributions around the predicted point.
 
 Meatballs (dissertation, 4.3.1) keeps for each predictor the distribution of measured over predicted
-values. Here it starts from errors at places that were held out of training (`held_out`).
-`ErrorHistory` keeps what is seen later, with a weight that fades, newest first: it changes these
-distributions, or a prior where a predictor was never trained; that is soon outweighed, and widens
+values. Here it starts from errors at places that were held out of training. `ErrorHistory` adds
+later errors with a weight that fades, newest first. They correct the held-out distribution, or a
+prior if the predictor was never trained; the prior is soon outweighed. The distribution widens
 while nothing is measured (the dissertation's open end, 6.4.3).
 """
 
@@ -23,7 +23,7 @@ FADING = 0.97
 """A seen error weighs this much of the next newer one: 33 errors count in all."""
 
 KNOWN = 60
-"""How many seen errors the held-out distribution is worth."""
+"""The observed errors that the held-out distribution is worth."""
 
 SLICES = 50
 """Equally likely values of an `ErrorHistory`'s distribution."""
@@ -45,7 +45,7 @@ _LEAST_ADDED = 0.01
 
 
 def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> list[float]:
-    """The middles of `count` equal slices of a weighted sample: its quantiles (k + 0.5) / count.
+    """Return the middles of `count` equal slices of a weighted sample: quantiles (k + 0.5) / count.
 
     Between values on a straight line, each value standing at the middle of its own weight.
 
@@ -71,7 +71,7 @@ def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> li
 
 
 def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[float]:
-    """Weights under which censored values count as what larger ones show them to have been.
+    """Return weights under which censored values count as larger ones show them to have been.
 
     Efron's redistribution to the right: going up, the weight of a censored value is shared out among
     all above it. Where none is above, it stays: the largest error seen is taken for what it was.
@@ -96,7 +96,7 @@ def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[flo
 
 
 def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
-    """Makes a distribution of ratios wider, or with a factor below 1 narrower, around its median.
+    """Widen a distribution of ratios around its median; a factor below 1 narrows it.
 
     An old measurement is a more uncertain one: this is where the age of the indicators enters.
 
@@ -110,7 +110,7 @@ def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
 
 
 def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
-    """`count` equal slices of a weighted sample, each by its mean: the mean of all is exact; ascending.
+    """Return `count` equal slices of a weighted sample by their exact means, ascending.
 
     Unlike `middles` it keeps what is empirical: between two values that were seen there is nothing.
 
@@ -135,13 +135,13 @@ def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, 
 
 
 def lognormal(sigma: float, count: int = SLICES) -> Distribution:
-    """Ratios around 1 whose logarithms are normal, as the middles of `count` equal slices."""
+    """Return ratios around 1 whose logarithms are normal, as the middles of equal slices."""
     normal = NormalDist(0.0, sigma)
     return Distribution(tuple([exp(normal.inv_cdf((k + 0.5) / count)) for k in range(count)]))
 
 
 PRIOR = lognormal(0.5)
-"""What is believed of a predictor before its first error: within a factor of 2.3 nine times of ten."""
+"""The prior before the first error: within a factor of 2.3 nine times of ten."""
 
 
 def growth(age_s: float) -> float:
@@ -159,7 +159,7 @@ def steady(age_s: float) -> float:
 
 
 class ErrorHistory:
-    """How wrong the predictions of one quantity were: measured over predicted, newest first.
+    """The errors of one quantity's predictions: measured over predicted, newest first.
 
     Predictions had an age when they turned out to be wrong, and that is in their errors already; so
     it is only what age adds beyond theirs that widens the distribution.
@@ -201,18 +201,18 @@ class ErrorHistory:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What each of `ratios` counts, the newest 1."""
+        """The weights of `ratios`, the newest 1."""
         return self._weights[_KEPT - len(self._ratios) :]
 
     @property
     def worth(self) -> float:
-        """How many equally heavy errors its spread rests on; a prior's is believed like that of ten."""
+        """The number of equally heavy errors behind the spread; a prior counts like ten."""
         squares = sum([weight * weight for weight in self.weights])
         seen = sum(self.weights) ** 2 / squares if squares else 0.0
         return max(seen, SPREAD_OF_PRIOR) if self._prior is not None else seen
 
     def add(self, measured: float, predicted: float, at_s: float) -> bool:
-        """Takes what a prediction turned out to be; False where there is nothing to be learned.
+        """Record the measured value of a prediction; return False if it teaches nothing.
 
         `measured`: the quantity's value, positive.
         `at_s`: when it was measured, by any clock.
@@ -228,20 +228,20 @@ class ErrorHistory:
         return True
 
     def seen(self, at_s: float) -> None:
-        """The prediction is as new as this instant: its error is that of a fresh one."""
+        """Record that the prediction is as new as this instant: its error is that of a fresh one."""
         if isfinite(at_s):
             self._last_at_s = at_s if self._last_at_s is None else max(at_s, self._last_at_s)
         self._changed()
 
     def reset(self, at_s: float) -> None:
-        """What was seen says nothing any more, as behind a new access point: back to the prior."""
+        """Forget the errors, as behind a new access point, and return to the prior."""
         self._ratios.clear()
         self._grown.clear()
         self._last_at_s = None
         self.seen(at_s)
 
     def distribution(self, now_s: float) -> Distribution:
-        """Ratios of what will be measured over what is predicted now, equally likely, ascending."""
+        """Return equally likely ratios of the measured over the predicted value, ascending."""
         step = round(log(1.0 + self._age_s(now_s)) / _AGE_STEP)
         if self._wide is None or self._wide[0] != step:
             added = self._added(exp(step * _AGE_STEP) - 1.0)
@@ -251,7 +251,7 @@ class ErrorHistory:
         return self._wide[1]
 
     def corrected(self, held_out: Sequence[float]) -> tuple[float, ...]:
-        """A held-out distribution of ratios as the errors seen here change it; ascending.
+        """Return a held-out distribution of ratios, corrected by the observed errors; ascending.
 
         Args:
             held_out: ascending, positive; worth `KNOWN` errors.
@@ -263,7 +263,7 @@ class ErrorHistory:
         return tuple([exp(each) for each in middles(weighted, len(held_out))])
 
     def added(self, now_s: float) -> float:
-        """The variance that the prediction's age now adds to what is in its errors already."""
+        """Return the variance that the prediction's age adds to the one in its errors already."""
         return self._added(self._age_s(now_s))
 
     def _added(self, age_s: float) -> float:
@@ -276,7 +276,7 @@ class ErrorHistory:
         return max(self._growth(age_s) - self._usual, 0.0)
 
     def _age_s(self, now_s: float) -> float:
-        """How old the prediction is; 0 where the instant, or that of the last measurement, is unknown."""
+        """Return the age of the prediction; 0 if an instant is unknown."""
         if self._last_at_s is None or not now_s > self._last_at_s:
             return 0.0
         return min(now_s - self._last_at_s, _OLDEST_S)
@@ -301,7 +301,7 @@ _NORMAL = lognormal(1.0, 7).samples
 
 
 def widened(ratios: Distribution, variance: float) -> Distribution:
-    """Ratios times an independent lognormal of median 1: their logarithms' variances add up.
+    """Return ratios times an independent lognormal of median 1: variances of logarithms add up.
 
     Unlike `spread` it widens a distribution of a single value, too.
     """

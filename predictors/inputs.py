@@ -1,14 +1,99 @@
-"""From the columns of a transfer data set to what the trees look at.
+"""The inputs of the regressors, the naive completion time, and naive rules as predictors.
 
-Trees split one input at a time, so what matters as a ratio is given as the logarithm of that ratio:
-how this second compares with the last five, Wi-Fi with cellular, both together with one alone. Rates,
-times and sizes are given as logarithms too, which moves split points to geometric middles.
+**Naive time.** The textbook's time: handshake, request, slow start, then the recent rate. The
+regressors learn the logarithm of real over naive time. It is near 0 wherever a network behaves, at
+any place, and so carries over to unknown places.
+
+**Inputs.** Trees split one input at a time, so a ratio that matters is given as its logarithm: this
+second over the last five, Wi-Fi over cellular, both together over one alone. Rates, times and sizes
+are logarithms, too, which moves split points to geometric middles.
+
+**Rules.** The naive time at a rate guessed from the past, without learning: the rate of the last
+second, the last round trip alone, and the exponentially weighted and harmonic averages of video
+players. A data set has mean rates over windows of 1, 5 and 10 s; from them follow the rates of the
+newest second, the four before it and the five before those. The averages run over these, weighted
+by their seconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, isnan, log, log1p, nan
+from typing import Any
 
-from predictors.naive import SILENT_RTT_S, joined_time_s, naive_time_s
+# Ten segments of 1448 bytes (RFC 6928).
+FIRST_WINDOW_BYTES = 14_480
+# A network that carried nothing lately is not taken for one that never will.
+SLOWEST_BPS = 8e3
+# The kernel repeats a first packet after a second: what a round trip costs where none came back.
+SILENT_RTT_S = 1.0
+# Data that came in less time had waited for each other: their spacing is not the network's.
+_LEAST_SPAN_S = 0.02
+
+
+def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
+    """Completion time of a single-path TCP transfer on a network that stays as it is.
+
+    Two round trips pass before the first byte arrives (or is acknowledged); the window doubles every
+    round trip from ten segments until it fills the path or all is sent; the rest goes at the rate.
+
+    `rate_bps`: what the network carries, bit/s; less than `SLOWEST_BPS` counts as that.
+
+    Returns:
+        Seconds from `connect()` to the last byte.
+    """
+    rate_bps = max(rate_bps, SLOWEST_BPS)
+    time_s = 2.0 * rtt_s
+    left_bytes = size_bytes
+    window_bytes = FIRST_WINDOW_BYTES
+    path_bytes = rate_bps * rtt_s / 8.0
+    while window_bytes < left_bytes and window_bytes < path_bytes:
+        time_s += rtt_s
+        left_bytes -= window_bytes
+        window_bytes *= 2
+    return time_s + 8.0 * left_bytes / rate_bps
+
+
+def after_slow_start(size_bytes: float, rtt_s: float, time_s: float) -> tuple[float, float] | None:
+    """Return the bytes of a transfer after its slow start, and their time.
+
+    This inverts `naive_time_s`: bytes over seconds are a lower bound of the network's rate. It is
+    lower if a server thought, or a secure connection was made first.
+
+    Returns:
+        Bytes and seconds; at least a round trip, in which any last window comes. None: the
+        transfer was too short (it began with a larger window, or earlier than is known).
+    """
+    left_s, left_bytes = time_s - 2.0 * rtt_s, size_bytes
+    window_bytes = FIRST_WINDOW_BYTES
+    while True:
+        span_s = max(left_s, rtt_s, _LEAST_SPAN_S)
+        if window_bytes >= left_bytes or window_bytes >= left_bytes / span_s * rtt_s:
+            return (left_bytes, span_s) if left_s > 0.0 else None
+        left_s -= rtt_s
+        left_bytes -= window_bytes
+        window_bytes *= 2
+
+
+def joined_time_s(
+    alone_s: float, rtt_s: float, rate_bps: float, other_rtt_s: float, other_rate_bps: float
+) -> float:
+    """Completion time of an MPTCP transfer whose two networks stay as they are.
+
+    The second subflow joins after the first one's handshake and its own two round trips; from then
+    on the rates add up.
+
+    `alone_s`: what the transfer takes on the primary alone, seconds.
+    `rate_bps`: what the primary carries, bit/s; less than `SLOWEST_BPS` counts as that.
+    `other_rtt_s`: the other network's round trip.
+    `other_rate_bps`: what that carries, likewise.
+    """
+    join_s = rtt_s + 2.0 * other_rtt_s
+    if alone_s <= join_s:
+        return alone_s
+    rate_bps = max(rate_bps, SLOWEST_BPS)
+    both_bps = rate_bps + max(other_rate_bps, SLOWEST_BPS)
+    return join_s + (alone_s - join_s) * rate_bps / both_bps
+
 
 NETWORKS = ("wifi", "cellular")
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
@@ -31,11 +116,13 @@ _RADIO = (
 )  # fmt: skip
 _OF_AGE = ("rate_age_s", "recent_bytes", "recent_s", "recent_age_s")
 AGE_COLUMNS = tuple(f"{network}_{name}" for network in NETWORKS for name in _OF_AGE)
-"""How old the past rates are (absent: 0), and the last finished small transfer of each network: its
-bytes, how long it took, and how long ago that was. Age is an input, learned on what is known late."""
+"""The ages of the past rates (absent: 0), and the last finished small transfer of each network.
+
+Of the transfer: its bytes, its time and its age. Age is an input, learned on what is known late.
+"""
 
 LARGEST_AGE_S = 120.0
-"""What is older says no less: beyond it places alone differ."""
+"""The largest age as an input: beyond it only places differ."""
 
 LARGEST_BYTES = 1e7
 """No larger transfer was measured: more takes as much longer than this as the naive time says
@@ -52,7 +139,7 @@ CONTEXT_COLUMNS = (
 """Every indicator that a data set may hold and a model may look at."""
 
 COLUMNS = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
-"""What a prediction may be told; all but the size may be missing."""
+"""The columns that a prediction uses; all but the size may be missing."""
 
 _AS_THEY_ARE = ("ping_loss", "available", "dns_s", "udp_loss")
 _DERIVED = (
@@ -78,7 +165,7 @@ INPUTS = (
 """Names of the values of `inputs_of`, in order."""
 
 ALWAYS = INPUTS.index(f"{NETWORKS[0]}_{_AGED[0]}")
-"""So many first inputs every model looks at; the others, last to first, where its data have them."""
+"""The number of first inputs that every model uses; the others, last to first, if its data have them."""
 
 _NAMES = {
     network: tuple(f"{network}_{name}" for name in (*_OF_EACH[:2], *_RATES, *_AS_THEY_ARE))
@@ -86,7 +173,7 @@ _NAMES = {
 }
 _AGES = {network: tuple(f"{network}_{name}" for name in _OF_AGE) for network in NETWORKS}
 _RECENT_FADES_S = 4.0
-"""What a small transfer took says less with time: so fast do rates of either kind of network wander."""
+"""The time in which a small transfer's word fades: rates of either network wander so fast."""
 
 _LEAST_BPS = 1e3
 _LEAST_S = 1e-5
@@ -95,7 +182,7 @@ _LEAST_S = 1e-5
 def inputs_of(
     columns: Mapping[str, float], typical: Mapping[str, float]
 ) -> tuple[list[float], dict[str, float]]:
-    """All inputs of the trees, and the naive completion time of every strategy.
+    """Return all inputs of the regressors, and the naive completion time of every strategy.
 
     Args:
         columns: some of `COLUMNS`, `size_bytes` among them, in their units; absent or NaN: unknown.
@@ -162,7 +249,7 @@ def inputs_of(
 
 
 def _log(value: float, least: float) -> float:
-    """The logarithm of a positive quantity with a floor; NaN stays NaN."""
+    """Return the logarithm of a positive quantity with a floor; NaN stays NaN."""
     return log(least) if value < least else log(value)
 
 
@@ -171,3 +258,107 @@ def _first(*values: float) -> float:
         if not isnan(value):
             return value
     return nan
+
+
+EWMA_PER_S = 0.4
+"""The weight of a second's rate against all before it."""
+
+_LARGEST = 25.0
+# The windows: seconds before the start, and how many seconds each holds of its own.
+_SECONDS = (1, 4, 5)
+_AT = {
+    network: tuple(
+        INPUTS.index(f"{network}_{name}")
+        for name in ("log_rtt", "log_past1", "log_past5", "log_past10", "log_naive")
+    )
+    for network in ("wifi", "cellular")
+}
+
+
+def ewma_bps(rates_bps: Sequence[float]) -> float:
+    """Exponentially weighted mean of the windows' own rates, newest first; NaN ones do not count."""
+    keep = 1.0 - EWMA_PER_S
+    total = weights = 0.0
+    before = 1.0
+    for rate_bps, seconds in zip(rates_bps, _SECONDS, strict=True):
+        after = before * keep**seconds
+        if not isnan(rate_bps):
+            total += (before - after) * rate_bps
+            weights += before - after
+        before = after
+    return total / weights if weights else float("nan")
+
+
+def harmonic_bps(rates_bps: Sequence[float]) -> float:
+    """Harmonic mean over the seconds of the windows' own rates; one dead second pulls it down."""
+    total = seconds_known = 0.0
+    for rate_bps, seconds in zip(rates_bps, _SECONDS, strict=True):
+        if not isnan(rate_bps):
+            total += seconds / max(rate_bps, SLOWEST_BPS)
+            seconds_known += seconds
+    return seconds_known / total if total else float("nan")
+
+
+def _last_bps(rates_bps: Sequence[float]) -> float:
+    return rates_bps[0]
+
+
+def _no_limit_bps(rates_bps: Sequence[float]) -> float:
+    """Return an unlimited rate, so that only the last round trip counts."""
+    return 1e9
+
+
+RULES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "last-rate": _last_bps,
+    "ewma": ewma_bps,
+    "harmonic": harmonic_bps,
+    "last-rtt": _no_limit_bps,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A naive rule for some strategies; MPTCP is taken for its primary alone.
+
+    Attributes:
+        name: one of `RULES`.
+        strategies: whose times it gives, in order.
+    """
+
+    name: str
+    strategies: tuple[str, ...]
+
+    def walk(self, both: Sequence[float]) -> list[float]:
+        """Return the logarithm of the rule's time over the naive one; 0 without a known rate."""
+        by_network = {
+            network: self._off(both[0], [both[2 * k] for k in at]) for network, at in _AT.items()
+        }
+        return [by_network[name.removeprefix("mptcp_")] for name in self.strategies]
+
+    def _off(self, log_size: float, known: Sequence[float]) -> float:
+        log_rtt, log_past1, log_past5, log_past10, log_naive = known
+        past1, past5, past10 = exp(log_past1), exp(log_past5), exp(log_past10)
+        own = (past1, max(5.0 * past5 - past1, 0.0) / 4.0, max(2.0 * past10 - past5, 0.0))
+        rate_bps = RULES[self.name](own)
+        if isnan(log_rtt) or isnan(rate_bps) or isnan(log_naive):
+            return 0.0
+        off = log(naive_time_s(exp(log_size), exp(log_rtt), rate_bps)) - log_naive
+        return min(max(off, -_LARGEST), _LARGEST)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"rule": self.name, "of": list(self.strategies)}
+
+    @classmethod
+    def over(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Rule":
+        """Rebuild a rule; ValueError if it is none for that many strategies."""
+        try:
+            rule, strategies = str(data["rule"]), tuple(str(name) for name in data["of"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a rule: {error!r}") from error
+        if (
+            rule not in RULES
+            or len(strategies) != outputs
+            or not set(strategies) <= set(STRATEGIES)
+        ):
+            raise ValueError(f"not a rule known here: {rule}")
+        return cls(rule, strategies)

@@ -1,14 +1,14 @@
-"""How one place differs from what a general model expects there: a few numbers and their doubt.
+"""A place's habit: its deviation from a general model, in a few numbers with their uncertainty.
 
-The logarithm of real over predicted time is taken for a place's own habit plus chance. The habit has
-one value per strategy and size (knots on the logarithmic size axis, straight lines between), all of
-them correlated: what a transfer over Wi-Fi shows also says something of MPTCP that begins on Wi-Fi
-and of larger transfers. How strongly is the prior, learned from places held out of training. So only
-the strategy that carried a transfer needs to be seen, and the others learn from it.
+The logarithm of real over predicted time is a place's own habit plus chance. The habit has one
+value per strategy and size (knots on the logarithmic size axis, straight lines between). All values
+are correlated: a transfer over Wi-Fi tells also of MPTCP that begins on Wi-Fi and of larger
+transfers. How strongly is the prior, learned from places held out of training. So only the strategy
+that carried a transfer needs to be measured, and the others learn from it.
 
-A Kalman filter keeps the belief. It fades: what is old counts less, and counts for nothing in the
-end. A sum of one-sided surprises (Page's test, two-sided) notices when a place has changed, and makes
-the belief uncertain again.
+A Kalman filter keeps the estimate. Old transfers count less, and in the end nothing. A sum of
+one-sided surprises (Page's test, two-sided) notices that a place has changed, and makes the
+estimate uncertain again.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from math import exp, isfinite, log, sqrt
 from typing import Any
 
 KNOTS = (log(3e3), log(100e3), log(3e6))
-"""Where the habits' values stand, logarithms of bytes; beyond the ends the last value holds."""
+"""The sizes of the habits' values, in logarithms of bytes; beyond the ends the last value holds."""
 
 MEMORY_TRANSFERS = 150.0
 """A transfer counts 1/e after that many more of its place: the window, with a soft edge."""
@@ -43,7 +43,7 @@ _WIDTH = (0.5, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is known of a place before its first transfer.
+    """The prior of a place before its first transfer.
 
     Attributes:
         covariance: of the habits, row by row; habit k * len(KNOTS) + j is strategy k at knot j.
@@ -63,7 +63,7 @@ class Prior:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], strategies: Sequence[str]) -> "Prior":
-        """Rebuilds a prior for a model of these strategies.
+        """Rebuild a prior for a model of these strategies.
 
         Raises:
             ValueError: it is none, or one for other strategies.
@@ -137,7 +137,7 @@ class Place:
     def learn(
         self, strategy: int, size_bytes: float, off: float, at_s: float | None, covered: bool
     ) -> None:
-        """Takes in one transfer.
+        """Learn from one transfer.
 
         `off`: logarithm of its real over its predicted time, before this place's shift.
         `at_s`: when it ended; a clock that went backwards counts as standing still.
@@ -209,7 +209,7 @@ class Place:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], prior: Prior) -> "Place":
-        """Rebuilds a belief; ValueError where it is none of this prior's."""
+        """Rebuild a belief; ValueError where it is none of this prior's."""
         place = cls(prior)
         try:
             place.mean = [float(each) for each in data["mean"]]
@@ -241,7 +241,7 @@ class Place:
 
 
 def knot(size_bytes: float) -> tuple[int, float]:
-    """The knot below a size, and how far it is on the way to the next one (0 at and beyond the ends)."""
+    """Return the knot below a size, and the share of the way to the next one (0 beyond the ends)."""
     at = log(max(size_bytes, 1.0))
     if at <= KNOTS[0]:
         return 0, 0.0

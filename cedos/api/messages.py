@@ -26,7 +26,7 @@ from cedos.model import (
     Transfer,
     is_address,
 )
-from predictors.calibration import Calibration
+from predictors.base import Calibration
 
 
 class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):

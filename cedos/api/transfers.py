@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import isfinite
 
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.plan import DeadlineFlow
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 
 MOST_NETWORKS: Final = 64

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -19,14 +19,14 @@ from cedos.config import amounts, load
 from cedos.config.directories import Directories, directories
 from cedos.config.sections import S_PER_MONEY
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
-from cedos.model import Budget, Every, Increment, Resource, is_name
+from cedos.model import Budget, Every, Increment, is_name
+from cedos.resources import Resource, Tariff
 from cedos.storage import budget_file
 
 _T = TypeVar("_T")
 _STARTING_S: Final = 5.0
 _AGAIN_S: Final = 0.1
 
-_UNITS = {"data": (1e6, "MB"), "energy": (1.0, "J"), "money": (1.0, "")}
 _EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
 
 
@@ -104,7 +104,7 @@ def command(context: click.Context, as_json: bool) -> None:
 
 
 @command.command("set", cls=_Set, exits=_EXITS, files=[SOCKET, STATE])
-@click.argument("what", type=click.Choice(["data", "energy", "money", "battery"]))
+@click.argument("what", type=click.Choice([*Resource, "battery"]))
 @click.argument("amount", required=False)
 @click.option("--until", required=True, help='The end: "18:00", "30d", "2026-12-01 08:00".')
 @click.option(
@@ -130,7 +130,7 @@ def command(context: click.Context, as_json: bool) -> None:
     help="Seconds of waiting that one unit of money is worth.  [default: 60]",
 )
 def set_command(
-    what: Literal["data", "energy", "money", "battery"],
+    what: str,
     amount: str | None,
     until: str,
     every: str | None,
@@ -283,10 +283,11 @@ def _price(one: BudgetMessage) -> str:
         return "nearly used up" if one.spent < one.supply else "used up"
     if one.s_per_unit is None:
         return render.UNKNOWN
-    times, unit = _UNITS[one.resource]
-    if one.s_per_unit * times < 0.001:
+    unit = Resource(one.resource).unit
+    price_s, per = one.s_per_unit * unit.priced, unit.priced_symbol
+    if price_s < 0.001:
         return "almost free"
-    return f"{render.worth(one.s_per_unit * times)}{f' per {unit}' if unit else ''}"
+    return f"{render.worth(price_s)}{f' per {per}' if per else ''}"
 
 
 def _supply(what: str, amount: str | None) -> float:
@@ -296,8 +297,7 @@ def _supply(what: str, amount: str | None) -> float:
         return 0.0
     if amount is None:
         raise ValueError(f'{what} needs an amount, such as "4GB", "20kJ" or "20"')
-    reader = {"data": amounts.size_bytes, "energy": amounts.joules, "money": amounts.money}
-    return reader[what](amount)
+    return amounts.READERS[Resource(what)](amount)
 
 
 def _increment(
@@ -353,9 +353,11 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
 def without_daemon(where: Directories) -> list[BudgetMessage]:
     """Return all budgets as the last daemon left them. Their prices are unknown."""
     # These imports are slow, and needed only while no daemon answers.
-    from cedos.daemon.budgets.metering import money_per_mb, spent  # noqa: PLC0415
-    from cedos.selector.budgets.calendar import period_at  # noqa: PLC0415
-    from cedos.selector.budgets.increments import bought  # noqa: PLC0415
+    from cedos.daemon.budgets.metering import money_per_mb  # noqa: PLC0415
+    from cedos.selector.budgets.keeper import (
+        bought,  # noqa: PLC0415
+        period_at,  # noqa: PLC0415
+    )
     from cedos.storage.usage import Usage  # noqa: PLC0415
 
     config = load()
@@ -374,7 +376,8 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
         period = period_at(budget, time.time())
         used = 0.0
         if usage is not None and not budget.battery:
-            used = spent(usage, budget, period.begins_s, money_per_mb(config))
+            meter, tariff = budget.resource.meter, Tariff(money_per_mb(config))
+            used = meter.spent(usage, budget.networks, period.begins_s, tariff)
         if (unit := budget.increment) is not None:  # those that are bought by now
             supply = min(bought(used, unit), unit.most) * unit.amount
             budget = replace(budget, supply=supply)

@@ -14,8 +14,8 @@ from cedos.commands.console.manual import SOCKET, Manual
 from cedos.commands.console.option_types import DURATION, SIZE
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
-from cedos.kernel.bpf import marked_program
-from cedos.kernel.bpf.marked_program import User
+from cedos.kernel import bpf
+from cedos.kernel.bpf import User
 from cedos.model import Bulk, Direction, Urgency
 
 T = TypeVar("T", Urgency, Bulk)
@@ -86,8 +86,8 @@ def command(
     try:
         if accepted.mark is None:
             raise HostError("this daemon cannot steer by mark")
-        with marked_program.marked_cgroup(accepted.mark) as cgroup:
-            status = marked_program.run_inside(cgroup, program, _caller())
+        with bpf.marked_cgroup(accepted.mark) as cgroup:
+            status = bpf.run_inside(cgroup, program, _caller())
     finally:
         # The daemon, and its hints, may have ended meanwhile.
         with suppress(CedosError):

@@ -14,6 +14,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import Bulk, Direction, Strategy, Urgency
+from cedos.resources import Resource
 
 _WIDTH = 100
 _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
@@ -154,7 +155,7 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
         left = render.amount(max(one.supply - one.spent, 0.0), one.resource)
         of = render.amount(one.supply, one.resource)
         supply = f"{left} of {of} left until {render.instant(one.ends_unix_s)} local time"
-        what = {"data": "a megabyte", "energy": "a joule", "money": "a unit of money"}[one.resource]
+        unit = Resource(one.resource).unit
         if one.over:
             line = "this budget has ended."
         elif one.suspended:
@@ -164,9 +165,9 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
             if one.spent < one.supply:
                 line = f"nearly used up, {supply}. That is kept for what has no other way."
         else:
-            s_per_unit = one.s_per_unit * (1e6 if one.resource == "data" else 1.0)
+            s_per_unit = one.s_per_unit * unit.priced
             price = f"must save {render.worth(s_per_unit)} of waiting"
-            line = f"{what} {'is almost free' if s_per_unit < 0.001 else price}, {supply}."
+            line = f"a {unit.priced_name} {'is almost free' if s_per_unit < 0.001 else price}, {supply}."
         if one.barred:
             line += f" Programs are blocked on {', '.join(one.barred)} until then."
         elif one.unkept:

@@ -112,7 +112,7 @@ def command(
     key = read_key(key_file)
 
     from cedos import logs  # noqa: PLC0415
-    from cedos.kernel.host_addresses import host_addresses  # noqa: PLC0415
+    from cedos.kernel.rtnetlink import host_addresses  # noqa: PLC0415
     from cedos.monitor.probing.server_limits import ProbeLimits  # noqa: PLC0415
 
     logs.configure()

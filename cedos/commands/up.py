@@ -16,8 +16,7 @@ from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual
 from cedos.config import Config, load
 from cedos.config.directories import directories
 from cedos.daemon.life import Life
-from cedos.kernel import own_file, privileges
-from cedos.kernel.process import memory
+from cedos.kernel import own_file, privileges, process_limits
 
 
 @click.command(
@@ -84,7 +83,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
         # Import the large daemon only after the checks above. Its objects live for good, so
         # garbage collection during the import would waste a tenth of a second.
         gc.disable()
-        memory.one_arena()
+        process_limits.one_arena()
         privileged = None
         if not dry_run:
             with suppress(FileNotFoundError):

@@ -5,6 +5,7 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 from cedos.model import end_wrong
+from cedos.resources import Resource
 
 _BYTES: Final = {
     "": 1,
@@ -58,6 +59,14 @@ def joules(text: str) -> float:
 def money(text: str) -> float:
     """Parse an amount of the user's currency. ValueError: the message has what would be right."""
     return _amount(text, {"": 1.0}, 'an amount of money such as "20" or "7.50"')
+
+
+READERS: Final = {
+    Resource.DATA: size_bytes,
+    Resource.ENERGY: joules,
+    Resource.MONEY: money,
+}
+"""How the amounts of each resource are read."""
 
 
 def seconds(text: str) -> float:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from cedos.config import amounts
-from cedos.model import Budget, Every, Increment, NetworkKind, Resource
+from cedos.model import Budget, Every, Increment, NetworkKind
+from cedos.resources import Resource
 
 InterfaceName = Annotated[
     str,
@@ -134,7 +135,7 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     hard: bool = False
 
     def __post_init__(self) -> None:
-        given = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
+        given = [name.value for name in Resource if getattr(self, name) is not None]
         given += ["battery"] * self.battery
         if len(given) != 1:
             raise ValueError(

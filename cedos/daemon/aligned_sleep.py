@@ -1,6 +1,6 @@
 """Periodic tasks sleep until the same instants, so that an idle host is woken once for all of them.
 
-`cedos.kernel.batched_reader` does the same for descriptors.
+`cedos.kernel.netlink` does the same for descriptors.
 """
 
 import asyncio

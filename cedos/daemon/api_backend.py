@@ -51,8 +51,8 @@ from cedos.errors import ConfigError
 from cedos.model import Budget
 from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
-from cedos.selector.decision.sent import Sent
-from cedos.selector.sessions.detour import Detour
+from cedos.selector.decision.case import Sent
+from cedos.selector.decision.sessions import Detour
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 

@@ -13,7 +13,7 @@ from cedos import logs
 from cedos.config import Config, found, load
 from cedos.daemon import descriptors
 from cedos.errors import CedosError, ConfigError
-from cedos.kernel.process import open_files
+from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
 
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
@@ -47,7 +47,7 @@ class Life:
 
     async def run(self, wait: bool) -> None:
         """Returns after a signal, or raises what the daemon raises."""
-        open_files.allow(descriptors.MANY)
+        process_limits.allow(descriptors.MANY)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(descriptors.Complaints())
         handlers: dict[int, Callable[[], None]] = {

@@ -52,7 +52,7 @@ from cedos.daemon.privileged.questions import SeparateQuestions
 from cedos.daemon.privileged.separate_journal import SeparateJournal
 from cedos.daemon.privileged.separate_kernel import SeparateKernel
 from cedos.errors import HostError
-from cedos.kernel.process import memory
+from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
@@ -64,10 +64,9 @@ from cedos.monitor.flows.open_sockets import open_sockets
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.monitor.providers.metered import HostMetered
-from cedos.profiler.capture.packet_socket import Capture
-from cedos.profiler.priors import CHUNKED, Prior
+from cedos.profiler.capture import Capture
 from cedos.profiler.profiler import Profiler
-from cedos.profiler.sizes import SizeHistory
+from cedos.profiler.sizes import CHUNKED, Prior, SizeHistory
 from cedos.selector.probing.rules import Moment
 from cedos.steer.journal.keeper import JournalKeeper
 from cedos.steer.kernel.interface import SteeringKernel
@@ -159,7 +158,7 @@ async def run(
         await daemon.networks_changed()
         await daemon.settle_budgets()
         server = await stack.enter_async_context(ControlServer(daemon.backend, where.socket))
-        memory.give_back()
+        process_limits.give_back()
         notifier = Notifier()
         notifier.ready(seen := startup.usable_text(links))
         dry = {"dry_run": "nothing is changed"} if dry_run else {}
@@ -520,7 +519,7 @@ class Daemon:
             if time.monotonic() - kept_at_s > _KEEP_S:
                 kept_at_s = time.monotonic()
                 self._keep_learned()
-                memory.give_back()  # what a crowd of flows took for a moment
+                process_limits.give_back()  # what a crowd of flows took for a moment
                 if self._privileged is not None:
                     with suppress(HostError):  # it has ended, which another task says
                         await asyncio.to_thread(self._privileged.call, "give_back")

@@ -11,7 +11,7 @@ from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
 from cedos.model import Network
 from cedos.monitor.networks.links import LinkMonitor
-from cedos.profiler.capture.packet_socket import Capture, open_capture
+from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.sizes import SizeHistory
 from cedos.storage.history import History
 from cedos.storage.usage import Usage

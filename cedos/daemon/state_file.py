@@ -7,7 +7,6 @@ import msgspec
 import structlog
 
 from cedos.kernel import own_file
-from cedos.storage import whole_file
 
 _log = structlog.get_logger(__name__)
 
@@ -25,7 +24,7 @@ def read(path: Path, what: str) -> Any:
 
 def unusable(path: Path, what: str, error: Exception) -> None:
     """Says that a file cannot be used; it is put aside, as things begin anew and would replace it."""
-    aside = whole_file.aside(path)
+    aside = own_file.aside(path)
     try:
         path.rename(aside)
     except OSError as failed:
@@ -37,6 +36,6 @@ def unusable(path: Path, what: str, error: Exception) -> None:
 def write(path: Path, state: Any, what: str) -> None:
     """Writes a file, whole or not at all; an error is logged."""
     try:
-        whole_file.write(path, msgspec.json.encode(state))
+        own_file.write(path, msgspec.json.encode(state))
     except OSError as error:
         _log.warning(f"{what} cannot be kept", file=str(path), why=str(error))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.selector.rounded import rounded
-from predictors.calibration import Calibration
+from predictors.base import Calibration
 
 _LEAST: Final = 5
 """The least number of transfers for a sentence."""

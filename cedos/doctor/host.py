@@ -23,7 +23,7 @@ from cedos.monitor.providers import adb, cellular, networkmanager, screen
 from cedos.monitor.providers.metered import HostMetered
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.routing import tunnels
-from cedos.storage import budget_file, predictor_file
+from cedos.storage import budget_file, model_files
 
 _BUS: Final = "org.freedesktop.DBus"
 _SERVICES: Final = (
@@ -240,7 +240,7 @@ def model(config: Config) -> Finding:
     topic = "predictors"
     path = config.predictors.model_path
     try:
-        predictor_file.load(path)
+        model_files.load(path)
     except ModelError as error:
         return limited(
             topic,

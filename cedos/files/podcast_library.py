@@ -23,7 +23,7 @@ from cedos.errors import ConfigError, FeedError, WebError
 from cedos.files import web_getting
 from cedos.files.partial import PartNote
 from cedos.files.web_getting import LeadingNetworks, is_web
-from cedos.storage import whole_file
+from cedos.kernel import own_file
 
 _MOST_FEED_BYTES: Final = 8 << 20
 _TEXT_LENGTH: Final = 1000
@@ -253,6 +253,6 @@ def _check_name(name: str, where: str) -> None:
 def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        whole_file.write(path, content)
+        own_file.write(path, content)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error

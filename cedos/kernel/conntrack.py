@@ -1,9 +1,13 @@
-"""Connection tracking's events: which flow began, which UDP flow ended (nfnetlink_conntrack.h).
+"""Connection tracking: events, dumps and deletion of flows (nfnetlink_conntrack.h).
 
-Precondition, which is steering's to meet: connection tracking runs in a network namespace only while
-something there refers to it (any rule with a connection state, or NAT). `net.netfilter.
-nf_conntrack_acct=1` makes it count bytes; without it the bytes of UDP flows are unknown.
+Steering must meet a precondition: connection tracking runs in a network namespace only while a rule
+there refers to it (a connection state, or NAT). `net.netfilter.nf_conntrack_acct=1` makes it count
+bytes; without it the bytes of UDP flows are unknown.
 
+`program` is a filter on the events. Any host can send segments in the middle of a connection that
+never was, and each of them is a new tracked flow. The kernel tells a TCP flow's state at its
+beginning, so only flows whose first packet is part of a handshake pass. All ends and all UDP events
+pass.
 """
 
 import socket
@@ -11,9 +15,40 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cedos.kernel.addresses import address
+from cedos.kernel.classic_bpf import NETLINK_ATTRIBUTE, NETLINK_NESTED, Assembler
 from cedos.kernel.netlink import NLA_F_NESTED, NetlinkMessage, attribute, attributes, nested
-from cedos.model import Address, FlowKey
+from cedos.model import Address, FlowKey, address
+
+_TYPE_AT, _ATTRIBUTES_AT, _HEAD_BYTES = 4, 20, 4  # of nlmsghdr with nfgenmsg; of an attribute
+_NEW_MESSAGE = 0x0100  # IPCTNL_MSG_CT_NEW of its subsystem
+_ANY_LENGTH = 0xFFFFFFFF
+# CTA_PROTOINFO, CTA_PROTOINFO_TCP and CTA_PROTOINFO_TCP_STATE: each within the one before
+_ABOUT_PROTOCOL, _ABOUT_TCP, _TCP_STATE = 4, 1, 1
+_SYN_SENT, _SYN_RECEIVED = 1, 2  # enum tcp_conntrack
+
+
+def program() -> bytes:
+    """For a netlink socket; what it cannot read passes."""
+    code = Assembler()
+    code.load(_TYPE_AT, 2)  # the kernel swaps bytes as if they came from a network; these did not
+    code.if_equal(socket.htons(_NEW_MESSAGE), otherwise="pass")
+    code.load_immediate(_ATTRIBUTES_AT)
+    code.load_x(_ABOUT_PROTOCOL)
+    code.load(NETLINK_ATTRIBUTE, 4)  # A = where the attribute X is, from A on; 0: nowhere
+    for within in (_ABOUT_TCP, _TCP_STATE):
+        code.if_equal(0, then="pass")
+        code.load_x(within)
+        code.load(NETLINK_NESTED, 4)
+    code.if_equal(0, then="pass")
+    code.to_x()
+    code.load(_HEAD_BYTES, 1, indexed=True)
+    code.if_equal(_SYN_SENT, then="pass")
+    code.if_equal(_SYN_RECEIVED, then="pass")
+    code.give(0)
+    code.label("pass")
+    code.give(_ANY_LENGTH)
+    return code.assemble()
+
 
 # NFNLGRP_CONNTRACK_NEW and NFNLGRP_CONNTRACK_DESTROY
 GROUPS = (1, 3)
@@ -51,7 +86,7 @@ _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
 
 
 class Tuple(NamedTuple):
-    """One direction of a tracked flow, as its packets look."""
+    """A direction of a tracked flow, as its packets look."""
 
     source: Address
     source_port: int
@@ -71,17 +106,17 @@ class Tracked(NamedTuple):
 
 
 def netfilter_head(version: int) -> bytes:
-    """The head of a message about an IP version to a part of netfilter."""
+    """Return the head of a message about an IP version to a part of netfilter."""
     return _GENERIC.pack(socket.AF_INET if version == 4 else socket.AF_INET6, 0, 0)
 
 
 def dump_request() -> bytes:
-    """The body of a dump (`GET`) of all tracked flows."""
+    """Return the body of a dump (`GET`) of all tracked flows."""
     return _GENERIC.pack(socket.AF_UNSPEC, 0, 0)
 
 
 def delete_request(key: FlowKey) -> bytes:
-    """Makes connection tracking forget (`DELETE`) a TCP flow that this host began.
+    """Return a request that deletes a TCP flow of this host from connection tracking.
 
     A flow's address is translated, or not, for as long as it is tracked: what was decided for its
     first packet has to go before the next one can be decided on.
@@ -99,9 +134,10 @@ def delete_request(key: FlowKey) -> bytes:
 
 
 def of_stranger(event: bytes, is_local: Callable[[Address], bool]) -> bool:
-    """Whether an event is of a flow towards this host that is no call for a TCP socket: at a glance.
+    """Return whether an event is of a flow towards this host that is no call for a TCP socket.
 
-    Anybody makes thousands of these in a second. False for what it cannot read so quickly.
+    It is a quick test, as any host can make thousands of such events in a second. False for an
+    event that it cannot read quickly.
     """
     # Behind the message's head of 16 bytes; the type is within it.
     if event[20:32] != _ORIGINAL_START or event[72:84] != _REPLY_START:
@@ -114,7 +150,7 @@ def of_stranger(event: bytes, is_local: Callable[[Address], bool]) -> bool:
 
 
 def parse(message: NetlinkMessage) -> Tracked | None:
-    """The TCP or UDP flow of a NEW or DESTROY event, or of a dump; None for anything else."""
+    """Return the TCP or UDP flow of a NEW or DESTROY event, or of a dump; None for anything else."""
     if message.type not in (_NEW, DELETE) or len(message.payload) < _GENERIC.size:
         return None
     data = message.payload
@@ -170,7 +206,7 @@ def _bytes(counters: bytes | None) -> int | None:
 
 
 def flow_of(tracked: Tracked, is_local: Callable[[Address], bool]) -> tuple[FlowKey, bool] | None:
-    """The flow's 4-tuple as this host's socket has it, and whether it came in from outside.
+    """Return the flow's 4-tuple as this host's socket has it, and whether it came in from outside.
 
     Our own flow's socket has the original direction's addresses, whatever NAT made of them; that of
     a flow from outside has those of our replies. None for what is only forwarded.

@@ -33,7 +33,7 @@ def request(command: int, body: bytes = b"") -> bytes:
 
 
 def family_request(name: str) -> bytes:
-    """Asks (the type GENL_ID_CTRL) under which numbers the kernel has a family."""
+    """Return the request (of type GENL_ID_CTRL) for the numbers of a family."""
     return request(_GET_FAMILY, attribute(_FAMILY_NAME, name.encode() + b"\0"))
 
 
@@ -46,7 +46,7 @@ def parse_family(message: NetlinkMessage) -> Family | None:
 
 
 async def family(name: str) -> int:
-    """The kernel's number of a family; LookupError without it, OSError where it is refused."""
+    """Return the kernel's number of a family; LookupError without it, OSError if it is refused."""
     requester = AsyncRequester(NETLINK_GENERIC)
     try:
         return await _family(requester, name)
@@ -55,7 +55,7 @@ async def family(name: str) -> int:
 
 
 async def dump(name: str, command: int, body: bytes = b"") -> list[bytes]:
-    """The attributes of all messages that a family's command dumps; `body` is the question's own.
+    """Return the attributes of all messages of a dump; `body` is the request's own.
 
     Errors as for `family`.
     """

@@ -1,4 +1,9 @@
-"""Which interface is a network, of which kind, and whether metered: from user, system, driver or name."""
+"""The kind of an interface: whether it is a network, of which kind, and whether it is metered.
+
+The sources are the user, the system, the driver and the name, in this order. A DHCP server can
+announce its network as metered, as Android's hotspot does (option 43); the leases of
+systemd-networkd and dhclient are read here, and NetworkManager evaluates the option itself.
+"""
 
 import fnmatch
 from collections.abc import Iterable, Mapping
@@ -11,6 +16,69 @@ from typing import Final, Protocol
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Address, NetworkKind, NetworkOverride
+
+ANNOUNCEMENT: Final = b"ANDROID_METERED"
+NETWORKD: Final = Path("/run/systemd/netif/leases")
+DHCLIENT: Final = Path("/var/lib/dhcp")
+_MOST_BYTES: Final = 1 << 20
+_OPTION: Final = "option vendor-encapsulated-options "
+
+
+def announced_metered(
+    interface: str, index: int, *, networkd: Path = NETWORKD, dhclient: Path = DHCLIENT
+) -> bool:
+    """By the interface's latest lease; False where there is none, or nothing is announced."""
+    if (lease := _read(networkd / str(index))) and _networkd_announces(lease):
+        return True
+    texts = map(_read, _dhclient_files(dhclient))
+    return any(_dhclient_announces(text, interface) for text in texts if text)
+
+
+def _networkd_announces(lease: str) -> bool:
+    for line in lease.splitlines():
+        name, _, value = line.partition("=")
+        if name == "VENDOR_SPECIFIC":
+            return ANNOUNCEMENT in _octets(value.strip())
+    return False
+
+
+def _dhclient_announces(leases: str, interface: str) -> bool:
+    announced, ours, option = False, False, ""
+    for line in map(str.strip, leases.splitlines()):
+        if line == "lease {":
+            ours, option = False, ""
+        elif line == f'interface "{interface}";':
+            ours = True
+        elif line.startswith(_OPTION):
+            option = line.removeprefix(_OPTION).removesuffix(";").strip()
+        elif line == "}" and ours:
+            octets = option.encode() if option.startswith('"') else _octets(option, ":")
+            announced = ANNOUNCEMENT in octets
+    return announced
+
+
+def _octets(text: str, between: str = "") -> bytes:
+    digits = "".join(each.zfill(2) for each in text.split(between)) if between else text
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        return b""
+
+
+def _dhclient_files(folder: Path) -> Iterable[Path]:
+    try:
+        return sorted(folder.glob("dhclient*.leases"))
+    except OSError:
+        return ()
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
 
 # Drivers of phones tethered by USB, and of modems.
 _CELLULAR_DRIVERS = frozenset(
@@ -47,7 +115,7 @@ _CELLULAR_NAMES = ("wwan*", "ww*", "lte*", "rmnet*", "ppp*", "usb*", "rndis*", "
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What sysfs knows of an interface.
+    """The facts of an interface in sysfs.
 
     `genuine`: sysfs shows this very interface, not one of another namespace with the same name.
     """
@@ -73,7 +141,7 @@ class Sysfs:
         self._root = root
 
     def look_up(self, link: Link) -> Hardware:
-        """What is known of the link; an empty Hardware where sysfs shows something else."""
+        """Return the facts of a link; an empty Hardware if sysfs shows another interface."""
         entry = self._root / link.name
         if (
             not link.name
@@ -126,7 +194,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 class MeteredWord(Enum):
-    """What the host's system says of a network's bytes (NetworkManager, a DHCP server)."""
+    """The statement of the host's system on a network's bytes (NetworkManager, a DHCP server)."""
 
     YES = "yes"
     NO = "no"
@@ -146,7 +214,7 @@ class Identity:
     user_metered: bool | None = None
 
     def metered(self, addresses: Iterable[Address], word: MeteredWord | None = None) -> bool:
-        """Whether somebody counts its bytes: the user says, the system says, or it looks like a phone."""
+        """Return whether bytes are metered: the user says, the system says, or it looks like a phone."""
         if self.user_metered is not None:
             return self.user_metered
         if word in (MeteredWord.YES, MeteredWord.NO):
@@ -159,7 +227,7 @@ class Identity:
 def identify(
     link: Link, hardware: Hardware, overrides: Mapping[str, NetworkOverride]
 ) -> Identity | None:
-    """The network's identity: guessed, then corrected by the user; None if it is to be left alone.
+    """Return the network's identity: guessed, then corrected by the user; None: leave it alone.
 
     An override makes a network even of an interface that would be ignored (a VPN, a bridge).
     """
@@ -176,7 +244,7 @@ def identify(
 
 
 def check(overrides: Mapping[str, NetworkOverride]) -> None:
-    """Refuses overrides that cannot hold.
+    """Refuse overrides that cannot hold.
 
     Raises:
         ConfigError: an unknown kind, or one name for two networks.

@@ -1,4 +1,4 @@
-"""Sockets that use one interface alone, and the kernel's time of what they receive."""
+"""Sockets bound to one interface, and the kernel's time of received packets."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ def interface_socket(
     *,
     timestamps: bool = False,
 ) -> socket.socket:
-    """A non-blocking socket; bound to its interface, it is neither steered nor rescued elsewhere.
+    """Return a non-blocking socket; one bound to its interface is neither steered nor rescued.
 
     Args:
         interface: its name (SO_BINDTODEVICE); None: any.

@@ -1,7 +1,8 @@
 """Netlink: messages and attributes as bytes (linux/netlink.h), a listener, and two requesters.
 
-Own decoding, since pyroute2 takes 7 to 26 times as long for the messages that come with every flow:
-see docs/decisions/netlink-in-bytes.md.
+We decode ourselves, since pyroute2 takes 7 to 26 times as long for the messages that come with
+every flow (docs/decisions/netlink-in-bytes.md). `BatchedReader` reads descriptors on common beats:
+frequent messages together, a single one at once.
 """
 
 import asyncio
@@ -18,13 +19,60 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cedos.errors import HostError
-from cedos.kernel.batched_reader import BatchedReader
-from cedos.kernel.sockets.privileged_sockets import (
-    EventSocket,
-    attach_filter,
-    enlarge,
-    opened,
-)
+from cedos.kernel.privileges import EventSocket, attach_filter, enlarge, opened
+
+
+class BatchedReader:
+    """Reads a descriptor when it becomes readable, then once an interval until there is nothing more.
+
+    All with the same interval are read at the same instants, so that the loop wakes once for all of
+    them: each time that it wakes costs more than most of what is read.
+
+    Args:
+        fd: the descriptor; it stays its owner's.
+        read: reads what is there without waiting; says whether there was anything.
+        interval_s: between two readings.
+    """
+
+    def __init__(self, fd: int, read: Callable[[], bool], interval_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._read = read
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._loop.add_reader(fd, self._readable)
+
+    def close(self) -> None:
+        """Stop reading; must be called before the descriptor is closed."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._loop.remove_reader(self._fd)
+
+    def _readable(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._schedule()
+        self._read()
+
+    def _schedule(self) -> None:
+        past = self._loop.time() // self._interval_s
+        self._timer = self._loop.call_at((past + 1.0) * self._interval_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        more = True  # one error does not make it deaf: it is read again an interval later
+        try:
+            more = self._read()
+        finally:
+            if self._closed:  # by what it read
+                pass
+            elif more:
+                self._schedule()
+            else:
+                self._loop.add_reader(self._fd, self._readable)
+
 
 NETLINK_ROUTE: Final = 0
 NETLINK_SOCK_DIAG: Final = 4
@@ -66,7 +114,7 @@ _MOST_S = 0.01
 
 
 class NetlinkMessage(NamedTuple):
-    """One netlink message; `payload` begins behind the header, `port` is the requester's."""
+    """A netlink message; `payload` begins behind the header, `port` is the requester's."""
 
     type: int
     flags: int
@@ -76,7 +124,7 @@ class NetlinkMessage(NamedTuple):
 
 
 def messages(data: bytes) -> Iterator[NetlinkMessage]:
-    """The messages of one datagram. A truncated or impossible one ends the iteration."""
+    """Yield the messages of one datagram. A truncated or impossible one ends the iteration."""
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, kind, flags, sequence, port = _HEADER.unpack_from(data, offset)
@@ -88,7 +136,7 @@ def messages(data: bytes) -> Iterator[NetlinkMessage]:
 
 
 def attributes(data: bytes, offset: int = 0) -> dict[int, bytes]:
-    """The attributes from `offset` on: type -> value, the last of a type; a truncated one ends them."""
+    """Return the attributes from `offset` on by type, the last of a type; a truncated one ends them."""
     found: dict[int, bytes] = {}
     end = len(data)
     while offset + 4 <= end:
@@ -101,32 +149,32 @@ def attributes(data: bytes, offset: int = 0) -> dict[int, bytes]:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, padded."""
+    """Return one attribute, padded."""
     return _ATTRIBUTE.pack(4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
 def nested(kind: int, *inside: bytes) -> bytes:
-    """One attribute that holds others, and says so in its type."""
+    """Return one attribute that holds others, and says so in its type."""
     return attribute(kind | NLA_F_NESTED, b"".join(inside))
 
 
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
-    """One message with its header."""
+    """Return one message with its header."""
     return _HEADER.pack(_HEADER.size + len(payload), kind, flags, sequence, 0) + payload
 
 
 def unsigned(value: bytes | None) -> int | None:
-    """An integer attribute of any width in host order; None where it is missing or empty."""
+    """Return an integer attribute of any width in host order; None if it is missing or empty."""
     return int.from_bytes(value, sys.byteorder) if value else None
 
 
 def text(value: bytes | None) -> str:
-    """A string attribute without its end; empty where it is missing."""
+    """Return a string attribute without its end; empty if it is missing."""
     return value.rstrip(b"\0").decode("utf-8", "replace") if value else ""
 
 
 def refusal(ending: NetlinkMessage) -> OSError | None:
-    """The error that an answer ends with, in the kernel's own words where it gives some."""
+    """Return the error that an answer ends with, in the kernel's own words if it gives some."""
     payload = ending.payload
     code = -_ERROR.unpack_from(payload)[0] if len(payload) >= _ERROR.size else 0
     if not code:
@@ -143,7 +191,7 @@ def refusal(ending: NetlinkMessage) -> OSError | None:
 
 
 def open_socket(protocol: int, receive_buffer_bytes: int = 1 << 20) -> socket.socket:
-    """A socket in the calling thread's network namespace; HostError where the kernel has none."""
+    """Open a socket in the calling thread's network namespace; HostError if the kernel has none."""
     try:
         asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:
@@ -180,7 +228,7 @@ class Requester:
         self._sequences = itertools.count(1)
 
     def ask(self, kind: int, payload: bytes, flags: int = NLM_F_ACK) -> list[NetlinkMessage]:
-        """The answers to a request (REQUEST is added).
+        """Return the answers to a request (REQUEST is added).
 
         With ACK or DUMP there may be many answers; without, the first one ends it. Raises OSError where
         the kernel refuses, with its own words where it gives some, TimeoutError after seconds.
@@ -220,14 +268,14 @@ class AsyncRequester:
         self._sequences = itertools.count(1)
 
     async def dump(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
-        """All messages of a dump.
+        """Return all messages of a dump.
 
         Raises OSError: refused, or the answers overflowed the buffer (ENOBUFS); TimeoutError.
         """
         return await self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, payload, timeout_s)
 
     async def get(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
-        """The answers to a plain request, up to its acknowledgement; errors as for `dump`."""
+        """Return the answers to a plain request, up to its acknowledgement; errors as for `dump`."""
         return await self._ask(kind, NLM_F_REQUEST | NLM_F_ACK, payload, timeout_s)
 
     async def _ask(
@@ -312,11 +360,11 @@ class NetlinkListener:
             self._stop_reading = partial(loop.remove_reader, file)
 
     def drain(self) -> bool:
-        """Handles what the kernel has queued by now; says whether there was anything."""
+        """Handle the queued messages; return whether there was one."""
         return self._drain()[0]
 
     def emptied(self) -> bool:
-        """Handles what the kernel has queued by now; says whether that was all."""
+        """Handle the queued messages; return whether these were all."""
         return self._drain()[1]
 
     def _drain(self) -> tuple[bool, bool]:
@@ -338,7 +386,7 @@ class NetlinkListener:
                 return anything, empty
 
     def _read(self) -> bool:
-        """Reads some more; whether that was all."""
+        """Read some more; return whether that was all."""
         for _ in range(_BURST - len(self._held)):
             if self._socket.fileno() < 0:  # by what was handed on
                 return True

@@ -1,7 +1,8 @@
 """Files in the state directory, which may belong to another user than the one who reads or writes.
 
-Whoever owns the directory may put a link, a fifo or somebody else's file under any name there. None of
-these is followed, waited for or believed.
+The owner of the directory may put a link, a fifo or another user's file under any name there. None
+of these is followed, waited for or believed. Files are written whole or not at all; a file that
+cannot be used is moved aside.
 """
 
 import errno
@@ -15,7 +16,7 @@ MOST_BYTES: Final = 64 << 20
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """A file's content. OSError: there is none, or it is no file of ours, or larger than that."""
+    """Return a file's content. OSError: there is none, it is not ours, or it is larger."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check(file, path)
@@ -30,7 +31,7 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def create(path: Path) -> int:
-    """A new file for its owner alone, to be written. OSError: something is there by that name.
+    """Create a file for its owner alone, to be written. OSError: a file of that name exists.
 
     What root makes in another one's directory (that of a service's user) belongs to that one, too.
     """
@@ -44,7 +45,7 @@ def create(path: Path) -> int:
 
 
 def take(directory: Path) -> None:
-    """As root: gives a directory that is another one's, and all in it, to root. Errors: OSError.
+    """Give a directory of another user, and all in it, to root. Errors: OSError.
 
     A daemon that root starts may do little more than root's own files allow. (systemd gives it back
     to a service's user when that starts.)
@@ -52,7 +53,7 @@ def take(directory: Path) -> None:
     directory = directory.resolve()
     if os.geteuid() != 0 or directory.stat().st_uid == 0:
         return
-    # By open folders: whoever owns it may put links in the way meanwhile.
+    # By open folders: the directory's owner may put links in the way meanwhile.
     for _, folders, files, folder in os.fwalk(directory, topdown=False):
         for name in (*folders, *files):
             os.chown(name, 0, 0, dir_fd=folder, follow_symlinks=False)
@@ -60,7 +61,7 @@ def take(directory: Path) -> None:
 
 
 def extend(path: Path) -> int:
-    """A file of ours that is there, to be appended to. OSError: there is none, or it is not ours."""
+    """Open a file of ours to append to it. OSError: there is none, or it is not ours."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(path, flags)
     try:
@@ -72,7 +73,7 @@ def extend(path: Path) -> int:
 
 
 def ensure(path: Path) -> None:
-    """Makes an empty file for its owner alone; one of ours that is there stays. Errors: OSError."""
+    """Create an empty file for its owner alone; one of ours that exists stays. Errors: OSError."""
     try:
         os.close(create(path))
     except FileExistsError:
@@ -85,9 +86,9 @@ def ensure(path: Path) -> None:
 
 
 def check(file: int, path: Path) -> None:
-    """OSError where an open file is no plain file, has a second name, or is somebody else's.
+    """Raise OSError if an open file is no plain file, has a second name, or is another user's.
 
-    Whoever owns the directory is trusted as far as root and this user are: a daemon of a user of its
+    The directory's owner is trusted as far as root and this user are: a daemon of a user of its
     own leaves files that root reads. What they say is examined all the same.
     """
     found = os.fstat(file)
@@ -97,3 +98,26 @@ def check(file: int, path: Path) -> None:
         raise OSError(errno.EMLINK, "has another name elsewhere", str(path))
     if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
         raise OSError(errno.EACCES, f"belongs to another user ({found.st_uid})", str(path))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace the file, for its owner alone. Errors: OSError, it is as it was."""
+    new = path.with_suffix(".new")
+    # Remove any file that a torn write, or another user, left under that name; never write to it.
+    new.unlink(missing_ok=True)
+    file = create(new)
+    try:
+        with os.fdopen(file, "wb") as opened:
+            opened.write(content)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def aside(path: Path) -> Path:
+    """Return a free name beside the file: `NAME.aside-1` and so on."""
+    number = 1
+    while os.path.lexists(free := path.with_name(f"{path.name}.aside-{number}")):
+        number += 1
+    return free

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
-from cedos.kernel.addresses import address
 from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, unsigned
 from cedos.kernel.rtnetlink import (
     FAMILIES,
@@ -18,7 +17,7 @@ from cedos.kernel.rtnetlink import (
     RTM_NEWROUTE,
     VERSIONS,
 )
-from cedos.model import Address
+from cedos.model import Address, address
 
 Prefix = IPv4Network | IPv6Network
 
@@ -134,7 +133,7 @@ class Route:
 
 
 def _interface(index: int) -> str:
-    """Its name; one that is gone has only its number left."""
+    """Return the interface's name; its number if it is gone."""
     try:
         return socket.if_indextoname(index)
     except OSError:
@@ -167,14 +166,14 @@ class DefaultRoute:
 
 
 def routes_request(version: int, *, table: int = 0, protocol: int = 0) -> bytes:
-    """Asks (a dump) for routes; the kernel filters by table (under 256) and protocol where it can."""
+    """Return the request (a dump) for routes, filtered by table (under 256) and protocol if possible."""
     return _ROUTE.pack(FAMILIES[version], 0, 0, 0, table, protocol, 0, 0, 0)
 
 
 def lookup_request(
     remote: Address, local: Address | None = None, index: int | None = None
 ) -> bytes:
-    """Asks which route a packet would take: from `local`, through interface `index`."""
+    """Return the request for a packet's route: from `local`, through interface `index`."""
     size = remote.max_prefixlen
     parts = [
         _ROUTE.pack(
@@ -190,7 +189,9 @@ def lookup_request(
 
 
 def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
-    """Makes all addresses of a prefix this host's own, for so long, or deletes that route (RTM_DELROUTE).
+    """Return a route that makes all addresses of a prefix this host's own.
+
+    The same message deletes it (RTM_DELROUTE).
 
     What is sent there comes from ::1.
     """
@@ -210,7 +211,7 @@ def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
 def parse_route(
     message: NetlinkMessage, types: Collection[int] = (RTN_UNICAST,)
 ) -> SeenRoute | None:
-    """The route of an RTM_NEWROUTE of one of these types; None for anything else."""
+    """Return the route of an RTM_NEWROUTE of one of these types; None for anything else."""
     payload = message.payload
     if message.type != RTM_NEWROUTE or len(payload) < _ROUTE.size:
         return None
@@ -234,7 +235,7 @@ def parse_route(
 
 
 def parse_default_routes(message: NetlinkMessage) -> list[DefaultRoute]:
-    """The main table's default routes of an RTM_NEWROUTE or RTM_DELROUTE: one a next hop."""
+    """Return the main table's default routes of an RTM_NEWROUTE or RTM_DELROUTE, one a next hop."""
     payload = message.payload
     if message.type not in (RTM_NEWROUTE, RTM_DELROUTE) or len(payload) < _ROUTE.size:
         return []
@@ -255,7 +256,7 @@ def parse_default_routes(message: NetlinkMessage) -> list[DefaultRoute]:
 
 
 def is_default_or_ours(message: NetlinkMessage) -> bool:
-    """Whether a route's message is of one of our routes, or of a default route (or half of one)."""
+    """Return whether a message is of one of our routes, or of a default route (or half of one)."""
     payload = message.payload
     return len(payload) >= _ROUTE.size and (
         payload[_DST_LEN_AT] <= 1 or payload[_PROTOCOL_AT] == PROTOCOL
@@ -263,7 +264,7 @@ def is_default_or_ours(message: NetlinkMessage) -> bool:
 
 
 def _next_hops(route: Mapping[int, bytes]) -> Iterator[tuple[int, Address | None]]:
-    """The indices and gateways of a route's next hops."""
+    """Yield the indices and gateways of a route's next hops."""
     if index := unsigned(route.get(_RTA_OIF)):
         yield index, _gateway(route)
         return

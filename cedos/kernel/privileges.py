@@ -1,19 +1,26 @@
-"""Which of the two capabilities this process has; the daemon needs both, and nothing else.
+"""Privileges: the two capabilities that the daemon needs, and the sockets that need them.
 
-Once its privileged part is a process of its own (`PART_NAME`), the daemon itself gives them up.
+Once its privileged part is a process of its own (`PART_NAME`), the daemon gives its capabilities
+up. Sockets are then opened by that process (`delegate`). Each of them says what it is for, and so
+what is given away.
 """
 
 import ctypes
 import os
+import socket
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cedos.errors import PrivilegeError
+from cedos.kernel.interface_socket import interface_socket
 
 NEEDED: Final = {"CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13}
 PART_NAME: Final = "cedos-privileg"
-"""What the kernel calls that process: it takes fifteen characters."""
+"""The kernel's name of that process: fifteen characters at most."""
 
 _STATUS: Final = Path("/proc/self/status")
 _CAPABILITY_VERSION_3: Final = 0x20080522
@@ -22,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def held(pid: int | None = None) -> frozenset[str]:
-    """The needed capabilities that are effective in a process; None: in this one.
+    """Return the needed capabilities that are effective in a process; None: in this one.
 
     Raises:
         ProcessLookupError: there is no such process, or it does not show.
@@ -37,7 +44,7 @@ def held(pid: int | None = None) -> frozenset[str]:
 
 
 def require(what: str) -> None:
-    """Raises PrivilegeError, naming what is missing and how to get it, unless both are held."""
+    """Raise PrivilegeError, with what is missing and how to get it, unless both are held."""
     missing = sorted(NEEDED.keys() - held())
     if missing:
         raise PrivilegeError(
@@ -47,7 +54,7 @@ def require(what: str) -> None:
 
 
 def give_up() -> None:
-    """Gives up all capabilities of this process for good, those of programs that it starts, too.
+    """Give up all capabilities of this process for good, and those of programs that it starts.
 
     To be called while it has one thread: each has its own. OSError: the kernel refuses.
     """
@@ -61,3 +68,115 @@ def give_up() -> None:
         if done != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"capabilities cannot be given up: {os.strerror(number)}")
+
+
+_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE, _SO_LOCK_FILTER = 26, 33, 44
+_ETH_P_ALL, _ALL_INTERFACES = 0x0003, 0
+_INSTRUCTION_BYTES: Final = 8
+_libc = ctypes.CDLL(None, use_errno=True)
+# A queued packet counts with all the memory that it was received in, up to 64 KB and more.
+_PACKETS_BUFFER_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EventSocket:
+    """Events of a netlink protocol's multicast groups."""
+
+    protocol: int
+    groups: tuple[int, ...]
+    receive_buffer_bytes: int
+
+    def open(self) -> socket.socket:
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        opened = socket.socket(socket.AF_NETLINK, kind, self.protocol)
+        try:
+            enlarge(opened, self.receive_buffer_bytes)
+            opened.bind((0, 0))
+            for group in self.groups:
+                opened.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+        except OSError:
+            opened.close()
+            raise
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class PacketSocket:
+    """The packets of one interface, or of all, that a filter (classic BPF) lets through.
+
+    The filter cannot be taken off again.
+    """
+
+    code: bytes
+    interface: str | None
+
+    def open(self) -> socket.socket:
+        # Protocol 0 hears nothing: no packet gets in before the filter is there.
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, 0)
+        try:
+            index = socket.if_nametoindex(self.interface) if self.interface else _ALL_INTERFACES
+            attach_filter(opened, self.code)
+            opened.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
+            enlarge(opened, _PACKETS_BUFFER_BYTES)
+            # By hand, as Python's own bind wants the name of one interface.
+            address = struct.pack(
+                "=HHiHBB8s", socket.AF_PACKET, socket.htons(_ETH_P_ALL), index, 0, 0, 0, b""
+            )
+            if _libc.bind(opened.fileno(), address, len(address)) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        except OSError:
+            opened.close()
+            raise
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class EchoSocket:
+    """ICMP over one interface, with the kernel's time of what it receives."""
+
+    interface: str
+    version: int
+
+    def open(self) -> socket.socket:
+        protocol = socket.IPPROTO_ICMP if self.version == 4 else socket.IPPROTO_ICMPV6
+        return interface_socket(
+            self.interface, self.version, socket.SOCK_RAW, protocol, timestamps=True
+        )
+
+
+PrivilegedSocket = EventSocket | PacketSocket | EchoSocket
+Open = Callable[[PrivilegedSocket], socket.socket]
+
+_opener: Open | None = None
+
+
+def opened(wanted: PrivilegedSocket) -> socket.socket:
+    """Open the socket. Errors: OSError, PermissionError without the capability."""
+    return wanted.open() if _opener is None else _opener(wanted)
+
+
+@contextmanager
+def delegated(opener: Open) -> Iterator[None]:
+    """Within the block they are opened by this one: this process has given up its privileges."""
+    global _opener  # noqa: PLW0603
+    before, _opener = _opener, opener
+    try:
+        yield
+    finally:
+        _opener = before
+
+
+def attach_filter(opened: socket.socket, code: bytes) -> None:
+    """Only what the filter (classic BPF) lets through is received from now on."""
+    instructions = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HL", len(code) // _INSTRUCTION_BYTES, ctypes.addressof(instructions))
+    opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def enlarge(opened: socket.socket, receive_buffer_bytes: int) -> None:
+    """Set the receive buffer; without CAP_NET_ADMIN as far as the system's limit goes."""
+    with suppress(PermissionError):
+        opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_buffer_bytes)
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)

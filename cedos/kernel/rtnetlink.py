@@ -1,6 +1,6 @@
 """Links, their addresses and counters in rtnetlink's bytes (linux/if_link.h, linux/if_addr.h).
 
-Routes and rules: `policy_routing`.
+Routes and rules are in `policy_routing`.
 """
 
 import socket
@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from ipaddress import ip_interface
 from typing import Final
 
-from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, text, unsigned
-from cedos.model import Interface
+from cedos.errors import HostError
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    NetlinkMessage,
+    Requester,
+    attribute,
+    attributes,
+    text,
+    unsigned,
+)
+from cedos.model import Address, Interface
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
@@ -62,29 +71,29 @@ class Link:
 
     @property
     def running(self) -> bool:
-        """Whether the kernel calls it operational; that follows the carrier up to a second late."""
+        """True if the kernel calls it operational; that follows the carrier up to a second late."""
         return self.flags & _RUNNING == _RUNNING
 
     @property
     def carries(self) -> bool:
-        """Whether it is up, has a carrier and, on Wi-Fi, has authenticated."""
+        """True if it is up, has a carrier and, on Wi-Fi, has authenticated."""
         state = self.flags & (_IFF_UP | _IFF_LOWER_UP | _IFF_DORMANT)
         return state == _IFF_UP | _IFF_LOWER_UP
 
 
 def links_request() -> bytes:
-    """Asks (a dump) for all links, without their statistics."""
+    """Return the request (a dump) for all links, without their statistics."""
     return _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _U32.pack(_SKIP_STATISTICS))
 
 
 def link_request(name: str) -> bytes:
-    """Asks for one link."""
+    """Return the request for one link."""
     name_and_end = attribute(_IFLA_IFNAME, name.encode() + b"\0")
     return _LINK.pack(0, 0, 0, 0, 0) + name_and_end
 
 
 def parse_link(message: NetlinkMessage) -> Link | None:
-    """The link of an RTM_NEWLINK; None for anything else."""
+    """Return the link of an RTM_NEWLINK; None for anything else."""
     if message.type != RTM_NEWLINK or len(message.payload) < _LINK.size:
         return None
     _, kind, index, flags, _ = _LINK.unpack_from(message.payload)
@@ -101,7 +110,7 @@ def parse_link(message: NetlinkMessage) -> Link | None:
 
 
 def is_up(message: NetlinkMessage) -> bool:
-    """Whether the link of an RTM_NEWLINK is up, without decoding it."""
+    """Return whether the link of an RTM_NEWLINK is up, without decoding it."""
     payload = message.payload
     return len(payload) >= _LINK.size and bool(_LINK.unpack_from(payload)[3] & _IFF_UP)
 
@@ -127,12 +136,12 @@ class LinkAddress:
 
 
 def addresses_request(family: int = 0) -> bytes:
-    """Asks (a dump) for all addresses of an address family; 0: of all."""
+    """Return the request (a dump) for all addresses of an address family; 0: of all."""
     return _ADDRESS.pack(family, 0, 0, 0, 0)
 
 
 def parse_address(message: NetlinkMessage) -> LinkAddress | None:
-    """The address of an RTM_NEWADDR; None for anything else, and for one that is not usable."""
+    """Return the address of an RTM_NEWADDR; None for anything else, and for an unusable one."""
     if message.type != RTM_NEWADDR or len(message.payload) < _ADDRESS.size:
         return None
     family, length, flags, scope, index = _ADDRESS.unpack_from(message.payload)
@@ -167,8 +176,22 @@ def counters_request(index: int) -> bytes:
 
 
 def parse_counters(message: NetlinkMessage) -> Counters | None:
-    """The counters of an RTM_NEWSTATS; None for anything else."""
+    """Return the counters of an RTM_NEWSTATS; None for anything else."""
     if message.type != RTM_NEWSTATS:
         return None
     counted = attributes(message.payload, _STATS.size).get(_IFLA_STATS_LINK_64, b"")
     return Counters(*_LINK_64.unpack_from(counted)) if len(counted) >= _LINK_64.size else None
+
+
+def host_addresses(version: int) -> list[Address]:
+    """Return this host's addresses of an IP version, without link-local ones; HostError if refused."""
+    family = socket.AF_INET if version == 4 else socket.AF_INET6
+    requester = Requester(NETLINK_ROUTE)
+    try:
+        answers = requester.dump(RTM_GETADDR, addresses_request(family))
+    except OSError as error:
+        raise HostError(f"rtnetlink does not tell this host's addresses ({error})") from error
+    finally:
+        requester.close()
+    found = [each for answer in answers if (each := parse_address(answer)) is not None]
+    return [each.interface.ip for each in found if each.wide or each.interface.ip.is_loopback]

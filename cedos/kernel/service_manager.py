@@ -1,4 +1,4 @@
-"""What a service tells systemd (sd_notify(3)): ready, alive, what it does, reloading, stopping."""
+"""Messages of a service to systemd (sd_notify(3)): ready, alive, status, reloading, stopping."""
 
 import os
 import socket
@@ -17,32 +17,32 @@ class Notifier:
         # "@" stands for the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_interval_s = _interval(environment) if address else None
-        """How often `alive` should be called: half of WatchdogSec; None: no watchdog."""
+        """The interval for `alive`: half of WatchdogSec; None: no watchdog."""
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody listens."""
+        """True if a service manager listens."""
         return bool(self._address)
 
     def ready(self, status: str = "") -> bool:
-        """Start-up is over; `status` is shown by `systemctl status`."""
+        """Report that start-up is over; `systemctl status` shows `status`."""
         return self._send("READY=1", status)
 
     def status(self, status: str) -> bool:
-        """What the service does now, in one line."""
+        """Send the service's status in one line."""
         return self._send("", status)
 
     def reloading(self, status: str = "") -> bool:
-        """Begins anew with another configuration; `ready` follows."""
+        """Report a start with another configuration; `ready` follows."""
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", status)
 
     def alive(self) -> bool:
-        """Feeds the watchdog."""
+        """Feed the watchdog."""
         return self._send("WATCHDOG=1")
 
     def stopping(self, status: str = "") -> bool:
-        """Shut-down has begun."""
+        """Report that shut-down has begun."""
         return self._send("STOPPING=1", status)
 
     def _send(self, state: str, status: str = "") -> bool:

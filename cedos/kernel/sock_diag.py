@@ -10,10 +10,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.kernel.addresses import address
 from cedos.kernel.netlink import NetlinkMessage, attributes, unsigned
 from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields, unread
-from cedos.model import FlowKey
+from cedos.model import FlowKey, address
 
 SOCK_DIAG_BY_FAMILY: Final = 20
 SOCK_DESTROY: Final = 21
@@ -101,18 +100,18 @@ class ConnectingSocket:
 
 
 def flows_request(family: int) -> bytes:
-    """Asks (a dump) for all TCP flows of an address family."""
+    """Return the request (a dump) for all TCP flows of an address family."""
     return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, _FLOW_STATES) + bytes(48)
 
 
 def tcp_sockets_request(family: int) -> bytes:
-    """Asks (a dump) for an address family's TCP sockets that are connected or listen."""
+    """Return the request (a dump) for TCP sockets of a family that are connected or listen."""
     states = _CONNECTED_OR_LISTENING
     return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, states) + bytes(48)
 
 
 def udp_sockets_request(family: int) -> bytes:
-    """Asks (a dump) for all UDP sockets of an address family."""
+    """Return the request (a dump) for all UDP sockets of an address family."""
     return _REQUEST.pack(family, socket.IPPROTO_UDP, 0, _ANY_STATE) + bytes(48)
 
 
@@ -121,7 +120,7 @@ def flow_request(key: FlowKey) -> bytes:
 
 
 def connecting_request(key: FlowKey) -> bytes:
-    """Asks for one TCP socket, in whatever state."""
+    """Return the request for one TCP socket, in any state."""
     return _one(key, _WANT_TCP_INFO, _ANY_STATE)
 
 
@@ -141,19 +140,22 @@ def _one(key: FlowKey, extensions: int, states: int) -> bytes:
 
 
 def local_port(message: NetlinkMessage) -> int | None:
-    """The local port of the socket in an answer; None for anything else."""
+    """Return the local port of the socket in an answer; None for anything else."""
     return int(_SOCKET.unpack_from(message.payload)[4]) if _is_socket(message) else None
 
 
 def mark_of(message: NetlinkMessage) -> int | None:
-    """The mark (SO_MARK) of the socket in an answer; the kernel tells it with CAP_NET_ADMIN only."""
+    """Return the mark (SO_MARK) of the socket in an answer.
+
+    The kernel shows it with CAP_NET_ADMIN only.
+    """
     if not _is_socket(message):
         return None
     return unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
 
 
 def parse(message: NetlinkMessage) -> SocketFacts | None:
-    """The socket of a dump's answer or a destroy notification.
+    """Return the socket of a dump's answer or a destroy notification.
 
     None for anything else, and for sockets that never were a flow (listening, unconnected).
     """
@@ -189,7 +191,7 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
 
 
 def parse_tcp_socket(message: NetlinkMessage) -> TcpSocket | None:
-    """One socket of the dump of `tcp_sockets_request`; None for anything else."""
+    """Return one socket of the dump of `tcp_sockets_request`; None for anything else."""
     if not _is_socket(message):
         return None
     data = message.payload
@@ -212,7 +214,7 @@ def parse_tcp_socket(message: NetlinkMessage) -> TcpSocket | None:
 
 
 def parse_connecting(message: NetlinkMessage) -> ConnectingSocket | None:
-    """The socket of an answer to `connecting_request`; None where it waits no longer."""
+    """Return the socket of an answer to `connecting_request`; None if it waits no longer."""
     data = message.payload
     if not _is_socket(message) or data[1] != SYN_SENT:
         return None
@@ -227,6 +229,6 @@ def _is_socket(message: NetlinkMessage) -> bool:
 
 
 def _subflow(found: dict[int, bytes]) -> dict[int, bytes]:
-    """What MPTCP says of a socket; empty for plain TCP."""
+    """Return MPTCP's attributes of a socket; empty for plain TCP."""
     upper = found.get(_ULP_INFO)
     return attributes(attributes(upper).get(_ULP_MPTCP, b"")) if upper else {}

@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
 
 
 def read(name: str) -> str | None:
-    """A sysctl's value without its line's end; None where this kernel does not have it."""
+    """Return a sysctl's value without its line's end; None if this kernel does not have it."""
     try:
         return (_ROOT / name.replace(".", "/")).read_text().rstrip("\n")
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def read(name: str) -> str | None:
 
 
 def write(name: str, value: str) -> None:
-    """Errors: OSError. Only what is there is written; a name leads nowhere else than below /proc/sys."""
+    """Write an existing sysctl below /proc/sys. Errors: OSError."""
     if not _NAME.fullmatch(name):
         raise FileNotFoundError(errno.ENOENT, "no such sysctl", name)
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,8 +1,8 @@
-"""What the kernel knows of a TCP connection: its queue, its round trip, its rate, its losses.
+"""TCP connections as the kernel sees them: queue, round trip, rate and losses.
 
-The connection scout of IntNW (dissertation, 2.3.1) measured connections by probes of its own; the
-kernel measures the session's own traffic all the time and better (`tcp_info`), so that a probe is
-only needed where nothing is sent.
+The connection scout of IntNW (dissertation, 2.3.1) measured connections by probes of its own. The
+kernel measures the session's own traffic all the time and better (`tcp_info`), so a probe is only
+needed on an idle connection.
 """
 
 import array
@@ -25,7 +25,7 @@ _TCP_INFO: Final = struct.Struct("=2xBB3xB8xI4xI4xII12xII4xIIIII8xI4xI16xQQIIII4
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
-"""One so long counts bytes in both directions."""
+"""The length from which on `tcp_info` counts bytes in both directions."""
 
 
 class TcpInfoFields(NamedTuple):
@@ -64,7 +64,7 @@ class TcpInfoFields(NamedTuple):
 
 
 def tcp_info_fields(raw: bytes) -> TcpInfoFields:
-    """Reads a `struct tcp_info`; what a shorter one lacks is 0."""
+    """Read a `struct tcp_info`; missing fields of a shorter one are 0."""
     if len(raw) < _TCP_INFO.size:
         raw = raw.ljust(_TCP_INFO.size, b"\0")
     return TcpInfoFields._make(_TCP_INFO.unpack_from(raw))
@@ -75,10 +75,10 @@ def rtt_min_s(info: TcpInfoFields) -> float | None:
 
 
 def unread(raw: bytes) -> bool:
-    """Whether more than half of what may come lies unread: the program is slower than the network.
+    """Return whether more than half of the window lies unread: the program is slower than the network.
 
-    Who reads at once grants the whole window, one who does not what is left of it
-    (docs/decisions/slow-readers.md). False where the kernel does not tell it (before Linux 6.2).
+    A program that reads at once grants the whole window, a slow one the rest of it
+    (docs/decisions/slow-readers.md). False if the kernel does not tell it (before Linux 6.2).
     """
     if len(raw) < _TCP_INFO.size:
         return False
@@ -122,17 +122,17 @@ class TcpInfo:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for the peer's acknowledgement.
+        """True if data waits for the peer's acknowledgement.
 
-        Also where nothing is on the way, though the peer has room: what this host's queue, filter or
-        routes refuse is not counted as sent, and tried again every half second.
+        That holds also if none is in flight though the peer has room: data that this host's queue,
+        filter or routes refuse is not counted as sent, and is tried again every half second.
         """
         has_room = self.peer_window_bytes >= self.segment_bytes
         return self.waiting_segments > 0 or (self.unsent_bytes > 0 and has_room)
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
-    """What the kernel knows of a connection; None where it is gone."""
+    """Return the kernel's facts of a connection; None if it is gone."""
     try:
         raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     except OSError:
@@ -141,7 +141,7 @@ def tcp_info(connection: socket.socket) -> TcpInfo | None:
 
 
 def receive_rtt_s(connection: socket.socket) -> float | None:
-    """The round trip as this receiving end sees it; None: not measured yet, or the connection is gone."""
+    """Return the round trip as this receiving end sees it; None: not measured yet, or gone."""
     try:
         raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     except OSError:
@@ -150,7 +150,7 @@ def receive_rtt_s(connection: socket.socket) -> float | None:
 
 
 def read_info(raw: bytes) -> TcpInfo | None:
-    """Reads a `struct tcp_info`; None for one shorter than Linux 4.19's."""
+    """Read a `struct tcp_info`; None for one shorter than Linux 4.19's."""
     if len(raw) < _COMPLETE_BYTES:
         return None
     info = tcp_info_fields(raw)
@@ -180,12 +180,12 @@ def read_info(raw: bytes) -> TcpInfo | None:
 
 
 def unsent_bytes(connection: socket.socket) -> int:
-    """Bytes in the kernel that have never been sent; 0 where the connection is gone."""
+    """Return the bytes in the kernel that were never sent; 0 if the connection is gone."""
     return _count(connection, _SIOCOUTQNSD)
 
 
 def unacknowledged_bytes(connection: socket.socket) -> int:
-    """Bytes in the kernel that the peer's kernel has not acknowledged; 0 where it is gone."""
+    """Return the bytes that the peer's kernel has not acknowledged; 0 if the connection is gone."""
     return _count(connection, _SIOCOUTQ)
 
 
@@ -204,7 +204,7 @@ def wake_below(connection: socket.socket, unsent: int) -> None:
 
 
 def active_opens() -> int | None:
-    """Connections that were begun here since the namespace is there; None: it is not told."""
+    """Return the number of connections begun in this namespace; None: the kernel does not tell it."""
     try:
         text = _SNMP.read_text()
     except OSError:
@@ -213,7 +213,7 @@ def active_opens() -> int | None:
 
 
 def parse_active_opens(text: str) -> int | None:
-    """Of `/proc/net/snmp`: a line of names, then one of values."""
+    """Read the count from `/proc/net/snmp`: a line of names, then one of values."""
     lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
     if len(lines) < 2 or "ActiveOpens" not in lines[0]:
         return None

@@ -16,10 +16,9 @@ import structlog
 
 from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts
-from cedos.selector.prefetch.accuracy import ShadowAccuracy
-from cedos.selector.prefetch.outlook import Average, Outlook
-from cedos.selector.prefetch.path import Path as NetworkPath
-from cedos.selector.prefetch.path import mean_wake_j
+from cedos.selector.prefetch.outlook import Average, Outlook, mean_wake_j
+from cedos.selector.prefetch.outlook import Path as NetworkPath
+from cedos.selector.prefetch.value import ShadowAccuracy
 from predictors.network import NetworkPredictor
 
 _log = structlog.get_logger(__name__)

@@ -24,10 +24,9 @@ from cedos.prefetch import learnt
 from cedos.prefetch.learnt import Rates
 from cedos.prefetch.surroundings import Ledger, NewsListener, Surroundings
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn, call
-from cedos.selector.prefetch.accuracy import ShadowAccuracy
-from cedos.selector.prefetch.choices import ways
 from cedos.selector.prefetch.outlook import Outlook
-from cedos.selector.prefetch.queue import Queue, State
+from cedos.selector.prefetch.queue import Queue, State, ways
+from cedos.selector.prefetch.value import ShadowAccuracy
 
 _AFTER_S = 0.4
 """A connection that was begun so short a time ago has priority: small things are over by then."""

@@ -28,15 +28,14 @@ from cedos.api.programs import (
     TakingMessage,
 )
 from cedos.config.directories import directories
-from cedos.model import NetworkKind, Resource
+from cedos.model import NetworkKind
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote
 from cedos.selector.budgets.prices import Prices, prices
-from cedos.selector.budgets.steps import Step, SteppedQuote
-from cedos.selector.budgets.supply import PROHIBITIVE
-from cedos.selector.energy.radio import Radio
-from cedos.selector.prefetch.choices import Taking, ways
-from cedos.selector.prefetch.path import Path as NetworkPath
-from cedos.selector.prefetch.path import PrefetchPrices, RadioModel
-from cedos.selector.prefetch.queue import Plan, Queue
+from cedos.selector.energy import Radio
+from cedos.selector.prefetch.outlook import Path as NetworkPath
+from cedos.selector.prefetch.outlook import PrefetchPrices, RadioModel
+from cedos.selector.prefetch.queue import Plan, Queue, Taking, ways
 from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
 
 SHOWN = 20

@@ -1,1 +1,1 @@
-"""Traffic Profiler: how many bytes a transfer will move, told near its start (Delphi, section 4)."""
+"""The Traffic Profiler: estimates the size of a transfer near its start (Delphi, section 4)."""

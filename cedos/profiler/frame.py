@@ -1,11 +1,10 @@
-"""From a captured packet to its flow and its payload: pure, and total over hostile input."""
+"""Captured packets: flow and payload of each; pure, and total over hostile input."""
 
 import struct
 from hashlib import sha256
 from typing import NamedTuple
 
-from cedos.kernel.addresses import address
-from cedos.model import FlowKey
+from cedos.model import FlowKey, address
 
 _TCP, _UDP = 6, 17
 _UDP_HEADER_BYTES = 8
@@ -38,7 +37,7 @@ class CapturedPacket(NamedTuple):
 
 
 def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> CapturedPacket | None:
-    """Reads a packet, perhaps cut, from its IP header on; None: it carries no TCP or UDP payload."""
+    """Read a packet, perhaps cut, from its IP header on; None: it carries no TCP or UDP payload."""
     if len(packet) < _SHORTEST:
         return None
     version = packet[0] >> 4
@@ -103,7 +102,7 @@ def _datagram(
 
 
 def _transport_in_ipv6(packet: bytes) -> tuple[int, int]:
-    """The protocol behind the extension headers, and where it starts."""
+    """Return the protocol behind the extension headers, and the offset of its header."""
     kind, at = packet[6], _IPV6_HEADER_BYTES
     while kind in _IPV6_EXTENSIONS and at + 2 <= len(packet):
         kind, at = packet[at], at + (packet[at + 1] + 1) * 8
@@ -111,7 +110,7 @@ def _transport_in_ipv6(packet: bytes) -> tuple[int, int]:
 
 
 def _mptcp_option(packet: bytes, at: int, end: int) -> bytes | None:
-    """The MPTCP option that tells most: a packet may have several."""
+    """Return the most informative MPTCP option: a packet may have several."""
     found = None
     while at + 1 < end:
         kind = packet[at]
@@ -131,7 +130,7 @@ def _mptcp_option(packet: bytes, at: int, end: int) -> bytes | None:
 
 
 def _data_numbers(option: bytes) -> tuple[int | None, int | None]:
-    """Data sequence number and acknowledgement (RFC 8684, 3.1 and 3.3), modulo 2**32.
+    """Return data sequence number and acknowledgement (RFC 8684, 3.1 and 3.3), modulo 2**32.
 
     The mapping is taken to begin with the payload, as it does for what is sent after a pause.
     """

@@ -1,12 +1,43 @@
-"""What the first bytes of an HTTP/1.x message say about its size (RFC 9112; Delphi, section 4).
+"""HTTP/1.x: what the first bytes of a message tell of its size (RFC 9112; Delphi, section 4).
 
-A head may be cut anywhere. A field counts only if its whole line is there and lies in the head. What is
-contradictory or absurd is unknown, never an exception.
+A head may be cut anywhere. A field counts only if its whole line is present and in the head.
+Contradictory or absurd values are unknown, never an exception. Server names come in hostile bytes,
+too: they are checked, in lower case, without a final dot.
 """
 
+import re
 from typing import NamedTuple
 
-from cedos.profiler.names import server_name
+_LONGEST = 253  # a domain name in text (RFC 1035, 2.3.4)
+_NAME = re.compile(rb"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?")
+
+
+def server_name(raw: bytes) -> str | None:
+    """Return the DNS name or IPv4 address in `raw`, or None.
+
+    Underscores pass, as real servers use them.
+    """
+    name = raw.lower()
+    if len(name) > _LONGEST or not _NAME.fullmatch(name):
+        return None
+    return name.decode("ascii").removesuffix(".")
+
+
+def domain(name: str) -> str | None:
+    """Return the probable domain of a server name, as `.example.org`; None for an address.
+
+    Guessed without a list of public suffixes: the last two labels, or three where the second is one
+    under which names are registered (`co.uk`). A wrong guess only makes a wider neighbourhood.
+    """
+    labels = name.split(".")
+    if len(labels) < 2 or labels[-1].isdigit() or ":" in name:
+        return None
+    registered = len(labels[-1]) == 2 and labels[-2] in _REGISTRIES
+    return "." + ".".join(labels[-3 if registered else -2 :])
+
+
+_REGISTRIES = frozenset({"ac", "co", "com", "edu", "go", "gov", "gob", "ne", "net", "or", "org"})
+
 
 _METHODS = {
     word: word.decode()
@@ -80,7 +111,7 @@ def parse_response(payload: bytes) -> HttpResponse | None:
 
 
 def _part(head: bytes) -> int | None:
-    """The length of a part of a resource by its `Content-Range` (RFC 9110, 14.4)."""
+    """Return the length of a part of a resource by its `Content-Range` (RFC 9110, 14.4)."""
     unit, _, rest = (_field(head, b"\r\ncontent-range:") or b"").partition(b" ")
     first, _, last = rest.partition(b"/")[0].partition(b"-")
     if unit != b"bytes" or not (first.isdigit() and last.isdigit()):
@@ -91,7 +122,7 @@ def _part(head: bytes) -> int | None:
 
 
 def _chunk(body: bytes) -> int | None:
-    """The size of the chunk that begins here (RFC 9112, 7.1); None where it is not there, or 0."""
+    """Return the size of the chunk that begins here (RFC 9112, 7.1); None if it is missing, or 0."""
     line, found, _ = body.partition(b"\r\n")
     digits = line.split(b";", 1)[0].strip()
     if not found or not 0 < len(digits) <= 12 or not _HEX.issuperset(digits):
@@ -100,7 +131,7 @@ def _chunk(body: bytes) -> int | None:
 
 
 def _head(payload: bytes) -> tuple[bytes, int | None]:
-    """The head's complete lines in lower case, each with its line end, and where the body begins."""
+    """Return the head's complete lines in lower case with their ends, and the offset of the body."""
     end = payload.find(b"\r\n\r\n")
     if end >= 0:
         return payload[: end + 2].lower(), end + 4
@@ -116,7 +147,7 @@ def _field(head: bytes, name: bytes) -> bytes | None:
 
 
 def _body(head: bytes) -> tuple[int | None, bool]:
-    """The body's stated length, and whether it is chunked, which overrules a length."""
+    """Return the body's stated length, and whether it is chunked, which overrules a length."""
     # Most heads have neither field or a length alone: these are told without a further call.
     if head.find(b"\r\ntransfer-encoding:") >= 0:
         coding = _field(head, b"\r\ntransfer-encoding:") or b""
@@ -129,7 +160,7 @@ def _body(head: bytes) -> tuple[int | None, bool]:
     if not text.isdigit() or len(text) > _LONGEST_NUMBER:
         return None, False
     if _field(head[at + 17 :], b"\r\ncontent-length:") not in (None, text):
-        return None, False  # two lengths: somebody is trying something
+        return None, False  # two lengths: an attack
     return int(text), False
 
 

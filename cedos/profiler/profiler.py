@@ -1,8 +1,8 @@
-"""The Traffic Profiler: tells the size of a transfer near its start (Delphi, section 4). Pure.
+"""The Traffic Profiler: estimates the size of a transfer near its start (Delphi, section 4). Pure.
 
-Delphi names three moments: an application says it (`hint`), a connection begins (`opened`), an HTTP
-message is seen (`observe`). Two are added: a TLS or QUIC handshake gives the server's name (`observe`),
-and a transfer outgrows its estimate (`progressed`).
+Delphi names three moments: an application gives a hint (`hint`), a connection begins (`opened`), an
+HTTP message appears (`observe`). Two are added: a TLS or QUIC handshake gives the server's name
+(`observe`), and a transfer outgrows its estimate (`progressed`).
 """
 
 from collections import OrderedDict
@@ -10,14 +10,28 @@ from dataclasses import dataclass, replace
 
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
 from cedos.profiler import http
-from cedos.profiler.basis import EstimateBasis, in_chunks, of_chunks
-from cedos.profiler.flow import PendingRequest, ProfiledFlow, RunningTransfer, ways
+from cedos.profiler.flow import (
+    PendingRequest,
+    ProfiledFlow,
+    RunningTransfer,
+    TransferHint,
+    TransferHints,
+    ways,
+)
 from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.hints import TransferHint, TransferHints
-from cedos.profiler.priors import CHUNKED, UNKNOWN, WHOLE, Prior
-from cedos.profiler.sizes import SizeHistory, resource_name
-from cedos.profiler.tls.client_hello import ClientHello
-from cedos.profiler.tls.handshakes import Handshakes
+from cedos.profiler.handshakes import Handshakes
+from cedos.profiler.sizes import (
+    CHUNKED,
+    UNKNOWN,
+    WHOLE,
+    EstimateBasis,
+    Prior,
+    SizeHistory,
+    in_chunks,
+    of_chunks,
+    resource_name,
+)
+from cedos.profiler.tls import ClientHello
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0
@@ -65,13 +79,13 @@ class Profiler:
         return len(self._flows)
 
     def knows(self, key: FlowKey) -> bool:
-        """Whether something of the flow was seen that was this host's own."""
+        """Return whether a message of this host on the flow was seen."""
         return key in self._flows
 
     def opened(
         self, key: FlowKey, now_s: float, *, incoming: bool = False, mark: int | None = None
     ) -> list[SizeLearned]:
-        """A connection begins: only its other end is known yet."""
+        """Record that a connection begins: only its other end is known yet."""
         flow = self._flows.get(key)
         if flow and flow.observed_at_s is not None and now_s < flow.observed_at_s + _OPENING_LATE_S:
             flow.mark = mark
@@ -82,7 +96,7 @@ class Profiler:
         return [self._whole_connection(flow, now_s)]
 
     def observe(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
-        """A captured packet begins a message; empty where that tells nothing new.
+        """Read a captured packet that begins a message; return the new estimates.
 
         Messages on any subflow of an MPTCP connection belong together: replace the packet's key by
         the first subflow's.
@@ -103,7 +117,7 @@ class Profiler:
     def progressed(
         self, key: FlowKey, bytes_down: int, bytes_up: int, now_s: float
     ) -> list[SizeLearned]:
-        """What a flow has carried so far (older ones, too); a new estimate where the last is exceeded."""
+        """Record the bytes of a flow so far; return a new estimate if the last one is exceeded."""
         flow = self._flow(key)
         carried = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
         for way, stream in flow.streams.items():
@@ -146,12 +160,12 @@ class Profiler:
                 self._ended(flow, direction, stream.end_body(finals[direction]))
 
     def forget(self, key: FlowKey) -> None:
-        """Nothing is learnt from it: a further subflow of a connection that has ended, say."""
+        """Ignore a flow from now on: a further subflow of a connection that has ended, say."""
         self._flows.pop(key, None)
         self._hellos.forget(key)
 
     def hint(self, hint: TransferHint, now_s: float) -> tuple[int, list[SizeLearned]]:
-        """An application speaks: the hint's number, and what it changes for flows under way."""
+        """Record a program's hint; return its number, and the changed estimates of present flows."""
         number = self._hints.add(hint)
         told = [
             event
@@ -166,7 +180,7 @@ class Profiler:
 
     @property
     def wants_marks(self) -> bool:
-        """Whether a socket's mark is worth finding out before `opened`: a hint depends on it."""
+        """True if a hint depends on a socket's mark, which `opened` then needs."""
         return self._hints.by_mark
 
     def server_name(self, key: FlowKey) -> str | None:
@@ -185,7 +199,7 @@ class Profiler:
     def _initial(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         hello = self._hellos.initial(captured)
         if hello is None:
-            return []  # not an Initial of anybody's: no flow is remembered for it
+            return []  # not an Initial: no flow is stored for it
         flow = self._flow(captured.key, client=captured.outgoing)
         flow.observed_at_s = flow.observed_at_s or now_s
         return self._named(flow, hello, now_s)
@@ -193,7 +207,7 @@ class Profiler:
     def _named(
         self, flow: ProfiledFlow, hello: ClientHello | None, now_s: float
     ) -> list[SizeLearned]:
-        """What a hello tells, perhaps only in part yet."""
+        """Return the estimates that a hello allows, which may be incomplete yet."""
         if hello is not None and hello.ech:
             flow.ech = True
         name = hello.name if hello else None
@@ -292,7 +306,7 @@ class Profiler:
     def _message_position(
         self, flow: ProfiledFlow, captured: CapturedPacket, now_s: float
     ) -> int | None:
-        """Where in its stream the message begins; None where it was seen before."""
+        """Return the position of a message in its stream; None for a repeated one."""
         if flow.observed_at_s is None:
             flow.observed_at_s = now_s
         flow.mptcp |= captured.mptcp
@@ -329,7 +343,7 @@ class Profiler:
             self.history.learn(host, flow.port, direction, size_bytes)
 
     def _whole_connection(self, flow: ProfiledFlow, now_s: float) -> SizeLearned:
-        """An estimate for the whole flow, in the direction that is likely to carry more."""
+        """Return an estimate for the whole flow, in the direction that is likely to carry more."""
         known = {}
         for direction in ways(flow.client):
             basis = EstimateBasis(flow.hosts, self._prior(flow, direction))
@@ -346,7 +360,7 @@ class Profiler:
         return whole or self._unknown
 
     def _reannounce(self, flow: ProfiledFlow, now_s: float) -> list[SizeLearned]:
-        """The transfer under way once more, as what hints say of it may have changed."""
+        """Return the present transfer's estimate again, as hints may have changed it."""
         running = flow.running
         if running is None:
             return []
@@ -373,7 +387,7 @@ class Profiler:
         basis: EstimateBasis | None,
         now_s: float,
     ) -> SizeLearned:
-        """Makes this the flow's transfer; a hint's size replaces all but what the message states."""
+        """Begin a transfer of the flow; a hint's size replaces all but the message's own."""
         hint = self._hints.find(flow.key, flow.server_name, flow.mark, now_s)
         if hint is not None and hint.size_bytes is not None and basis is not None:
             if flow.opaque:

@@ -1,19 +1,83 @@
-"""What each server sent before, as quantiles: the size of a transfer whose own bytes do not tell.
+"""Sizes of transfers: priors, the history of each server, and the basis of an estimate.
 
-A server is expected to be like its domain, that like its address, that like its kind (`priors`): each
-level counts as much as half a sample of the one before it.
+**Priors.** Delphi (section 4) answers 3 KB if nothing is known and 100 KB once chunked coding is
+seen, the medians of the Alexa top 500. These are of single HTTP answers. A TLS or QUIC connection
+counts as a whole, with all that one page asks of one server, and has medians of its own here
+(`WHOLE`).
+
+**History.** The sizes that each server sent before, as quantiles. A server is expected to be like
+its domain, that like its address, that like its kind (the priors): each level counts as much as
+half a sample of the one before it.
+
+**Basis.** The source of the estimate if the transfer's own bytes do not state its size.
 """
 
+import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 from cedos.errors import HistoryError
 from cedos.model import Direction, SizeEstimate
-from cedos.profiler.priors import UNKNOWN, Prior
+from cedos.profiler.http import HttpResponse
+
+_STANDARD = NormalDist()
+_QUANTILES = tuple((i + 0.5) / 11 for i in range(11))
+_POINTS = tuple(_STANDARD.inv_cdf(q) for q in _QUANTILES)
+_SURPRISE = _STANDARD.inv_cdf(0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """The prior of an unknown server: log-normal with this median and this sigma of ln(bytes).
+
+    The paper gives medians alone; sigma makes the 90 % interval two orders of magnitude each way.
+    """
+
+    median_bytes: float
+    sigma: float = 2.8
+    points: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    """Equally likely sizes that stand for the distribution."""
+
+    def __post_init__(self) -> None:
+        points = tuple(self.median_bytes * math.exp(self.sigma * z) for z in _POINTS)
+        object.__setattr__(self, "points", points)
+
+    def points_above(self, size_bytes: int) -> list[float]:
+        """Equally likely sizes that stand for the distribution of those larger than this.
+
+        A size that the prior hardly knows shows it to be too narrow: it is widened until what came
+        lies within its 90 % interval, so that the estimate runs ahead and is not chased.
+        """
+        distance = math.log(max(1, size_bytes) / self.median_bytes)
+        sigma = max(self.sigma, distance / _SURPRISE)
+        z = distance / sigma
+        share = max(0.5 * math.erfc(z / math.sqrt(2)), 1e-300)
+        return [
+            self.median_bytes * math.exp(-sigma * _STANDARD.inv_cdf(share * q)) for q in _QUANTILES
+        ]
+
+
+UNKNOWN = Prior(3_000)
+"""The prior of an unknown transfer."""
+CHUNKED = Prior(100_000, 1.5)
+"""The prior of a body of unstated length, which the server makes while it sends."""
+
+WHOLE: Mapping[tuple[int, Direction], Prior] = {
+    (443, Direction.DOWN): Prior(32_000, 1.5),
+    (443, Direction.UP): Prior(1_300),
+}
+"""The priors of whole connections by the server's port and the direction; others: `UNKNOWN`.
+
+Downloads are those of generated pages (`emu.workloads.web.visits` makes these two figures).
+Uploads are a handshake and ten requests of curl, with the width of an unknown transfer.
+"""
+
 
 # How a host's samples become an interval. Chosen on simulated hosts whose typical sizes spread over
 # five orders of magnitude: the 90 % interval then covers 88-97 % from the first sample on.
@@ -35,7 +99,7 @@ _Asked = tuple[Direction, tuple[str, ...], Prior, tuple[int, ...]]
 
 
 class _Host:
-    """What is known of one host at one port: its newest sizes, how many there were, what was told."""
+    """The history of one host at one port: its newest sizes, their number, and its own estimates."""
 
     __slots__ = ("learned", "sizes", "told")
 
@@ -65,7 +129,7 @@ class SizeHistory:
         return len(self._hosts)
 
     def learn(self, host: str, port: int, direction: Direction, size_bytes: int) -> None:
-        """Adds a finished transfer; sizes below 0 are taken as 0."""
+        """Add a finished transfer; sizes below 0 count as 0."""
         host_port = (host, port)
         known = self._hosts.get(host_port)
         if known is None:
@@ -82,19 +146,19 @@ class SizeHistory:
         return len(known.sizes[direction]) if known else 0
 
     def larger(self, host: str, port: int, direction: Direction, size_bytes: int) -> list[float]:
-        """The sizes of those that were larger than this."""
+        """Return the sizes that were larger than this."""
         known = self._hosts.get((host, port))
         return [size for size in known.sizes[direction] if size > size_bytes] if known else []
 
     def learn_resource(self, resource: str, size_bytes: int) -> None:
-        """Notes how large a resource's body (`resource_name`) was this time."""
+        """Record the size of a resource's body (`resource_name`) this time."""
         self._resources[resource] = size_bytes
         self._resources.move_to_end(resource)
         if len(self._resources) > self._max_hosts:
             self._resources.popitem(last=False)
 
     def resource(self, resource: str | None) -> int | None:
-        """How large the resource's body was the last time; None where it is not known."""
+        """Return the size of the resource's last body; None if it is unknown."""
         return None if resource is None else self._resources.get(resource)
 
     def estimate(
@@ -107,7 +171,7 @@ class SizeHistory:
         prior: Prior = UNKNOWN,
         evidence: Iterable[int] = (),
     ) -> SizeEstimate:
-        """The next transfer's size; source `history`, or `default` where only the prior is known.
+        """Return the next transfer's size; source `history`, or `default` if only the prior is known.
 
         `wider`: what the host is taken for while little is known of it, the nearest first (its
         domain, its address). `evidence`: sizes that something says of this very transfer, without
@@ -163,7 +227,7 @@ class SizeHistory:
         prior: Prior = UNKNOWN,
         evidence: Iterable[int] = (),
     ) -> SizeEstimate:
-        """The size of a transfer that is known to be larger than `so_far_bytes`; source `progress`.
+        """Return the size of a transfer that exceeds `so_far_bytes`; source `progress`.
 
         The distribution given that so much was carried (dissertation, 4.3.4): past transfers that
         were longer count as before; the rest is the prior's tail. Arguments as for `estimate`.
@@ -184,7 +248,7 @@ class SizeHistory:
     def _levels(
         self, host: str, wider: Sequence[str], port: int, direction: Direction
     ) -> Iterable[list[float]]:
-        """The samples of each level that has any, the widest first, of each the newest first."""
+        """Yield the samples of each level that has any, the widest first, in each the newest first."""
         for at in range(len(wider) - 1, -1, -1):
             if sizes := self._newest_first(wider[at], port, direction):
                 yield sizes[:_WIDER_WINDOW]
@@ -192,7 +256,10 @@ class SizeHistory:
             yield sizes
 
     def state(self) -> dict[str, Any]:
-        """All samples, JSON-able, the least recently used first. Resources are told by hash alone."""
+        """Return all samples as plain data for JSON.
+
+        The least recently used first. Resources are hashed.
+        """
         hosts = [
             [
                 host,
@@ -208,7 +275,7 @@ class SizeHistory:
 
     @classmethod
     def from_state(cls, state: Any, *, max_hosts: int = 2048) -> "SizeHistory":
-        """The history that `state` was taken from; HistoryError where it is something else."""
+        """Return the history of a `state`; HistoryError if it is none."""
         history = cls(max_hosts=max_hosts)
         try:
             if not isinstance(state, Mapping) or state["version"] != 2:
@@ -242,7 +309,7 @@ def _check(value: object, kind: type) -> None:
 
 
 def resource_name(host: str, port: int, target: bytes) -> str:
-    """The name that a resource of an HTTP server is known by: a hash, as addresses tell too much."""
+    """Return the name of a resource of an HTTP server: a hash, as addresses tell too much."""
     text = b"%s:%d%s" % (host.encode(), port, target)
     return blake2b(text, digest_size=9).hexdigest()
 
@@ -253,13 +320,13 @@ def _spread(points: Sequence[float]) -> _Weighted:
 
 
 def _scaled(weighted: _Weighted, total: float) -> _Weighted:
-    """The same distribution, its weights together `total`."""
+    """Return the same distribution with weights that sum to `total`."""
     factor = total / sum([weight for _, weight in weighted])
     return [(size, weight * factor) for size, weight in weighted]
 
 
 def _interval(weighted: _Weighted, source: str, *, at_least: int = 0) -> SizeEstimate:
-    """The 5 %, 50 % and 95 % quantiles of (size, weight) pairs."""
+    """Return the 5 %, 50 % and 95 % quantiles of (size, weight) pairs."""
     weighted.sort()
     reached = list(accumulate([weight for _, weight in weighted]))
     low, median, high = (
@@ -267,3 +334,57 @@ def _interval(weighted: _Weighted, source: str, *, at_least: int = 0) -> SizeEst
         for share in (0.05, 0.5, 0.95)
     )
     return SizeEstimate(low, median, high, source)
+
+
+# A first chunk that is no multiple of what buffers are made of is most often all that there is.
+_BUFFER_BYTES = 256
+_SMALLEST_CHUNK = 64
+
+
+class EstimateBasis(NamedTuple):
+    """The arguments of `SizeHistory.estimate`, and how much it is known to exceed."""
+
+    hosts: Sequence[str]
+    prior: Prior
+    evidence: tuple[int, ...] = ()
+    more_than: int = 0
+
+    def estimate(self, history: SizeHistory, port: int, direction: Direction) -> SizeEstimate:
+        if self.more_than:
+            return self.exceeded(history, port, direction, self.more_than)
+        host, *wider = self.hosts
+        return history.estimate(
+            host, port, direction, wider=wider, prior=self.prior, evidence=self.evidence
+        )
+
+    def exceeded(
+        self, history: SizeHistory, port: int, direction: Direction, so_far_bytes: int
+    ) -> SizeEstimate:
+        host, *wider = self.hosts
+        return history.exceeded(
+            host,
+            port,
+            direction,
+            so_far_bytes,
+            wider=wider,
+            prior=self.prior,
+            evidence=self.evidence,
+        )
+
+
+def of_chunks(
+    hosts: Sequence[str], prior: Prior, response: HttpResponse, before: int | None
+) -> EstimateBasis:
+    """Return the basis of a body in chunks: its size `before`, else its first chunk."""
+    kind = in_chunks(hosts)
+    if before is not None:
+        return EstimateBasis(kind, prior, (before,))
+    first = response.first_chunk or 0
+    if first >= _SMALLEST_CHUNK and first % _BUFFER_BYTES:
+        return EstimateBasis(kind, prior, (first,))
+    return EstimateBasis(kind, prior, (), first)
+
+
+def in_chunks(hosts: Sequence[str]) -> list[str]:
+    """Return the names under which bodies in chunks are learned; no server can have them."""
+    return [f"{host} in chunks" for host in hosts]

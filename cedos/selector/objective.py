@@ -1,7 +1,12 @@
-"""What is best: one number per strategy, the lowest wins.
+"""Objectives: turn the outcome of a strategy into one number; the lowest wins.
 
-`WeightedCost` is the house's own currency, seconds (DESIGN, "The one decision"); `MaxS` and
-`MaxSPerE` are Delphi's objective functions (section 7.1), turned upside down.
+`WeightedCost` is our own currency, seconds (DESIGN, "The one decision"). `MaxS` and `MaxSPerE` are
+Delphi's objective functions (section 7.1), turned upside down.
+
+The exponents of `MaxSPerE` can follow the host's resources (`Curves`). Delphi (section 7.1): "beta
+can increase as the battery level decreases", and gamma "as the amount of data plan consumed is
+approaching the budget, and fixed at a large number once the cellular usage exceeds the budget"; on
+mains power with an unlimited plan only speed counts.
 """
 
 import math
@@ -12,7 +17,7 @@ from cedos.selector.budgets.prices import FREE, Prices
 
 
 class Outcome(NamedTuple):
-    """What a strategy is expected to cost: seconds, joules, metered bytes, money, for a size.
+    """The expected cost of a strategy: seconds, joules, metered bytes and money for a size.
 
     `data_s` is what its bytes are worth by the objective's `prices`, in seconds.
     """
@@ -26,26 +31,26 @@ class Outcome(NamedTuple):
 
 
 class Objective(Protocol):
-    """Ranks strategies. A cost must not fall when any of the outcome's costs rises."""
+    """A ranking of strategies. A cost must not fall when any of the outcome's costs rises."""
 
     @property
     def name(self) -> str:
-        """What records and evaluations call it."""
+        """The name in records and evaluations."""
 
     @property
     def note(self) -> str:
-        """What people should know of it beside its name, such as what its exponents follow; or ""."""
+        """A note for people, such as what the exponents follow; or ""."""
 
     @property
     def relative(self) -> bool:
-        """Whether ratios of outcomes count and not their differences: times are then typical ones."""
+        """True if ratios of outcomes count and not their differences: times are then usual ones."""
 
     @property
     def prices(self) -> Prices:
-        """What budgets say of bytes, joules and money; `FREE` where it does not look at them."""
+        """The budgets' prices of bytes, joules and money; `FREE` if the objective ignores them."""
 
     def cost(self, outcome: Outcome, /) -> float:
-        """The strategy's cost in the objective's own unit; lower is better."""
+        """Return the strategy's cost in the objective's own unit; lower is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class MaxS:
     prices: Prices = FREE
 
     def cost(self, outcome: Outcome) -> float:
-        """Seconds, typically (`selector.uncertainty.Spread`)."""
+        """Return seconds, the usual ones (`Spread.usual_s`)."""
         return outcome.time_s
 
 
@@ -115,10 +120,88 @@ class MaxSPerE:
     prices: Prices = FREE
 
     def cost(self, outcome: Outcome) -> float:
-        """One over the paper's objective function, all of it per megabyte."""
+        """Return one over the paper's objective function, all of it per megabyte."""
         size_mb = max(outcome.size_bytes, 1.0) / 1e6
         cost = math.pow(outcome.time_s / size_mb, self.alpha)
         cost *= math.pow(outcome.energy_j / size_mb, self.beta)
         if self.gamma:
             cost *= math.pow(outcome.money / size_mb + self.free_per_mb, self.gamma)
         return cost
+
+
+_MOST_GAMMA = 10.0
+"""Gamma once the plan is used up: a free network then wins at any speed."""
+
+
+class Exponents(NamedTuple):
+    alpha: float
+    beta: float
+    gamma: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The values between which the exponents move, on a straight line.
+
+    Attributes:
+        alpha: of speed; stays.
+        beta_full: of energy, on mains power and down to the battery level `battery_full`.
+        beta_empty: from the level `battery_empty` down.
+        battery_full: share of a full battery (0 to 1).
+        battery_empty: the same; less than `battery_full`.
+        gamma_unused: of money, up to the share `plan_easy` of the data plan.
+        gamma_used: at the end of the plan; beyond it stands `PROHIBITIVE`.
+        plan_easy: share of the plan (0 to 1) that may be used without a thought.
+    """
+
+    alpha: float = 1.0
+    beta_full: float = 0.0
+    beta_empty: float = 2.0
+    battery_full: float = 0.8
+    battery_empty: float = 0.1
+    gamma_unused: float = 0.0
+    gamma_used: float = 1.0
+    plan_easy: float = 0.5
+
+    def exponents(self, battery: float | None, plan: float | None) -> Exponents:
+        """Return the exponents for a battery level and a used share of the data plan.
+
+        Args:
+            battery: the level (0 to 1) of a battery that is being used up; None: mains power.
+            plan: the share of the data plan that is used, above 1 where it is exceeded; None: there
+                is no limit.
+        """
+        beta, gamma = self.beta_full, self.gamma_unused
+        if battery is not None:
+            empty = _between(self.battery_full, self.battery_empty, battery)
+            beta += empty * (self.beta_empty - self.beta_full)
+        if plan is not None:
+            used = _between(self.plan_easy, 1.0, plan)
+            gamma += used * (self.gamma_used - self.gamma_unused)
+            if plan >= 1.0:
+                gamma = max(gamma, _MOST_GAMMA)
+        return Exponents(self.alpha, beta, gamma)
+
+    def objective(self, battery: float | None, plan: float | None) -> MaxSPerE:
+        """Return Delphi's objective with the present exponents; its note says what they follow."""
+        alpha, beta, gamma = self.exponents(battery, plan)
+        notes = []
+        if battery is not None:
+            notes.append(
+                f"The battery is at {battery * 100:.0f} %, so energy has exponent {beta:.2g}"
+            )
+        if plan is not None:
+            left = (
+                "The data plan is used up"
+                if plan >= 1.0
+                else f"{plan * 100:.0f} % of the data plan is used"
+            )
+            notes.append(f"{left}, so money has exponent {gamma:.2g}")
+        return MaxSPerE(alpha, beta, gamma, note=". ".join(notes))
+
+
+def _between(start: float, end: float, value: float) -> float:
+    """Return how far (0 to 1) a value has come from `start` to `end`; these may be equal."""
+    if start == end:
+        return float(value >= end)
+    return min(max((value - start) / (end - start), 0.0), 1.0)

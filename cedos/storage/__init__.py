@@ -1,1 +1,1 @@
-"""What the daemon keeps on disk: history, usage, and the files of budgets, radios and predictors."""
+"""The daemon's files: history, usage, budgets, radios and predictors."""

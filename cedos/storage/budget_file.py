@@ -1,4 +1,4 @@
-"""Budgets as people set them: from the configuration, and from a file that `cedos budget` writes."""
+"""The files of budgets: those of the configuration, and those that `cedos budget` writes."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,25 +11,25 @@ import msgspec
 from cedos.config import Config
 from cedos.errors import ConfigError, PrivilegeError
 from cedos.kernel import own_file
-from cedos.model import Budget, Every, Resource
-from cedos.selector.budgets.calendar import period_at, wall
-from cedos.storage import whole_file
+from cedos.model import Budget, Every
+from cedos.resources import Resource
+from cedos.selector.budgets.keeper import period_at, wall
 
 FILE: Final = "budgets.json"
 """In the state directory."""
 
 PLAN: Final = "plan"
-"""What the budget of the configuration's `[plan]` is called."""
+"""The name of the budget that the configuration's `[plan]` sets."""
 
 BEGINNINGS: Final = "beginnings.json"
 """In the state directory: the configuration's budgets that do not recur, since they were first seen."""
 
 
 def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
-    """The budgets of the configuration, the data plan among them.
+    """Return the budgets of the configuration, the data plan among them.
 
-    One that does not recur begins when a daemon first saw it (`keep_beginnings`), else now: what was
-    used before is none of its.
+    A budget that does not recur begins when a daemon first saw it (`keep_beginnings`), else now:
+    earlier use does not count.
     """
     found = {name: budget.budget(name, now) for name, budget in config.budgets.items()}
     if config.plan.metered_bytes is not None:
@@ -52,7 +52,7 @@ def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
 
 
 def keep_beginnings(budgets: Iterable[Budget], state: Path) -> bool:
-    """Keeps since when each of these is there; whether that is news.
+    """Store when each of these budgets began; return whether any of that is new.
 
     Errors: ConfigError, the file cannot be written.
     """
@@ -71,7 +71,7 @@ def _beginnings(path: Path) -> dict[str, Budget]:
 
 
 def read(path: Path) -> dict[str, Budget]:
-    """The budgets of a file, by name; none where there is none.
+    """Return the budgets of a file by name; none if there is no file.
 
     Errors: ConfigError, the file cannot be used; PrivilegeError, it is not for everybody.
     """
@@ -84,12 +84,12 @@ def read(path: Path) -> dict[str, Budget]:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be used ({_why(error)}); the next `cedos budget set` keeps it"
-            f" as {whole_file.aside(path).name}, and begins a new one"
+            f" as {own_file.aside(path).name}, and begins a new one"
         ) from error
 
 
 def opened(path: Path) -> tuple[dict[str, Budget], str]:
-    """The budgets of a file that is about to be written; one that cannot be used is kept aside.
+    """Return the budgets of a file that is about to be written; moves a bad file aside.
 
     Errors: ConfigError, the file cannot be used, and not be renamed either.
 
@@ -100,7 +100,7 @@ def opened(path: Path) -> tuple[dict[str, Budget], str]:
         return _read(path), ""
     except (OSError, ValueError) as error:
         why = _why(error)
-    aside = whole_file.aside(path)
+    aside = own_file.aside(path)
     try:
         path.rename(aside)
     except OSError as error:
@@ -111,7 +111,7 @@ def opened(path: Path) -> tuple[dict[str, Budget], str]:
 
 
 def kept_aside(path: Path) -> list[str]:
-    """What was kept aside by `opened`, in words, for as long as nobody removes it."""
+    """Return the warnings of files that `opened` moved aside and that are still there."""
     return [
         f"budgets are not in force: {aside} could not be used; set them anew with `cedos budget set`,"
         " and remove that file"
@@ -132,11 +132,11 @@ def _why(error: Exception) -> str:
 
 
 def write(path: Path, budgets: dict[str, Budget]) -> None:
-    """Writes the file, whole or not at all. Errors: ConfigError, it cannot be written."""
+    """Write the file, whole or not at all. Errors: ConfigError, it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = msgspec.json.format(msgspec.json.encode(list(budgets.values())))
-        whole_file.write(path, content)
+        own_file.write(path, content)
     except PermissionError as error:
         raise PrivilegeError(
             f"{path} is not yours to write. While no daemon answers, only root sets and removes budgets"
@@ -146,7 +146,7 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
 
 
 def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
-    """A budget with its beginning: that of the one it changes, or now, unless it says otherwise.
+    """Return a budget with its beginning: that of the budget it changes, or now, unless it has one.
 
     `earlier`: the one of this name until now; what was spent of it in its period stays spent.
     Errors: ConfigError, it would be over already.

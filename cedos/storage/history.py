@@ -1,9 +1,9 @@
-"""The daemon's memory: decisions, finished flows and carried connections, in SQLite (WAL).
+"""The history: decisions, finished flows and carried connections, in SQLite (WAL).
 
-A decision must never wait for the disk: `add_*` only appends to a list in memory, and `flush`, which
-the daemon calls about once a second in a thread, writes what has gathered in one transaction. Where
-the disk is full or the file cannot be used, the newest records stay in memory, `problem` says why,
-and writing is tried again later.
+A decision must never wait for the disk. `add_*` only appends to a list in memory; `flush`, which
+the daemon calls about once a second in a thread, writes the list in one transaction. If the disk is
+full or the file cannot be used, the newest records stay in memory, `problem` says why, and a later
+call tries again.
 """
 
 import threading
@@ -19,8 +19,14 @@ import msgspec
 
 from cedos.errors import HistoryError
 from cedos.model import CarriedConnection, Decision, FlowRecord
-from cedos.storage.history_rows import (
+from cedos.storage.history_store import (
+    CARRIED,
+    DECISIONS,
+    FLOWS,
+    HistoryTable,
     Matcher,
+    Row,
+    Store,
     carried_of,
     carried_row,
     decision_of,
@@ -30,14 +36,6 @@ from cedos.storage.history_rows import (
     flow_row,
     flow_target,
     matcher,
-)
-from cedos.storage.history_store import (
-    CARRIED,
-    DECISIONS,
-    FLOWS,
-    HistoryTable,
-    Row,
-    Store,
     refuse_others,
 )
 
@@ -72,7 +70,7 @@ class _Waiting(Generic[_Record]):
             return records
 
     def put_back(self, records: Iterable[_Record]) -> None:
-        """Puts what `take` gave before what came since."""
+        """Put the records of `take` back before those that came since."""
         with self._lock:
             kept = (*records, *self._records)
             self._records.clear()
@@ -99,7 +97,7 @@ class History:
         retry_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens or makes the file.
+        """Open or create the file.
 
         Args:
             path: the file; its folder is made.
@@ -123,7 +121,7 @@ class History:
 
     @classmethod
     def existing(cls, path: Path) -> "History":
-        """Opens a history that is there, to read it: nothing is made or moved aside.
+        """Open an existing history to read it: nothing is created or moved aside.
 
         Errors: HistoryError, there is no such file, or it is no history of this version.
         """
@@ -132,39 +130,39 @@ class History:
 
     @property
     def notice(self) -> str | None:
-        """What happened to an earlier file, in words; None: nothing."""
+        """The fate of an earlier file, in words; None: nothing happened."""
         return self._store.notice
 
     @property
     def waiting(self) -> int:
-        """How many records are in memory only."""
+        """The number of records that are in memory only."""
         return len(self._decisions) + len(self._flows) + len(self._carried)
 
     @property
     def dropped(self) -> int:
-        """How many records were lost because the disk was of no use for too long."""
+        """The number of records that were lost because the disk failed for too long."""
         return self._decisions.dropped + self._flows.dropped + self._carried.dropped
 
     @property
     def next_number(self) -> int:
-        """One more than the highest decision number seen: where a new daemon goes on counting."""
+        """The decision number at which a new daemon continues: one more than the highest."""
         return self._highest_number + 1
 
     def add_decision(self, decision: Decision) -> None:
-        """Remembers a decision; takes about a microsecond, the disk comes later."""
+        """Store a decision in memory, which takes about a microsecond; the disk comes later."""
         self._highest_number = max(self._highest_number, decision.number)
         self._decisions.add(decision)
 
     def add_flow(self, flow: FlowRecord) -> None:
-        """Remembers a finished flow; takes about a microsecond, the disk comes later."""
+        """Store a finished flow in memory, which takes about a microsecond; the disk comes later."""
         self._flows.add(flow)
 
     def add_carried(self, carried: CarriedConnection) -> None:
-        """Remembers a carried connection; takes about a microsecond, the disk comes later."""
+        """Store a carried connection in memory, which takes about a microsecond; the disk comes later."""
         self._carried.add(carried)
 
     def flush(self) -> None:
-        """Writes what has gathered and prunes the oldest rows; blocks on the disk."""
+        """Write the waiting records and prune the oldest rows; blocks on the disk."""
         with self._disk:
             if self.problem is not None and self._clock() < self._retry_at_s:
                 return
@@ -192,7 +190,7 @@ class History:
     def decisions(
         self, limit: int = 20, *, flow: str | None = None, number: int | None = None
     ) -> list[Decision]:
-        """The newest decisions; reads the disk.
+        """Return the newest decisions; reads the disk.
 
         `flow`: only those about this flow (see `history_rows.matcher`).
         """
@@ -209,7 +207,7 @@ class History:
     def flows(
         self, limit: int = 20, *, flow: str | None = None, decision: int | None = None
     ) -> list[FlowRecord]:
-        """The newest finished flows; reads the disk.
+        """Return the newest finished flows; reads the disk.
 
         `flow`: only this one (see `history_rows.matcher`).
         """
@@ -226,7 +224,7 @@ class History:
     def carried(
         self, limit: int = 20, *, server: Callable[[str, int], bool] = lambda *_: True
     ) -> list[CarriedConnection]:
-        """The newest connections carried through a gateway; reads the disk.
+        """Return the newest connections carried through a gateway; reads the disk.
 
         `server`: only those for whose server and port this holds.
         """
@@ -250,7 +248,7 @@ class History:
     def _read(
         self, table: HistoryTable, matches: Matcher, number: int | None, limit: int
     ) -> list[Row]:
-        """What the file has, even while it cannot be written."""
+        """Return the rows of the file, even while it cannot be written."""
         return self._attempt(lambda: self._store.read(table, matches, number, limit), [])
 
     def _attempt(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:

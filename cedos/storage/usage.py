@@ -1,21 +1,22 @@
-"""What was used of each resource, for ever: odometers in SQLite that survive restarts and reboots.
+"""The use of each resource: odometers in SQLite that survive restarts and reboots.
 
-An odometer only ever rises; a budget is what it has risen by since the budget's period began. Readings
-are kept a quarter of an hour apart (zones differ by such quarters, so periods begin there) and whenever
-somebody asks for one. Together with an odometer its source's own counter is kept, in one transaction:
-whatever ends in between, nothing is counted twice, and what went on without us is counted later.
+An odometer only rises. A budget's use is the rise since its period began. Readings are stored every
+quarter of an hour (zones differ by such quarters, so periods begin there) and on demand. The
+source's own counter is stored with the odometer, in one transaction: whatever ends in between,
+nothing is counted twice, and use while the daemon was down is counted later.
+
+`bytes_by_server` reads the bytes of finished connections by server from the history's file.
 """
 
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from cedos.errors import HistoryError
 from cedos.kernel import own_file
-from cedos.storage import whole_file
 
 _APPLICATION_ID: Final = 0x63656475  # "cedu"
 _SCHEMA: Final = f"""
@@ -33,7 +34,7 @@ _KEEP_S: Final = 800 * 86_400.0
 
 
 class Counter(NamedTuple):
-    """Where a source's own counter stood: in which start of the host, of which instance."""
+    """The state of a source's counter: in which start of the host, of which instance."""
 
     boot: str
     instance: int
@@ -52,7 +53,7 @@ class Usage:
     """
 
     FILE: Final = "usage.sqlite"
-    """Its usual name in the state directory."""
+    """The usual name of the file in the state directory."""
 
     def __init__(self, path: Path | None, boot: str = "", *, read_only: bool = False) -> None:
         self.path = path
@@ -79,16 +80,16 @@ class Usage:
 
     @property
     def fresh(self) -> bool:
-        """Whether a source is counted that is not in the file, so that a crash now would lose its use."""
+        """True if a counted source is not in the file yet, so that a crash now would lose its use."""
         stored = self._stored
         return any(stored.get(source) != each.instance for source, each in self.counters.items())
 
     def add(self, key: str, amount: float) -> None:
-        """So much more was used; in memory until `write`."""
+        """Add to an odometer, in memory until `write`."""
         self.totals[key] = self.totals.get(key, 0.0) + max(amount, 0.0)
 
     def since(self, keys: Iterable[str], begin_s: float) -> float:
-        """What was used since an instant (seconds since the epoch)."""
+        """Return the use since an instant (seconds since the epoch)."""
         return sum(self.totals.get(key, 0.0) - self._at(key, begin_s) for key in keys)
 
     def begins_s(self) -> float | None:
@@ -100,7 +101,7 @@ class Usage:
         return None if first is None else float(first)
 
     def write(self, now_s: float, *, mark: bool = False) -> None:
-        """Keeps everything; never raises: `problem` says why the disk is of no use.
+        """Write everything; never raises: `problem` says why the disk failed.
 
         `mark`: whether this instant's readings are to be kept for good, as a budget begins now.
         """
@@ -127,10 +128,10 @@ class Usage:
                 self._stored = {source: counter.instance for source, counter in counters.items()}
 
     def jumped(self, by_s: float) -> None:
-        """The clock was set: what this start of the host has counted is stamped anew.
+        """Move the stamps of this start of the host after the clock was set.
 
-        A clock that is set right was wrong before, so its stamps were; one that is set wrong, and right
-        again, makes two jumps that undo each other.
+        A clock that is set right was wrong before, so its stamps were, too. A clock that is set
+        wrong, and right again, makes two jumps that undo each other.
         """
         with self._lock:
             self._known.clear()
@@ -146,7 +147,7 @@ class Usage:
         self._reader.close()
 
     def _at(self, key: str, begin_s: float) -> float:
-        """The odometer at an instant; between two readings it is taken to have risen evenly."""
+        """Return an odometer at an instant; between two readings it is taken to rise evenly."""
         if (known := self._known.get((key, begin_s))) is not None:
             return known
         try:
@@ -219,7 +220,7 @@ class Usage:
 
     def _move_aside(self, why: str) -> None:
         assert self.path is not None
-        aside = whole_file.aside(self.path)
+        aside = own_file.aside(self.path)
         try:
             self.path.rename(aside)
             for suffix in ("-wal", "-shm"):
@@ -243,13 +244,13 @@ def _prepare(connection: sqlite3.Connection) -> None:
 def differences(
     source: str, now: Counter, before: Mapping[str, Counter], *, counted_from_start: bool
 ) -> int:
-    """How much a source's counter has risen since it was last looked at.
+    """Return the rise of a source's counter since the last reading.
 
     A counter begins at nothing with its instance (an interface that was plugged in again) and with the
     host; one that fell without either was reset, or went round at 32 bits, as some drivers' do.
 
     `counted_from_start`: whether a source that was never seen counts from its own beginning, as we
-    were there; otherwise what it carried earlier is nobody's.
+    were there; otherwise its earlier bytes do not count.
     """
     last = before.get(source)
     if last is None:
@@ -260,3 +261,80 @@ def differences(
         return now.value - last.value
     around = 2**32 - last.value + now.value
     return around if 0 < around < 2**30 and last.value < 2**32 else now.value
+
+
+Server = tuple[str, str | None]
+"""A name, else an address, and the gateway through which it was reached; None: directly."""
+
+_FIRST = (
+    "SELECT min(ended_unix_s), min(id) > 1 FROM flow",
+    "SELECT min(ended_unix_s), min(id) > 1 FROM carried",
+)
+_DIRECT = """
+SELECT coalesce(server_name, remote, '') AS server, path.value ->> 'network' AS network,
+    sum((path.value ->> 'bytes_down') + (path.value ->> 'bytes_up')) AS carried
+FROM flow, json_each(flow.record, '$.subflows') AS path
+WHERE ended_unix_s >= ? AND network IS NOT NULL
+GROUP BY server, network HAVING carried > 0 ORDER BY carried DESC
+"""
+_THROUGH_GATEWAYS = """
+SELECT server, gateway, network.key, cast(total(network.value) AS INTEGER) AS bytes
+FROM carried, json_each(carried.bytes_by_network) AS network
+WHERE ended_unix_s >= ?
+GROUP BY server, gateway, network.key HAVING bytes > 0 ORDER BY bytes DESC
+"""
+_ADDRESSES = """
+SELECT DISTINCT gateway, address.value FROM carried, json_each(carried.addresses) AS address
+"""
+
+
+class BytesByServer(NamedTuple):
+    """The servers of the history.
+
+    Attributes:
+        first_unix_s: connections that ended from then on are all remembered; None: there are none.
+        servers: by server and network the bytes. Those of connections through a gateway are among
+            its own, too: the session's connections carried them.
+        addresses: by gateway, where its sessions' connections led.
+    """
+
+    first_unix_s: float | None
+    servers: dict[Server, dict[str, int]]
+    addresses: dict[str, set[str]]
+
+
+def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:
+    """Return the bytes of connections that ended since an instant.
+
+    Reads the disk, beside the daemon that writes it. A file that is not there, or cannot be read, knows
+    of none.
+    """
+    servers: dict[Server, dict[str, int]] = {}
+    addresses: dict[str, set[str]] = {}
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2.0)
+        ) as connection:
+            first = _first(connection)
+            for server, network, carried in connection.execute(_DIRECT, (since_unix_s,)):
+                servers.setdefault((server, None), {})[network] = carried
+            for server, gateway, network, carried in connection.execute(
+                _THROUGH_GATEWAYS, (since_unix_s,)
+            ):
+                servers.setdefault((server, gateway), {})[network] = carried
+            for gateway, address in connection.execute(_ADDRESSES):
+                addresses.setdefault(gateway, set()).add(address)
+    except sqlite3.Error:
+        return BytesByServer(None, {}, {})
+    return BytesByServer(first, servers, addresses)
+
+
+def _first(connection: sqlite3.Connection) -> float | None:
+    """From when on nothing was forgotten, in either table; else when the oldest one ended."""
+    tables: list[tuple[float | None, int | None]] = [
+        connection.execute(sql).fetchone() for sql in _FIRST
+    ]
+    known = [(first, pruned) for first, pruned in tables if first is not None]
+    if forgetful := [first for first, pruned in known if pruned]:
+        return max(forgetful)
+    return min((first for first, _ in known), default=None)

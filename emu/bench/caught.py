@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from cedos.model import Direction
-from cedos.selector.energy.power_model import RadioEnergy
+from cedos.selector.energy import RadioEnergy
 from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RTO_MAX
-from cedos.storage import radio_file
+from cedos.storage import model_files
 from emu.bench.caught_parts import programs
 from emu.testbed.netns import Namespace
 
@@ -217,7 +217,7 @@ class Pair:
         }
 
     def costs(self) -> dict[str, float]:
-        radios = radio_file.radios()
+        radios = model_files.radios()
         wifi_j = self._joules(radios["lte-2012"]["wifi"])
         return {
             "packets": sum(count for _, count in self.sent_again_s),

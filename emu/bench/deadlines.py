@@ -12,10 +12,8 @@ from typing import Final
 
 from cedos.model import Direction
 from cedos.selector.deadlines.chance import ChanceScheduler
-from cedos.selector.deadlines.d2sched import D2Sched
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
-from cedos.selector.deadlines.plan import DeadlinePlan
+from cedos.selector.deadlines.network_state import HostNetworks, SeenNetwork
+from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan
 from emu.experiments.cedos import subway, world
 from emu.experiments.cedos.compare import AtOnce, figures, tally
 

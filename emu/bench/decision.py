@@ -31,11 +31,10 @@ from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
-from cedos.selector.uncertainty.completion import CompletionModel
-from cedos.storage.predictor_file import load
+from cedos.selector.uncertainty.times import CompletionModel
+from cedos.storage.model_files import load
 from predictors.base import Distribution, minimum_of
-from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES
-from predictors.naive import naive_time_s
+from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES, naive_time_s
 
 NAME = "decision"
 

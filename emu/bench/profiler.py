@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cedos.errors import EmulationError
-from cedos.profiler.capture.packet_socket import Capture, open_capture
+from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.profiler import Profiler
 from emu.testbed.hosts import INTERFACE, SERVER, Hosts, cabled
 from emu.testbed.netns import Namespace

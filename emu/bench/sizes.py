@@ -12,7 +12,7 @@ from cedos.errors import EmulationError
 from cedos.model import FlowKey, SizeEstimate
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
-from cedos.profiler.capture.packet_socket import Capture, open_capture
+from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.http import parse_response
 from cedos.profiler.profiler import Profiler

@@ -18,14 +18,14 @@ from cedos.model import Context, Network, NetworkKind, SizeEstimate, StrategyKin
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.objective import WeightedCost
+from cedos.selector.uncertainty import METHODS, evaluator, method_of
 from cedos.selector.uncertainty.bayesian import Bayesian
-from cedos.selector.uncertainty.methods import METHODS, evaluator, method_of
+from cedos.selector.uncertainty.evaluator import Redundant, Way, network_terms
 from cedos.selector.uncertainty.times import mean_of_first, summed
-from cedos.selector.uncertainty.ways import Redundant, Way, network_terms
 from predictors.base import Distribution
 from predictors.error import SLICES
 from predictors.network import TIME, NetworkPredictor
-from predictors.posterior import Posterior
+from predictors.online import Posterior
 
 NAME = "uncertainty"
 

@@ -87,7 +87,7 @@ def command(
     relative error, and how often 90 % intervals cover. Where DATA tell how old rates are
     (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
-    from cedos.storage import predictor_file  # noqa: PLC0415
+    from cedos.storage import model_files  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.data import datasets, evaluate  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
@@ -104,7 +104,7 @@ def command(
     model = None
     if model_name is not None:
         file = None if model_name == "shipped" else Path(model_name)
-        model = predictor_file.load(file, partial=True)
+        model = model_files.load(file, partial=True)
     with bar("evaluating") as report:
         found = evaluate.evaluate(
             read,

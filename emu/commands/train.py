@@ -65,7 +65,7 @@ def command(
     not know each network alone.
     """
     from cedos.errors import ConfigError, DataSetError  # noqa: PLC0415
-    from cedos.storage import predictor_file  # noqa: PLC0415
+    from cedos.storage import model_files  # noqa: PLC0415
     from emu.data import datasets  # noqa: PLC0415
     from emu.data.folds import examples_of  # noqa: PLC0415
     from predictors.inputs import STRATEGIES  # noqa: PLC0415
@@ -87,7 +87,7 @@ def command(
         model = fit(examples_of(read, read.texts["group"]), settings)
     except ValueError as error:
         raise DataSetError(f"{read.source}: {error}") from error
-    predictor_file.save(
+    model_files.save(
         model,
         out,
         {

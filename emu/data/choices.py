@@ -22,11 +22,11 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.rates import RATES, RECENT
+from cedos.selector.decision.features import RATES, RECENT
 from cedos.selector.decision.roles import ROLES, ROLES_OF, USUAL_KINDS, Roles, role_strategy
-from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.objective import Objective, Outcome
-from cedos.selector.uncertainty.completion import CompletionModel
+from cedos.selector.uncertainty.times import CompletionModel
 from emu.data.datasets import DataSet
 from emu.statistics import Floats
 from predictors.base import Distribution

@@ -12,9 +12,9 @@ from cedos.errors import ConfigError, DataSetError
 from cedos.selector.objective import Objective
 from emu.data.choices import cedos_choice
 from emu.data.datasets import DataSet
-from predictors.adapt import Adaptive
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
+from predictors.online import Adaptive
 from predictors.training.examples import Examples, Settings
 from predictors.training.train import fit
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from cedos.errors import DataSetError
 from cedos.model import Evaluation, Indicator, NetworkKind
-from cedos.selector.probing.cost import probe_cost
 from cedos.selector.probing.rules import Moment, ProbeRule, passive
+from cedos.selector.probing.value import probe_cost
 from emu.data.probe_series import COLUMNS
 
 PINGED = ("rtt_s", "rtt_min_s", "ping_loss")

@@ -1,1 +1,1 @@
-"""Fits predictors with scikit-learn; what comes out is plain lists."""
+"""Training of predictors with scikit-learn; the results are plain lists."""

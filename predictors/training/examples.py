@@ -1,4 +1,4 @@
-"""Rows to learn from, and the table of inputs that they become."""
+"""Rows of training data, and the table of inputs made of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from sklearn.model_selection import GroupKFold
 
 from predictors.completion import STAND_INS
 from predictors.inputs import ALWAYS, inputs_of
-from predictors.regressor import Regressor
-from predictors.tree import mirrored
+from predictors.regressor import Regressor, mirrored
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +46,7 @@ class Examples:
         return len(self.groups)
 
     def take(self, rows: NDArray[Any]) -> "Examples":
-        """Some of the rows, by index or mask."""
+        """Return some of the rows, by index or mask."""
         return Examples(
             {name: column[rows] for name, column in self.columns.items()},
             {name: time_s[rows] for name, time_s in self.times_s.items()},
@@ -57,13 +56,13 @@ class Examples:
         )
 
     def row(self, index: int) -> dict[str, float]:
-        """One row's known columns, as a model is asked with them."""
+        """Return one row's known columns, as a model takes them."""
         values = ((name, float(column[index])) for name, column in self.columns.items())
         return {name: value for name, value in values if not np.isnan(value)}
 
 
 def typical_of(examples: Examples) -> dict[str, float]:
-    """Medians of the columns that stand in for unknown round trips and rates."""
+    """Return the medians of the columns that stand in for unknown round trips and rates."""
     typical = {}
     for name in STAND_INS:
         column = examples.columns.get(name, np.empty(0))
@@ -75,26 +74,26 @@ def typical_of(examples: Examples) -> dict[str, float]:
 def table(
     examples: Examples, typical: Mapping[str, float], names: tuple[str, ...]
 ) -> tuple[Floats, Floats]:
-    """Inputs of the trees and naive times, row by row by the very code that predictions use.
+    """Return the inputs of the regressors and naive times, row by row by the code of predictions.
 
-    The inputs' columns are those of `INPUTS`, less the last ones as far as nobody knows them.
+    The inputs' columns are those of `INPUTS`, less the last ones that no row has.
     """
     rows = [inputs_of(examples.row(index), typical) for index in range(len(examples))]
     inputs = np.array([values for values, _ in rows], dtype=np.float64)
-    # Inputs that nobody measured would take part in every draw of inputs to split by.
+    # Inputs without any measurement would take part in every draw of inputs to split by.
     while inputs.shape[1] > ALWAYS and not np.nan_to_num(inputs[:, -1]).any():
         inputs = inputs[:, :-1]
     return inputs, np.array([[naive_s[name] for name in names] for _, naive_s in rows])
 
 
 def dealt(groups: NDArray[Any], folds: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Indices to train on and to test on, `folds` times, no group on both sides."""
+    """Yield indices to train on and to test on, `folds` times, no group on both sides."""
     return iter(GroupKFold(folds).split(np.empty((len(groups), 1)), groups=groups))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a model is grown; the defaults were chosen by cross-validation over groups.
+    """The settings of training; the defaults were chosen by cross-validation over groups.
 
     Attributes:
         kind: the family, one of `predictors.training.train.KINDS`.
@@ -118,7 +117,7 @@ USUAL = Settings()
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """What a family makes of inputs and targets.
+    """The result of a family's training.
 
     Attributes:
         parts: regressors in plain data, each for some of the strategies, together for all of them in
@@ -131,6 +130,6 @@ class Grown:
 
 
 def walked(parts: Sequence[tuple[tuple[str, ...], Regressor]], inputs: Floats) -> Floats:
-    """`Grown.predict` for regressors that walk fast: row by row, by the code that predicts later."""
+    """Return `Grown.predict` for fast regressors: row by row, by the code of later predictions."""
     rows = [mirrored(row) for row in inputs.tolist()]
     return np.array([[v for _, part in parts for v in part.walk(row)] for row in rows])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 
 from cedos.errors import HostError
-from cedos.kernel.mptcp_netlink import (
+from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
     MptcpEvent,

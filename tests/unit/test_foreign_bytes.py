@@ -37,13 +37,13 @@ from cedos.errors import ConfigError, ProtocolError, TransferError
 from cedos.files import messages as files
 from cedos.files.objects.http_rules import CacheLookup
 from cedos.files.objects.object_store import HeaderLists, ObjectRecord
-from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
-from cedos.kernel.dhcp_leases import announced_metered
+from cedos.kernel import conntrack, mptcp, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.generic_netlink import parse_family
-from cedos.kernel.mptcp_netlink import PathManagerCommand
+from cedos.kernel.interface_kind import announced_metered
+from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.netlink import NetlinkMessage, attribute
 from cedos.kernel.policy_routing import Rule
-from cedos.kernel.sockets.privileged_sockets import EventSocket
+from cedos.kernel.privileges import EventSocket
 from cedos.kernel.tcp_info import read_info
 from cedos.model import FlowKey
 from cedos.monitor.dns import message as dns
@@ -231,11 +231,11 @@ PARSERS: dict[str, Parser] = {
     "nf_tables": Parser(of_message(takes_from_ours, 2562, 2565, 2568), NETLINK),
     "generic netlink families": Parser(of_message(parse_family, 16), NETLINK),
     "MPTCP events": Parser(
-        lambda data: list(mptcp_netlink.mptcp_events(data)),
+        lambda data: list(mptcp.mptcp_events(data)),
         (netlink.message(30, 0, 0, bytes((1, 1, 0, 0)) + attribute(1, bytes(4))),),
     ),
     "MPTCP endpoints": Parser(
-        mptcp_netlink.parse_endpoint, (attribute(1, attribute(4, bytes(4))),)
+        mptcp.parse_endpoint, (attribute(1, attribute(4, bytes(4))),)
     ),
     "tcp_info": Parser(read_info, (bytes(240), bytes(104))),
     "Wi-Fi stations": Parser(

@@ -125,4 +125,4 @@ def test_one_module_tells_of_which_kind_an_interface_is() -> None:
         for path in ROOT.glob("cedos/**/*.py")
         if judging.search(path.read_text())
     }
-    assert found == {"cedos/kernel/interface_kind.py", "cedos/kernel/dhcp_leases.py"}
+    assert found == {"cedos/kernel/interface_kind.py"}

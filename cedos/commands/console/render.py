@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from cedos.model import SizeEstimate, Strategy, StrategyKind
+from cedos.resources import Resource
 from cedos.selector.rounded import rounded
 
 UNKNOWN = "-"
@@ -98,7 +99,8 @@ def energy(joules: float | None) -> str:
 
 def amount(value: float, resource: str) -> str:
     """Format an amount of a budget of `data`, `energy` or `money`."""
-    return {"data": size, "energy": energy, "money": number}[resource](value)
+    symbols = Resource(resource).unit.symbols
+    return _scaled(value, symbols) if symbols else number(value)
 
 
 def rate(bits_per_s: float | None) -> str:

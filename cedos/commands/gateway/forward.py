@@ -25,7 +25,7 @@ from cedos.commands.console.servers import interfaces, listen_address, listen_ad
 from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
-from cedos.kernel.process import memory
+from cedos.kernel import process_limits
 from cedos.profiler.sizes import SizeHistory
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
@@ -290,7 +290,7 @@ def command(
     # (Standard output may be somebody's connection.)
     logs.configure("warning" if stdio is not None else log_level, log_format)
     try:
-        memory.one_arena()
+        process_limits.one_arena()
         asyncio.run(
             _run(
                 joined,
@@ -406,7 +406,7 @@ async def _run(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
-        async with memory.giving_back():
+        async with process_limits.giving_back():
             await running
     except asyncio.CancelledError:
         if stdio is not None:

@@ -25,7 +25,7 @@ from cedos.commands.console.servers import (
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
 from cedos.files.objects.object_store import ObjectStore
-from cedos.kernel.process import memory
+from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewayFigures, GatewaySettings
@@ -223,7 +223,7 @@ def command(
         raise click.UsageError(
             f"--metrics is not protected: an address of loopback would be right, not {host}"
         )
-    memory.one_arena()
+    process_limits.one_arena()
     asyncio.run(_run(settings, me, invited, metrics, 0 if no_cache else cache, cache_folder))
 
 
@@ -348,7 +348,7 @@ async def _serve(gateway: Gateway, clients: int, metrics: tuple[str, int] | None
     log.info("ready", listens=shown(*gateway.address), clients=clients)
     notifier.ready(shown(*gateway.address))
     try:
-        async with memory.giving_back():
+        async with process_limits.giving_back():
             await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             await running  # it failed

@@ -23,7 +23,7 @@ from cedos.config.directories import user_folder
 from cedos.errors import SessionError
 from cedos.files.serving import Serving, UploadLimits, Uploads, client_names, log
 from cedos.files.tree import Tree
-from cedos.kernel.process import open_files
+from cedos.kernel import process_limits
 from cedos.session import keys
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.known_hosts import shown
@@ -152,7 +152,7 @@ def command(
     if remember is not None and forget:
         raise click.UsageError("--remember and --forget exclude each other")
     logs.configure(log_level, log_format)
-    open_files.allow()  # one for each connection and file
+    process_limits.allow()  # one for each connection and file
     limits = UploadLimits(largest, keep_free) if writable else None
     # Listen before making a file, because listening may fail.
     with contextlib.closing(open_listening(listen)) as listening:

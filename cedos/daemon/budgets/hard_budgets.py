@@ -17,11 +17,10 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.budgets.price_text import amount
 from cedos.errors import CedosError
-from cedos.model import Budget, Network, Resource
-from cedos.selector.budgets.calendar import wall
-from cedos.selector.budgets.hard import Account, Bars, Stage
-from cedos.selector.budgets.hard_pace import LATEST_S, Pace
-from cedos.selector.budgets.keeper import Keeper
+from cedos.model import Budget, Network
+from cedos.resources import Resource, Tariff
+from cedos.selector.budgets.hard import LATEST_S, Account, Bars, Pace, Stage
+from cedos.selector.budgets.keeper import Keeper, wall
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +73,7 @@ class HardBudgets:
         self._barring = barring
         self._barred = barred
         self._count = count
-        self._priced = {name: price for name, price in priced.items() if price > 0.0}
+        self._money_per_mb = priced
         self._unable = unable
         self._clock, self._steady = clock, steady
         self._bars = Bars()
@@ -144,8 +143,7 @@ class HardBudgets:
         changed = self._bars.update(
             self._accounts,
             [network.name for network in networks],
-            [network.name for network in networks if network.metered],
-            list(self._priced),
+            Tariff(self._money_per_mb, [network.name for network in networks if network.metered]),
         )
         self._warn()
         if not self._unable and (changed or self._again()):
@@ -193,9 +191,8 @@ class HardBudgets:
     def _account(self, keeper: Keeper) -> Account:
         budget, counted = keeper.budget, _counted(keeper.budget)
         spent = self._metering.spent(budget, keeper.period.begins_s)
-        usual = _USUAL_BPS / 8.0
-        if budget.resource is Resource.MONEY:
-            usual *= max(self._priced.values(), default=0.0) / 1e6
+        tariff = Tariff(self._money_per_mb)
+        usual = budget.resource.meter.usual_per_s(_USUAL_BPS / 8.0, tariff)
         pace = self._paces.setdefault(counted, Pace(usual))
         pace.observe(spent, self._steady())
         account = Account(budget, spent, keeper.period.ends_s, keeper.over(self._clock()))

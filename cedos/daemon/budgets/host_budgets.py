@@ -15,16 +15,15 @@ from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Network, Resource, end_wrong
+from cedos.model import Budget, Network, end_wrong
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.budgets.calendar import wall
+from cedos.resources import Tariff
 from cedos.selector.budgets.controller import MakeController, Option
-from cedos.selector.budgets.keeper import Keeper, Standing
+from cedos.selector.budgets.keeper import Keeper, Standing, wall
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, Prices, prices
-from cedos.selector.decision.follow import Curves
-from cedos.selector.objective import Objective, WeightedCost
+from cedos.selector.objective import Curves, Objective, WeightedCost
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 
@@ -111,12 +110,12 @@ class HostBudgets:
             *([f"{self._file} cannot be used; see the daemon's log"] if self._unread else []),
             *(each for each in (self._usage.notice, self._usage.problem) if each),
         ]
-        if not self._money_per_mb:
-            lines += [
-                f'the budget "{name}" counts nothing: no network has a money_per_mb in the configuration'
-                for name, keeper in self.keepers.items()
-                if keeper.budget.resource is Resource.MONEY
-            ]
+        tariff = self._tariff()
+        lines += [
+            f'the budget "{name}" counts nothing: {why} in the configuration'
+            for name, keeper in self.keepers.items()
+            if (why := keeper.budget.resource.meter.blind(tariff))
+        ]
         if self._full is None:
             lines += [
                 f'the budget "{name}" counts nothing: nothing says how full the battery is (UPower)'
@@ -137,8 +136,8 @@ class HostBudgets:
 
     def suspended(self, budget: Budget) -> str:
         """Why a budget has no price now, in words; "": it has one."""
-        if budget.resource is Resource.MONEY and not self._money_per_mb:
-            return "no network has a money_per_mb"
+        if why := budget.resource.meter.blind(self._tariff()):
+            return why
         if not budget.battery:
             return ""
         if self._full is None:
@@ -201,16 +200,9 @@ class HostBudgets:
     def amount(
         self, budget: Budget, energy_j: float, carried: Iterable[tuple[str, float]]
     ) -> float:
-        """What a budget counts of these joules, and bytes by network."""
-        match budget.resource:
-            case Resource.ENERGY:
-                return energy_j
-            case Resource.MONEY:
-                prices = self._money_per_mb
-                return sum(size * prices.get(network, 0.0) / 1e6 for network, size in carried)
-            case Resource.DATA:
-                counted = budget.networks or self._metered()
-                return sum(size for network, size in carried if network in counted)
+        """Return the units of a budget that these joules, and bytes by network, are."""
+        meter = budget.resource.meter
+        return meter.amount(energy_j, carried, budget.networks, self._tariff())
 
     async def run(self) -> None:
         """Looks at everything once a second until it is cancelled; keeps what was counted."""
@@ -395,6 +387,9 @@ class HostBudgets:
                 prices=self.prices,
             )
         return WeightedCost(name="budgets", note=note, prices=self.prices)
+
+    def _tariff(self) -> Tariff:
+        return Tariff(self._money_per_mb, self._metered())
 
     def _metered(self) -> tuple[str, ...]:
         return tuple(network.name for network in self._networks() if network.metered)

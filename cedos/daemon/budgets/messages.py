@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from cedos.api.budgets import BudgetMessage, UnitsMessage
 from cedos.daemon.budgets.host_budgets import HostBudgets
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.budgets.controller import PROHIBITIVE
 
 
 def messages(

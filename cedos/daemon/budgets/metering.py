@@ -5,17 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Budget, Network, NetworkKind, Resource
-from cedos.selector.energy.radio import Radio
-from cedos.selector.energy.radio_watch import RadioWatch
-from cedos.storage.radio_file import radios
+from cedos.model import Budget, Network, NetworkKind
+from cedos.resources import FREE, METERED, RADIO, RADIOS, Tariff, of_networks
+from cedos.selector.energy import Radio, RadioWatch
+from cedos.storage.model_files import radios
 from cedos.storage.usage import Counter, Usage, differences
-
-RADIOS = "radios"
-"""The odometer of all radios' joules."""
-
-RADIO, METERED, FREE = "radio/", "metered/", "free/"
-"""Before a network's name: the odometers of its joules, its metered bytes, its other bytes."""
 
 
 def radios_of(config: Config) -> dict[NetworkKind, Radio]:
@@ -69,7 +63,7 @@ class Metering:
         self._strangers = set() if usage.counters else {network.index for network in present}
         self._radios = radios
         self._watches: dict[str, tuple[NetworkKind, RadioWatch, float]] = {}
-        self._money_per_mb = money_per_mb
+        self._tariff = Tariff(money_per_mb)
         self._moved = moved
 
     def counted(self, network: Network, counters: Counters, now_s: float) -> None:
@@ -119,30 +113,9 @@ class Metering:
 
     def carried(self, networks: Iterable[str]) -> float:
         """Bytes over these networks, ever."""
-        return self._usage.since(_of_networks(networks), 0.0)
+        return self._usage.since(of_networks(networks), 0.0)
 
     def spent(self, budget: Budget, begin_s: float) -> float:
-        """What a budget's resource was used by since an instant; not for a battery's."""
-        return spent(self._usage, budget, begin_s, self._money_per_mb)
-
-
-def spent(usage: Usage, budget: Budget, begin_s: float, money_per_mb: Mapping[str, float]) -> float:
-    """What a budget's resource was used by since an instant, by the odometers."""
-    match budget.resource:
-        case Resource.ENERGY:
-            return usage.since([RADIOS], begin_s)
-        case Resource.MONEY:
-            return sum(
-                usage.since([f"{METERED}{name}", f"{FREE}{name}"], begin_s) * price / 1e6
-                for name, price in money_per_mb.items()
-            )
-        case Resource.DATA:
-            if budget.networks:
-                keys = _of_networks(budget.networks)
-            else:
-                keys = [key for key in usage.totals if key.startswith(METERED)]
-            return usage.since(keys, begin_s)
-
-
-def _of_networks(names: Iterable[str]) -> list[str]:
-    return [f"{kind}{name}" for name in names for kind in (METERED, FREE)]
+        """Return the units of a budget that were used since an instant; not for a battery's."""
+        meter = budget.resource.meter
+        return meter.spent(self._usage, budget.networks, begin_s, self._tariff)

@@ -18,11 +18,10 @@ from cedos.api.programs import (
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
-from cedos.model import Budget, NetworkKind, Resource
-from cedos.selector.budgets.controller import Option
-from cedos.selector.budgets.steps import steps
-from cedos.selector.budgets.supply import PROHIBITIVE
-from cedos.selector.energy.radio import Radio
+from cedos.model import Budget, NetworkKind
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE, Option, steps
+from cedos.selector.energy import Radio
 
 _SILENT_S = 5.0
 """Programs ask once a second; one that has not for so long has ended, whatever it said last."""

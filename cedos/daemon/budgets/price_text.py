@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from math import ceil
 
-from cedos.model import Budget, Network, Resource
+from cedos.model import Budget, Network
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.rounded import rounded
 
 _MB = 1e6
@@ -26,11 +27,9 @@ def note(
         if rate >= PROHIBITIVE:
             worth = f"{network.name} is used only where nothing else works"
         lines.append(worth + _because(of, now_s))
-    for quotes, resource, unit in (
-        (prices.energy, Resource.ENERGY, "joule"),
-        (prices.money, Resource.MONEY, "unit of money"),
-    ):
+    for quotes, resource in ((prices.energy, Resource.ENERGY), (prices.money, Resource.MONEY)):
         if quotes:
+            unit = resource.unit.priced_name
             rate = sum(quote.rate for quote in quotes)
             of = [each for each in standings if each.budget.resource is resource]
             worth = (
@@ -43,7 +42,7 @@ def note(
 
 
 def _counts(budget: Budget, network: Network) -> bool:
-    if budget.resource is not Resource.DATA:
+    if not budget.resource.meter.by_network:
         return False
     return network.name in budget.networks if budget.networks else network.metered
 
@@ -67,15 +66,15 @@ def worth_s(seconds: float) -> str:
 
 
 def amount(value: float, resource: Resource) -> str:
-    """An amount with three digits that matter."""
-    if resource is Resource.MONEY:
+    """Return an amount with three digits that matter."""
+    symbols = resource.unit.symbols
+    if not symbols:
         return rounded(value, 4)
-    unit = "B" if resource is Resource.DATA else "J"
-    for prefix in ("", "k", "M", "G"):
+    for symbol in symbols[:-1]:
         if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}{unit}"
+            return f"{value:.3g} {symbol}"
         value /= 1000.0
-    return f"{value:.3g} T{unit}"
+    return f"{value:.3g} {symbols[-1]}"
 
 
 def _because(standings: Sequence[Standing], now_s: float) -> str:

@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 
 from cedos.api.budgets import NetworkUsage, ServerUsage, UsageMessage
-from cedos.daemon.budgets.metering import FREE, METERED, RADIO, RADIOS
 from cedos.model import CarriedConnection
-from cedos.storage.bytes_by_server import Server, bytes_by_server
-from cedos.storage.usage import Usage
+from cedos.resources import FREE, METERED, RADIO, RADIOS
+from cedos.storage.usage import Server, Usage, bytes_by_server
 
 _MOST_SERVERS = 10
 

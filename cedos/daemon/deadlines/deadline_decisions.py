@@ -17,9 +17,9 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
-from cedos.selector.deadlines.alternatives import Watts, alternatives
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow, expected_bytes
 from cedos.selector.deadlines.network_state import NetworkState
+from cedos.selector.deadlines.plan import DeadlineFlow, expected_bytes
+from cedos.selector.deadlines.prospect import Watts, alternatives
 from cedos.selector.deadlines.transfer_table import TableTransfer
 
 

@@ -22,10 +22,8 @@ from cedos.daemon.deadlines.d_lock import DLock
 from cedos.daemon.deadlines.kept_transfers import FILE, rows
 from cedos.errors import ConfigError
 from cedos.model import Context, Direction, Network
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.host_networks import SeenNetwork
-from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.plan import EPOCH_S
+from cedos.selector.deadlines.network_state import NetworkState, SeenNetwork
+from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.selector.objective import Objective, WeightedCost
 

@@ -11,15 +11,14 @@ from cedos.config import Config
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.daemon.flows import learning
 from cedos.errors import ModelError
-from cedos.selector.decision.follow import Curves
-from cedos.selector.energy.power_model import DELPHI, PowerModel
-from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.energy import DELPHI, PowerModel
+from cedos.selector.objective import Curves, MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.uncertainty import method_of
 from cedos.selector.uncertainty.bayesian import Bayesian
 from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.completion import CompletionModel
 from cedos.selector.uncertainty.evaluator import Evaluator
-from cedos.selector.uncertainty.methods import method_of
-from cedos.storage import predictor_file
+from cedos.selector.uncertainty.times import CompletionModel
+from cedos.storage import model_files
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +71,7 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     model: CompletionModel | None = None
     method = method_of(config.decision.method)
     try:
-        general = predictor_file.load(config.predictors.model_path)
+        general = model_files.load(config.predictors.model_path)
         adapt, bayesian = config.predictors.adapt, method is Bayesian
         model = general
         if adapt or bayesian:

@@ -19,17 +19,14 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
-from cedos.selector.decision.barred import usable
-from cedos.selector.decision.case import Case
+from cedos.selector.decision.case import Case, Sent
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.liveness import silent_s, usable
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
-from cedos.selector.decision.sent import Sent
-from cedos.selector.decision.silences import silent_s
-from cedos.selector.energy.spares import not_worth_a_spare
+from cedos.selector.decision.sessions import Detour, DetourVerdict, Looks, weigh
+from cedos.selector.energy import not_worth_a_spare
 from cedos.selector.objective import Objective
-from cedos.selector.sessions.detour import Detour, DetourVerdict, weigh
-from cedos.selector.sessions.look import Looks
 
 _TRIED_S = 30.0
 """Whether fewer networks are enough for a program that reads slowly is tried no sooner again."""

@@ -12,7 +12,7 @@ from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.errors import NotFoundError, PrivilegeError
 from cedos.model import Context, SizeEstimate, Transfer
-from cedos.profiler.hints import HintMatch, TransferHint
+from cedos.profiler.flow import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
 
 LIFETIME_S: Final = 86_400.0

@@ -9,8 +9,7 @@ from cedos.daemon.decisions.default_network import DefaultNetwork
 from cedos.daemon.decisions.steer_interface import Steer, carried_out
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.model import Context, Strategy
-from cedos.selector.decision.liveness import dead_networks
-from cedos.selector.decision.silences import silent_s
+from cedos.selector.decision.liveness import dead_networks, silent_s
 
 _log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.model import Context
-from cedos.selector.decision.rates import RATES
+from cedos.selector.decision.features import RATES
 
 
 def measured_paths(

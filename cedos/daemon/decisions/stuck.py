@@ -35,8 +35,7 @@ from cedos.errors import CedosError
 from cedos.kernel.sock_diag import ESTABLISHED
 from cedos.model import Context, Direction, FlowKey, Network
 from cedos.monitor.flows.own_flows import is_own
-from cedos.selector.decision.liveness import why_dead
-from cedos.selector.decision.silences import silent_s
+from cedos.selector.decision.liveness import silent_s, why_dead
 
 _log = structlog.get_logger(__name__)
 

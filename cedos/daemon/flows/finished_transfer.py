@@ -15,10 +15,9 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed
 from cedos.selector.decision.features import features
-from cedos.selector.decision.own_queue import emptied, own_queues
 from cedos.selector.decision.roles import Roles, pairs
-from cedos.selector.decision.times import lengthened
-from cedos.selector.uncertainty.completion import CompletionModel, interval_of
+from cedos.selector.decision.times import emptied, lengthened, own_queues
+from cedos.selector.uncertainty.times import CompletionModel, interval_of
 from predictors.base import Distribution
 
 _PART = 0.1

@@ -9,10 +9,9 @@ from cedos.daemon.flows.finished_transfer import FinishedTransfer
 from cedos.model import Context, Network
 from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import assign
-from predictors.adapt import Adaptive, fingerprint
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
-from predictors.posterior import Posterior
+from predictors.online import Adaptive, Posterior, fingerprint
 
 PLACES_FILE = "places.json"
 POSTERIOR_FILE = "posterior.json"

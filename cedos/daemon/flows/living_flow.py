@@ -21,8 +21,8 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.profiler.profiler import SizeLearned
-from cedos.selector.uncertainty.reevaluate import Reevaluation
-from predictors.naive import FIRST_WINDOW_BYTES
+from cedos.selector.decision.living import Reevaluation
+from predictors.inputs import FIRST_WINDOW_BYTES
 
 STALLED_S = 0.4
 """A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled."""

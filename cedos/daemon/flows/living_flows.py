@@ -23,7 +23,7 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
-from predictors.naive import FIRST_WINDOW_BYTES
+from predictors.inputs import FIRST_WINDOW_BYTES
 
 _COMPETING = 32
 """What is beyond so many of a network changes nothing any more."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from cedos.model import FlowRecord
 from cedos.storage.history import History
-from predictors.calibration import Calibration, Judged, calibration
+from predictors.base import Calibration, Judged, calibration
 
 TRANSFERS = 200
 """So many of each network count; older ones say how it was predicted then."""

@@ -13,7 +13,7 @@ from cedos.daemon.lookups.failover import LookupFailover
 from cedos.errors import CedosError
 from cedos.model import Address, Network
 from cedos.monitor.flows.own_flows import is_own
-from cedos.profiler.capture.packet_socket import Capture
+from cedos.profiler.capture import Capture
 
 _AT_ONCE = 64
 

@@ -10,8 +10,8 @@ from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
-from cedos.kernel.batched_reader import BatchedReader
-from cedos.profiler.capture.packet_socket import Capture
+from cedos.kernel.netlink import BatchedReader
+from cedos.profiler.capture import Capture
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
 

@@ -23,12 +23,11 @@ from cedos.daemon.budgets.metering import radios_of
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import FREE, Prices
-from cedos.selector.budgets.supply import PROHIBITIVE
-from cedos.selector.energy.power_model import DELPHI, PowerModel
-from cedos.selector.probing.cost import probe_cost
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
-from cedos.selector.probing.value import Price, ProbeValue
+from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 
 _log = structlog.get_logger(__name__)
 

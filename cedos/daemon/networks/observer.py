@@ -41,9 +41,9 @@ from cedos.monitor.providers.provider import GuardedProvider, IndicatorProvider,
 from cedos.monitor.providers.screen import Screen
 from cedos.monitor.providers.series import SeriesProvider
 from cedos.monitor.providers.wifi import WifiProvider
-from cedos.selector.decision.barred import usable
-from cedos.selector.energy.power_model import PowerModel
-from cedos.selector.probing.cost import probe_cost
+from cedos.selector.decision.liveness import usable
+from cedos.selector.energy import PowerModel
+from cedos.selector.probing.value import probe_cost
 
 _log = structlog.get_logger(__name__)
 

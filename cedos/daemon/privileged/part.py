@@ -17,8 +17,9 @@ from typing import Final
 
 from cedos.daemon.lookups import capture as lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
-from cedos.kernel import conntrack, sock_diag
-from cedos.kernel.mptcp_netlink import PathManagerCommand
+from cedos.daemon.privileged.wake_timer import WakeTimer
+from cedos.kernel import conntrack, process_limits, sock_diag
+from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
     NETLINK_NETFILTER,
@@ -27,12 +28,10 @@ from cedos.kernel.netlink import (
     Requester,
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
-from cedos.kernel.process import memory
-from cedos.kernel.process.wake_timer import WakeTimer
+from cedos.kernel.privileges import EchoSocket, EventSocket, PacketSocket
 from cedos.kernel.sock_diag import ConnectingSocket
-from cedos.kernel.sockets.privileged_sockets import EchoSocket, EventSocket, PacketSocket
 from cedos.model import Address, FlowKey
-from cedos.profiler.capture import first_packets
+from cedos.profiler import capture
 from cedos.steer.journal.journal import Journal
 from cedos.steer.journal.reading import journal_line, read_records
 from cedos.steer.journal.records import (
@@ -80,12 +79,12 @@ class PrivilegedPart:
         self._journal: Journal | None = None
         self._delivery: AnswerDelivery | None = None
         self._wake_timer = WakeTimer()
-        self._filters = (first_packets.program(), lookups.program())
+        self._filters = (capture.program(), lookups.program())
 
     def give_back(self) -> None:
         """Free memory goes back, too: what reads netlink leaves circles, which are seldom looked for."""
         gc.collect()
-        memory.give_back()
+        process_limits.give_back()
 
     # -- the journal --------------------------------------------------------------------------
 

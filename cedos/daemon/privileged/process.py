@@ -26,12 +26,7 @@ from cedos.daemon.privileged.channel import PartChannel
 from cedos.daemon.privileged.part import PrivilegedPart, refusal
 from cedos.errors import CedosError, HostError
 from cedos.kernel import privileges
-from cedos.kernel.sockets.privileged_sockets import (
-    EventSocket,
-    PacketSocket,
-    PrivilegedSocket,
-    delegated,
-)
+from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegated
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _SLOW: Final = frozenset(

@@ -5,7 +5,7 @@ from typing import Any
 
 from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.separate_rescue import SeparateRescue
-from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket

@@ -13,7 +13,7 @@ from math import inf
 from cedos.model import Direction, FlowKey, Network
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
-from predictors.naive import after_slow_start
+from predictors.inputs import after_slow_start
 
 _ROUNDS = 4.0
 """Whoever has carried so many times what fits on the path is past slow start, which doubles what it

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from cedos.errors import HostError
 from cedos.kernel import conntrack, sock_diag
-from cedos.kernel.bpf import flow_events
 from cedos.kernel.netlink import (
     NETLINK_NETFILTER,
     NETLINK_SOCK_DIAG,
@@ -109,7 +108,7 @@ class KernelFlows:
                 on_tracked,
                 overflow,
                 interval_s=_TOGETHER_S,
-                only=flow_events.program(),
+                only=conntrack.program(),
             )
             self._tracker = AsyncRequester(NETLINK_NETFILTER)
         self._ends = NetlinkListener(

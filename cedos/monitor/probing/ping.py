@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
-from cedos.kernel.sockets.privileged_sockets import EchoSocket, opened
+from cedos.kernel.privileges import EchoSocket, opened
 from cedos.model import Address
 
 _ECHO = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from cedos.errors import HostError
-from cedos.kernel.dhcp_leases import announced_metered
-from cedos.kernel.interface_kind import MeteredWord
+from cedos.kernel.interface_kind import MeteredWord, announced_metered
 from cedos.monitor.bus import BusError, SystemBus
 from cedos.monitor.providers import access_points, cellular
 from cedos.monitor.providers.access_points import ScanList

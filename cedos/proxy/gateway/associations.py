@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from cedos.kernel.process.memory_room import MemoryRoom
+from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway.admission import no_memory
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay

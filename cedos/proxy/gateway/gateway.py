@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from cedos.errors import SessionError
-from cedos.kernel.process import open_files
-from cedos.kernel.process.memory_room import MemoryRoom
+from cedos.kernel import process_limits
+from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
@@ -173,14 +173,14 @@ class Gateway:
 
     async def open(self) -> None:
         """Listen, with as many open files as the host allows. HostError: it cannot."""
-        files = open_files.allow()
+        files = process_limits.allow()
         self._most = min(self._settings.most, max(1, files - _SPARE_FILES))
         if self._most < self._settings.most:
             _log.warning(
                 "the limit of open files allows fewer connections at once than wanted",
                 wanted=self._settings.most,
                 allowed=self._most,
-                open_files=files,
+                process_limits=files,
             )
         try:
             self._listener = await self._listen(self._settings.idle)

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
-from cedos.kernel.process import open_files
+from cedos.kernel import process_limits
 from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
@@ -119,7 +119,7 @@ class LocalProxy:
     def open(self, listening: Sequence[Listening]) -> None:
         """Listen at all these addresses. HostError: it cannot listen at one."""
         loop = asyncio.get_running_loop()
-        files = open_files.allow(2 * _MOST + _SPARE_FILES)
+        files = process_limits.allow(2 * _MOST + _SPARE_FILES)
         self._most = max(1, min(_MOST, (files - min(_SPARE_FILES, files // 2)) // 2))
         for where in listening:
             try:
@@ -289,7 +289,7 @@ class LocalProxy:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            if error.errno in open_files.OUT_OF_FILES:
+            if error.errno in process_limits.OUT_OF_FILES:
                 # Pause: the loop would call again at once.
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(one)

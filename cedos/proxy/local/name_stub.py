@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError
-from cedos.kernel.process.open_files import OUT_OF_FILES
+from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.model import Address
 from cedos.monitor.dns.message import parse
 from cedos.proxy.local.direct import NoRules, RuleBook, is_near

@@ -15,8 +15,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, PrivilegeError
-from cedos.kernel.bpf.marked_program import own_cgroup
-from cedos.kernel.bpf.programs import (
+from cedos.kernel.bpf import (
     CONNECTS,
     AttachType,
     BpfMap,
@@ -25,6 +24,7 @@ from cedos.kernel.bpf.programs import (
     link,
     load,
     netns_cookie,
+    own_cgroup,
     root_cgroup,
 )
 from cedos.kernel.netlink import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final
 
-from cedos.kernel.bpf.assembly import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
+from cedos.kernel.bpf import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
 from cedos.model import Address
 
 ADDRESS_BYTES: Final = 16

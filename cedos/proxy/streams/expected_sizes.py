@@ -10,10 +10,9 @@ from statistics import median_low
 from typing import Final
 
 from cedos.model import Direction
-from cedos.profiler.http import HttpRequest, HttpResponse, parse_request, parse_response
-from cedos.profiler.names import domain
+from cedos.profiler.http import HttpRequest, HttpResponse, domain, parse_request, parse_response
 from cedos.profiler.sizes import SizeHistory
-from cedos.profiler.tls.client_hello import read_records
+from cedos.profiler.tls import read_records
 
 _HEAD_BYTES: Final = 4_096
 _BODILESS: Final = frozenset((204, 304))

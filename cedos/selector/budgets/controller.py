@@ -1,11 +1,31 @@
-"""What moves a budget's price: one interface for Odyssey's feedback and for ours."""
+"""Controllers: the interface that moves a budget's price, and quotes.
 
+A `Quote` is the price at one instant. It can be written down in few steps (`steps`), since a
+program that decides elsewhere, such as a prefetcher, needs more than the price of the next byte: a
+megabyte of a nearly spent supply costs more than a thousand times a kilobyte.
+"""
+
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Final, NamedTuple, Protocol
+
+PROHIBITIVE: Final = 2.0**200
+"""Seconds per unit once a budget is spent: more than any transfer can save, and still a number."""
+
+KEPT_OF_LEFT: Final = 0.05
+KEPT_OF_SUPPLY: Final = 0.01
+"""Odyssey's insurance against the unforeseen (3.2.2.4): these shares are not planned with."""
+
+
+def reduced(left: float, supply: float) -> float:
+    """Return the plannable supply: the rest without Odyssey's insurance; 0 or less: it is spent."""
+    return left - (KEPT_OF_LEFT * left + KEPT_OF_SUPPLY * supply)
 
 
 class Option(NamedTuple):
-    """One way to carry something out: its cost in seconds without this resource, and its units."""
+    """A way to carry a transfer: its cost in seconds without this resource, and its units."""
 
     cost_s: float
     amount: float
@@ -19,7 +39,7 @@ class Quote(Protocol):
         """Seconds per unit while nothing is contemplated."""
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """Seconds per unit if `amount` were spent over `duration_s` from now on.
+        """Return the seconds per unit if `amount` were spent over `duration_s` from now on.
 
         `budget.PROHIBITIVE` where so much may not be spent.
         """
@@ -33,33 +53,36 @@ class Controller(Protocol):
 
     @property
     def name(self) -> str:
-        """What configurations and records call it."""
+        """The controller's name in configurations and records."""
 
     def observe(self, now_s: float, left: float) -> None:
-        """Takes what is measured to be left, by whomever the rest was used."""
+        """Record the measured rest of the supply, whatever program used the difference."""
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
-        """Takes a choice that has come up, with what was chosen."""
+        """Record a choice that has come up, and the option chosen."""
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
-        """Takes all choices that are open for longer, such as what could be prefetched; once each."""
+        """Record all choices that stay open for longer, such as possible prefetches.
+
+        Each of them once.
+        """
 
     def foreseen(self, amount: float) -> None:
-        """Takes that so much of what is observed next was used for what was `waiting`: no habit."""
+        """Record that so much of the next observed use belongs to `waiting` choices: it is no habit."""
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
-        """Takes another supply for this period, or another end of it."""
+        """Replace the supply of this period, or its end."""
 
     def quote(self, now_s: float) -> Quote: ...
 
     def spare(self, now_s: float, left: float, supply: float) -> float:
-        """Units that choices may use, of so many that are left of a supply larger than this one's.
+        """Return the units that choices may use, of the rest of a larger supply.
 
         Where units are bought one by one: of all that may still be bought, not of the one in use.
         """
 
     def state(self) -> dict[str, Any]:
-        """What it has learned that is of use to later periods, as plain data for JSON."""
+        """Return the knowledge that later periods can use, as plain data for JSON."""
 
 
 class MakeController(Protocol):
@@ -74,4 +97,82 @@ class MakeController(Protocol):
         now_s: float | None = None,
         learned: Mapping[str, Any] | None = None,
     ) -> Controller:
-        """`learned` is an earlier period's `Controller.state`, ValueError where it is none."""
+        """Make a controller; `learned`: an earlier period's `state`. Raises ValueError if it is none."""
+
+
+_ALIKE = 1.2
+"""Prices that differ by less than this factor are one step; other ones are only if their amounts do, too:
+where data is bought unit by unit, a price falls after each jump, and is alike on both sides of it."""
+
+_CLOSE = 1.01
+"""The exactness of the amount at which a price jumps."""
+
+_LEAST = 1e-6
+_MOST_STEPS = 200
+
+DURATION_S = 1e6
+"""The duration over which prefetched amounts count as spent.
+
+The pacer's prices do not depend on it. Odyssey's, which go by the rate of spending, are then those
+of the amount alone.
+"""
+
+
+class Step(NamedTuple):
+    """A step: up to so many units, each costs so many seconds."""
+
+    amount: float
+    s_per_unit: float
+
+
+def steps(quote: Quote, left: float) -> list[Step]:
+    """Return the prices of all amounts up to the rest; beyond the last step the price is prohibitive.
+
+    Between two amounts the higher price counts, so that no price is too low. The error is zero
+    where prices rise with the amount, and a sixth at most where data is bought unit by unit.
+    """
+    if not left > 0.0:
+        return []
+    found: list[Step] = []
+    below = _step(quote, left * _LEAST)
+    ahead = [_step(quote, left)]
+    while ahead and below.s_per_unit < PROHIBITIVE and len(found) < _MOST_STEPS:
+        step = ahead.pop()
+        if _apart(below, step):
+            ahead += [step, _step(quote, sqrt(below.amount * step.amount))]
+            continue
+        merged = Step(step.amount, max(below.s_per_unit, step.s_per_unit))
+        if found and found[-1].s_per_unit == merged.s_per_unit:
+            found.pop()
+        found.append(merged)
+        below = step
+    return [step for step in found if step.s_per_unit < PROHIBITIVE]
+
+
+def _apart(below: Step, step: Step) -> bool:
+    """Return whether the prices of two amounts differ enough to look between them."""
+    low, high = sorted((below.s_per_unit, step.s_per_unit))
+    times = step.amount / below.amount
+    return times > _CLOSE if high > low * _ALIKE else times > _ALIKE and high > low
+
+
+def _step(quote: Quote, amount: float) -> Step:
+    return Step(amount, quote.rate_for(amount, DURATION_S))
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedQuote:
+    """A quote from its steps; see `controller.Quote`.
+
+    Attributes:
+        rate: nothing contemplated.
+    """
+
+    rate: float
+    steps: Sequence[Step]
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        if amount <= 0.0:
+            return self.rate
+        place = bisect_left(self.steps, (amount,))
+        return self.steps[place].s_per_unit if place < len(self.steps) else PROHIBITIVE

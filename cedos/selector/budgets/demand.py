@@ -1,18 +1,23 @@
-"""What a resource could buy: the units that are asked for, by the seconds each would save.
+"""Demand for a resource: units by the seconds that each saves; and the forecasts' shortfalls.
 
-The price at which a budget just lasts is read from this curve. Choices teach it, whatever was chosen:
-what a transfer would have saved on a metered network is known of each one that was led elsewhere.
+`Demand` is a curve of units over savings, from which the price is read at which a budget just
+lasts. It learns from choices, whatever was chosen: the saving on a metered network is known for
+each transfer that went elsewhere, too.
+
+`Shortfalls` learns how much too low forecasts are, by the time left of the day. It learns from
+errors, not from a model of people: at each full hour before the end it stores the forecast of the
+use without a choice, and compares it with the real use. A day busier than all before shows only as
+it goes on; so in the morning much is set aside beyond the forecast, and in the evening little.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from math import exp, floor, inf, isfinite, log
-from typing import NamedTuple
+from math import ceil, exp, floor, inf, isfinite, log, sqrt
+from typing import Any, NamedTuple
 
-from cedos.selector.budgets.controller import Option
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.budgets.controller import PROHIBITIVE, Option
 
 _LARGEST = 1e9
 _BINS_PER_E = 4.0
@@ -27,7 +32,7 @@ class DemandIncrement(NamedTuple):
 
 
 def increments(options: Iterable[Option]) -> list[DemandIncrement]:
-    """The steps of a choice from its least amount up, the most saving ones first.
+    """Return the steps of a choice from its least amount up, the most saving ones first.
 
     An option that takes more and saves nothing is no step, nor is one between two others that save
     more together (the lower convex hull of cost over amount).
@@ -103,14 +108,14 @@ class Demand:
         self.sums = total + asked, squares + asked * asked
 
     def lumps(self, seconds: float) -> float:
-        """How many equal choices would be as uneven as those of so many seconds (Kish's count)."""
+        """Return the number of equal choices that would be as uneven (Kish's count)."""
         total, squares = self.sums
         if not 0.0 < squares < inf or self.seen_s <= 0.0:
             return 0.0
         return total / squares * total * seconds / self.seen_s
 
     def in_time(self, seconds: float) -> list[tuple[int, float]]:
-        """Bins with the units that are asked for in so many seconds, those that save most first."""
+        """Return bins with the units asked for in so many seconds, those that save most first."""
         times = seconds / self.seen_s / self._large if self.seen_s > 0.0 else 0.0
         return [
             (saved, times * self._amounts[saved]) for saved in sorted(self._amounts, reverse=True)
@@ -118,12 +123,12 @@ class Demand:
 
 
 def priced(steps: Iterable[DemandIncrement]) -> list[DemandIncrement]:
-    """The steps whose price a float can hold: amounts and times beyond all measure leave none."""
+    """Return the steps with prices that a float can hold."""
     return [step for step in steps if 0.0 < step.s_per_unit < inf]
 
 
 def bin_of(s_per_unit: float) -> int:
-    """The bin of a saving, which must be positive."""
+    """Return the bin of a saving, which must be positive."""
     return floor(log(s_per_unit) * _BINS_PER_E)
 
 
@@ -140,7 +145,7 @@ class Curve(NamedTuple):
     least: float
 
     def price(self, capacity: float) -> float:
-        """The price at which just `capacity` units are asked for; the least where all are too few."""
+        """Return the price at which just `capacity` units are asked for, but no less than the least."""
         if capacity <= 0.0:
             return PROHIBITIVE
         place = bisect_left(self.amounts, capacity)
@@ -153,7 +158,7 @@ class Curve(NamedTuple):
 
 
 def curve(flow: Demand, left_s: float, stock: Mapping[int, float], least: float) -> Curve:
-    """What will be asked for until the end: the flow of choices goes on, the stock is there already."""
+    """Return the demand until the end: the flow of choices goes on, the stock is there already."""
     asked = flow.in_time(left_s)
     if stock:
         both = dict(asked)
@@ -167,3 +172,104 @@ def curve(flow: Demand, left_s: float, stock: Mapping[int, float], least: float)
             prices.append(_price_of(saved))
             amounts.append(total)
     return Curve(prices, amounts, least)
+
+
+_HOUR_S = 3600.0
+_MOST_HOURS = 49
+"""The hours of two days, and one more for when clocks are set back."""
+
+_FADING = 0.97
+"""A day weighs this much of the next newer one: 33 days count in all."""
+
+_PRIOR = 0.5
+_PRIOR_DAYS = 8.0
+"""Before anything is known, a forecast is taken to be too low by half. That is worth so many days, so
+that it never goes under: however well evenings went, one may take a quarter more than all before it."""
+
+
+class Shortfalls:
+    """Learns over periods; see the module. Errors are relative to the use of a usual period.
+
+    Only forecasts that were too low count: of what was set aside in vain, nothing breaks.
+
+    Args:
+        learned: what an earlier one's `state` says; of another period, it is learned from now.
+
+    Raises:
+        KeyError, TypeError, ValueError: `learned` is no such state.
+    """
+
+    def __init__(self, ends_s: float, learned: Mapping[str, Any] | None = None) -> None:
+        self._ends_s = ends_s
+        self._squares: dict[int, list[float]] = {}
+        self._open: dict[int, tuple[float, float, float]] = {}
+        self._used = 0.0
+        self._seen_s = float("-inf")
+        if learned is None:
+            return
+        for hour, (weight, squares) in learned["squares"].items():
+            self._squares[int(hour)] = [float(weight), float(squares)]
+        if learned["open"] is None:
+            return
+        before_s, seen_s, used, forecasts = learned["open"]
+        self._open = {
+            int(hour): (float(expected), float(usual), float(at))
+            for hour, (expected, usual, at) in forecasts.items()
+        }
+        self._used, self._seen_s = float(used), float(seen_s)
+        if before_s != ends_s:
+            self._close(float(before_s))
+
+    def passed(self, now_s: float, used: float) -> None:
+        """Record the use until now, chosen use included."""
+        self._used += used
+        self._seen_s = now_s
+
+    def chosen(self, amount: float) -> None:
+        """Record that so much of the use was a choice."""
+        self._used -= amount
+
+    def forecast(self, now_s: float, expected: float, usual: float) -> None:
+        """Record the expected use until the end; the first forecast of each hour is kept."""
+        hour = self._hour(now_s)
+        # A clock that jumps may show any hour.
+        if 0 < hour <= _MOST_HOURS and hour not in self._open and usual > 0.0:
+            self._open[hour] = (expected, usual, self._used)
+
+    def deviation(self, now_s: float, expected: float, usual: float) -> float:
+        """Return the root mean square of the shortfall of forecasts like this one, in units."""
+        weight, squares = self._squares.get(self._hour(now_s), (0.0, 0.0))
+        prior = _PRIOR_DAYS * (_PRIOR * expected) ** 2
+        return sqrt((squares * usual * usual + prior) / (weight + _PRIOR_DAYS))
+
+    def changed(self, ends_s: float) -> None:
+        """Move the period's end; forecasts of the old one can no longer be compared."""
+        if ends_s != self._ends_s:
+            self._ends_s = ends_s
+            self._open.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Return the knowledge as plain data for JSON, with the open forecasts."""
+        forecasts = {str(hour): list(kept) for hour, kept in self._open.items()}
+        return {
+            "squares": {str(hour): list(kept) for hour, kept in self._squares.items()},
+            "open": [self._ends_s, self._seen_s, self._used, forecasts] if self._open else None,
+        }
+
+    def _hour(self, now_s: float) -> int:
+        # The hour that begins now is the one until its end: at the beginning of a day the 24th last.
+        return ceil((self._ends_s - now_s) / _HOUR_S)
+
+    def _close(self, before_s: float) -> None:
+        """Learn from a period that has ended, if it was observed to its end."""
+        if 0.0 <= before_s - self._seen_s <= _HOUR_S:
+            for hour, (expected, usual, at) in self._open.items():
+                missing = max(self._used - at - expected, 0.0) / usual
+                if isfinite(missing):
+                    weight, squares = self._squares.get(hour, (0.0, 0.0))
+                    self._squares[hour] = [
+                        _FADING * weight + 1.0,
+                        _FADING * squares + missing * missing,
+                    ]
+        self._open.clear()
+        self._used, self._seen_s = 0.0, float("-inf")

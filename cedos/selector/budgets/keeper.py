@@ -1,20 +1,191 @@
-"""Keeps one budget over all its periods: which one it is, what is spent, what that bought, the price.
+"""Keepers: one budget over all its periods, with its use, its purchases and its price.
 
-What is spent comes from outside, measured, whoever used it; nothing here reads a clock. The period
-follows from the instant alone, so a clock that jumps, and jumps back, finds the same period again.
+**Period.** A budget's period follows from the instant alone, by the local calendar, where bills are
+written. So a clock that jumps, and jumps back, finds the same period again. The use is measured
+elsewhere.
+
+**Forecast.** The use at the end of the period, if it goes on as lately, as a range for people.
+
+**Units** (pay as you go; dissertation, 3.2.2.7). Within a bought unit, data costs what the unit's
+own controller says: it is paid, and has to last for the period. Beyond the unit a next one must be
+bought, whole, so its money counts at once. Less money spent is always better, so none is bought
+ahead: a transfer worth less than a unit waits for free networks.
 """
 
+from calendar import monthrange
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import tzinfo
-from math import isfinite
-from typing import Any, Final
+from datetime import datetime, timedelta, tzinfo
+from math import ceil, exp, inf, isfinite, sqrt
+from typing import Any, Final, NamedTuple
 
-from cedos.model import Budget, Resource
-from cedos.selector.budgets.calendar import Period, period_at
-from cedos.selector.budgets.controller import Controller, MakeController, Option, Quote
-from cedos.selector.budgets.forecast import Expected, Forecast
-from cedos.selector.budgets.increments import IncrementQuote, bought
+from cedos.model import Budget, Every, Increment
+from cedos.selector.budgets.controller import PROHIBITIVE, Controller, MakeController, Option, Quote
+
+_DAYS = {Every.DAY: 1, Every.WEEK: 7}
+_MONTHS = {Every.MONTH: 1, Every.YEAR: 12}
+
+
+class Period(NamedTuple):
+    """From its first instant to that of the next one, in seconds since the epoch."""
+
+    begins_s: float
+    ends_s: float
+
+
+def period_at(budget: Budget, now_s: float, zone: tzinfo | None = None) -> Period:
+    """Return the period of a budget at an instant; one that does not recur has only one.
+
+    `budget`: what recurs; where it does not, `since` (or, unknown, the epoch) is its beginning.
+    `zone`: of the wall; None: this host's.
+    """
+    until = datetime.fromisoformat(budget.until)
+    if budget.every is None:
+        begins_s = stamp(datetime.fromisoformat(budget.since), zone) if budget.since else 0.0
+        return Period(begins_s, stamp(until, zone))
+    ends = _number(until, budget.every, wall(now_s, zone))
+    begin = later(until, budget.every, ends - 1)
+    return Period(stamp(begin, zone), stamp(later(until, budget.every, ends), zone))
+
+
+def later(until: datetime, every: Every, times: int) -> datetime:
+    """Return the instant so many recurrences after `until`; a shorter month has its last day."""
+    if days := _DAYS.get(every):
+        return until + timedelta(days=days * times)
+    months = until.year * 12 + until.month - 1 + _MONTHS[every] * times
+    year, month = divmod(months, 12)
+    return until.replace(
+        year=year, month=month + 1, day=min(until.day, monthrange(year, month + 1)[1])
+    )
+
+
+def wall(now_s: float, zone: tzinfo | None = None) -> datetime:
+    """Return the local time without its zone."""
+    return datetime.fromtimestamp(now_s, zone).replace(tzinfo=None)
+
+
+def stamp(shown: datetime, zone: tzinfo | None = None) -> float:
+    """Return the seconds since the epoch of a local time."""
+    return shown.replace(tzinfo=zone).timestamp()
+
+
+def _number(until: datetime, every: Every, now: datetime) -> int:
+    """Return the number of recurrences after `until` at which the period of `now` ends."""
+    if days := _DAYS.get(every):
+        return (now - until) // timedelta(days=days) + 1
+    guess = ((now.year - until.year) * 12 + now.month - until.month) // _MONTHS[every]
+    while later(until, every, guess) <= now:
+        guess += 1
+    while later(until, every, guess - 1) > now:
+        guess -= 1
+    return guess
+
+
+_BLOCKS: Final = 100
+"""The period in pieces: what is used within one counts as one thing, as a download or an evening does."""
+_MEMORY_BLOCKS: Final = 16.0
+_MOST_SEED_BLOCKS: Final = 4.0
+_WIDE: Final = 1.645
+"""Deviations on either side of 90 %."""
+
+
+class Expected(NamedTuple):
+    """Units at the end: the likely use, and the 90 % range."""
+
+    low: float
+    likely: float
+    high: float
+
+
+class Forecast:
+    """The forecast of one period; there is none before a hundredth of it was observed."""
+
+    def __init__(self, begins_s: float, ends_s: float) -> None:
+        self._block_s = (ends_s - begins_s) / _BLOCKS
+        self._open = self._open_s = 0.0
+        self._count = self._sum = self._squares = 0.0  # of blocks, fading
+
+    def known(self, used: float, elapsed_s: float) -> None:
+        """Record the use of the period before this forecast began; its distribution is unknown.
+
+        A use of zero says only that it was not counted.
+        """
+        blocks = elapsed_s / self._block_s
+        if used > 0.0 and blocks >= 1.0:
+            mean, count = used / blocks, min(blocks, _MOST_SEED_BLOCKS)
+            self._count, self._sum, self._squares = count, count * mean, 2.0 * count * mean**2
+
+    def add(self, used: float, elapsed_s: float) -> None:
+        blocks = min((self._open_s + elapsed_s) / self._block_s, float(_BLOCKS))
+        if blocks < 1.0:
+            self._open += used
+            self._open_s += elapsed_s
+            return
+        # What came in one piece of news over several blocks is spread over them.
+        block = (self._open + used) / blocks
+        for _ in range(int(blocks)):
+            fading = exp(-1.0 / _MEMORY_BLOCKS)
+            self._count = fading * self._count + 1.0
+            self._sum = fading * self._sum + block
+            self._squares = fading * self._squares + block**2
+        self._open, self._open_s = 0.0, 0.0
+
+    def at_end(self, used: float, left_s: float) -> Expected | None:
+        if self._count < 1.0:
+            return None
+        left = left_s / self._block_s
+        mean = self._sum / self._count
+        variance = max(self._squares / self._count - mean**2, 0.0)
+        if self._count < 2.0:
+            variance = max(variance, mean**2)  # one says nothing of how different they are
+        likely = used + left * mean
+        # The blocks to come differ, and the mean of those seen may be wrong for all of them.
+        beside = _WIDE * sqrt(variance * left * (1.0 + left / self._count))
+        return Expected(max(used, likely - beside), likely, likely + beside)
+
+
+def bought(spent: float, increment: Increment) -> int:
+    """Return the number of units that have been begun, at least one: every plan has one."""
+    return max(ceil(spent / increment.amount), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementQuote:
+    """The price while units can be bought.
+
+    Attributes:
+        within: the price of what is left of the present unit.
+        left: bytes that are left of it.
+        units_left: how many more may be bought.
+        spare: bytes of all units together that choices may use: the others are needed for what is used
+            without one until the end of the period, so no choice takes them, whatever it would pay.
+    """
+
+    within: Quote
+    left: float
+    units_left: int
+    increment: Increment
+    spare: float = inf
+
+    @property
+    def rate(self) -> float:
+        """The price of the unit in use, or of the next one if that is used up."""
+        if self.left > 0.0:
+            return self.within.rate
+        first = self.rate_for(1.0, 1.0)
+        return first / self.increment.amount if first < PROHIBITIVE else PROHIBITIVE
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        """Return the money of all units that are begun, over the bytes contemplated."""
+        if amount > 0.0 and amount > self.spare:
+            return PROHIBITIVE
+        if amount <= max(self.left, 0.0):
+            return self.within.rate_for(amount, duration_s)
+        units = ceil((amount - max(self.left, 0.0)) / self.increment.amount)
+        if units > self.units_left:
+            return PROHIBITIVE
+        return units * self.increment.money * self.increment.s_per_money / amount
+
 
 _ALIKE: Final = 2.0
 """A period that is so many times as long, or as short, begins with a controller of its own."""
@@ -22,7 +193,7 @@ _ALIKE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a budget stands.
+    """The state of a budget.
 
     Attributes:
         spent: units since its beginning.
@@ -47,7 +218,7 @@ class Standing:
 
 
 class Keeper:
-    """One budget with its controller, from period to period.
+    """A budget with its controller, from period to period.
 
     Args:
         zone: of the wall; None: this host's.
@@ -88,7 +259,7 @@ class Keeper:
             self.controller = make(supply, *period, now_s=now_s)
 
     def roll(self, now_s: float) -> bool:
-        """Goes to the period of an instant; whether it is another one."""
+        """Go to the period of an instant; return whether it is another one."""
         period = period_at(self.budget, now_s, self._zone)
         if period == self.period:
             return False
@@ -98,11 +269,11 @@ class Keeper:
         return True
 
     def over(self, now_s: float) -> bool:
-        """Whether the budget has come to its end, and does not recur."""
+        """Return whether the budget has ended and does not recur."""
         return now_s >= self.period.ends_s
 
     def observe(self, now_s: float, spent: float) -> None:
-        """Takes what has been spent in this period, by whomever; of units, one more is bought for it."""
+        """Record the use of this period; of bought units, buys another one if it needs one."""
         if not isfinite(spent):
             return
         if (increment := self.budget.increment) is not None:
@@ -120,13 +291,13 @@ class Keeper:
         self.controller.observe(now_s, left)
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
-        """Takes a choice that came up, and what was chosen."""
+        """Record a choice that came up, and the option chosen."""
         if options:
             self.credited(options, chosen)
             self.controller.offered(now_s, options, chosen)
 
     def credited(self, options: Sequence[Option], chosen: Option) -> None:
-        """Takes what a choice has bought, where the controller knows of it by `waiting`."""
+        """Record what a choice has bought, if the controller knows of the choice by `waiting`."""
         least = min(options, key=lambda option: (option.amount, option.cost_s))
         if chosen.amount > least.amount and isfinite(least.cost_s):
             self._bought_s += max(least.cost_s - chosen.cost_s, 0.0)
@@ -144,7 +315,7 @@ class Keeper:
         return IncrementQuote(quote, left, units_left, increment, spare)
 
     def changed(self, budget: Budget, now_s: float) -> None:
-        """The person has another mind; what was spent in the period, and learned, stays."""
+        """Replace the budget; the period's use and the knowledge stay."""
         period = period_at(budget, now_s, self._zone)
         same = period.begins_s == self.period.begins_s and budget.resource == self.budget.resource
         times = _length_s(period) / _length_s(self.period)
@@ -159,7 +330,7 @@ class Keeper:
         self._begin(now_s)
 
     def stamped_anew(self, budget: Budget, now_s: float) -> None:
-        """The same budget with its beginning by another clock; all that is known of it stays."""
+        """Replace the budget by the same one with its beginning on another clock."""
         self.budget, self.period = budget, period_at(budget, now_s, self._zone)
 
     def standing(self, now_s: float) -> Standing:
@@ -175,7 +346,7 @@ class Keeper:
         )
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart, as plain data for JSON; what is spent is measured elsewhere."""
+        """Return the state that must survive a restart, as plain data for JSON, without the use."""
         return {
             "period": list(self.period),
             "learned": self.controller.state() or self._learned,
@@ -185,8 +356,3 @@ class Keeper:
 
 def _length_s(period: Period) -> float:
     return max(period.ends_s - period.begins_s, 1.0)
-
-
-def unit(resource: Resource) -> str:
-    """What amounts of a resource are counted in."""
-    return {Resource.DATA: "B", Resource.ENERGY: "J", Resource.MONEY: ""}[resource]

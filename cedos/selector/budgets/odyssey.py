@@ -1,12 +1,13 @@
 """Odyssey's goal-directed adaptation, as IMP uses it (dissertation, 3.2.2.4).
 
-Once a second the rate at which a resource is spent is smoothed; the demand that this makes until the
-goal, over the supply without its insurance, is what the price is multiplied by. What the paper leaves
-out is as in its authors' implementation: the smoothing factor 2^(-1 / (0.1 * seconds to the goal)),
-which makes half of an observation's weight last for a tenth of the time left; an arithmetic mean of
-the first hundred seconds, begun with the even rate; a starting price at which the whole supply is
-worth the whole period; a least price at which it is worth 10 ms; and prices beyond all measure
-without supply or past the goal.
+Once a second the controller smooths the rate of spending. The demand that this rate makes until the
+goal, over the supply without its insurance, multiplies the price.
+
+The paper leaves some parts out; these follow its authors' implementation. The smoothing factor is
+2^(-1 / (0.1 * seconds to the goal)), which makes half of an observation's weight last for a tenth
+of the time left. The first hundred seconds are an arithmetic mean that begins with the even rate.
+At the starting price the whole supply is worth the whole period, at the least price 10 ms. Without
+supply or past the goal the price is prohibitive.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
-from cedos.selector.budgets.controller import Option
-from cedos.selector.budgets.supply import PROHIBITIVE, reduced
+from cedos.selector.budgets.controller import PROHIBITIVE, Option, reduced
 
 _SMOOTHED_OVER = 0.1
 _MEAN_SAMPLES = 100.0
@@ -35,7 +35,7 @@ class OdysseyQuote:
     samples: float
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """As if `amount` had been spent already, at its own rate beside the present one."""
+        """Return the price as if `amount` had been spent already, beside the present spending."""
         planned = reduced(self.left - amount, self.supply)
         if self.left_s <= 0.0 or planned <= 0.0:
             return PROHIBITIVE
@@ -72,9 +72,12 @@ class Odyssey:
         self._rate = min(left_s / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
 
     def observe(self, now_s: float, left: float) -> None:
-        """A longer pause counts as so many seconds with the same sample."""
+        """Record the rest of the supply.
+
+        A longer pause counts as so many seconds with the same sample.
+        """
         elapsed_s = now_s - self._now_s
-        # More than before is left where somebody filled up, or measures better now: nothing was spent.
+        # A rest larger than before was refilled, or is measured better now: nothing was spent.
         spent = max(self._left - left, 0.0)
         self._left, self._now_s = left, now_s
         left_s = self._ends_s - now_s
@@ -93,16 +96,16 @@ class Odyssey:
             )
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
-        """Nothing: it goes by what is spent alone."""
+        """Ignore the choice: this controller goes by the use alone."""
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
-        """Nothing."""
+        """Ignore the open choices."""
 
     def foreseen(self, amount: float) -> None:
-        """Nothing."""
+        """Ignore the amount: no habits are learned."""
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
-        """What was spent stays spent, and the price starts from here."""
+        """Replace supply and end; the use stays, and the price starts anew."""
         self._left += supply - self._supply
         self._supply, self._ends_s, self._now_s = supply, ends_s, now_s
         left_s = ends_s - now_s
@@ -116,18 +119,18 @@ class Odyssey:
         return OdysseyQuote(rate, self._supply, self._left, left_s, self._spending, self._samples)
 
     def spare(self, now_s: float, left: float, supply: float) -> float:
-        """What is used without a choice is not told apart."""
+        """Return all that is left: this controller does not tell use without a choice apart."""
         return left
 
     def state(self) -> dict[str, Any]:
-        """Nothing, as the next period begins anew."""
+        """Return nothing, as the next period begins anew."""
         return {}
 
 
 def _smoothed(
     spending: float, sample: float, elapsed_s: float, samples: float, left_s: float
 ) -> float:
-    """The spending rate after `elapsed_s` seconds with this sample each."""
+    """Return the spending rate after `elapsed_s` seconds with this sample each."""
     in_mean_s = min(elapsed_s, max(_MEAN_SAMPLES - samples, 0.0))
     if in_mean_s > 0.0:
         spending = (spending * samples + sample * in_mean_s) / (samples + in_mean_s)
@@ -137,7 +140,7 @@ def _smoothed(
 
 
 def _moved(rate: float, ratio: float, times: float, supply: float) -> float:
-    """The price after it was multiplied by demand over supply so many times, within its bounds."""
+    """Return the price after so many multiplications by demand over supply, within its bounds."""
     least = min(LEAST_S / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
     if ratio <= 0.0:
         return least

@@ -1,12 +1,16 @@
-"""Our own controller: the price at which what will be asked for just uses the supply up.
+"""The pacer: our own controller, which sells the supply at the price where demand just uses it up.
 
-Odyssey's feedback moves a price until spending fits, which takes days of a month while it is too low
-or too high. Here the price is the dual variable of the period's problem itself (seconds saved are to
-be the most, within the supply), solved anew at each observation for what is left: the demand over price
-is learned from the choices that come up (`demand`), and what is used without a choice is set
-aside, with a margin for its ups and downs. Errors of the forecast show in what is left, and are
-corrected by the next solution. Of a day, how wrong such forecasts are is learned, too
-(`shortfall`): in the morning only a part of what is left over by them is counted on.
+Odyssey's feedback moves a price until spending fits, which takes days of a month while it is too
+low or too high. The pacer's price is the dual variable of the period's problem itself: save the
+most seconds within the supply. Each observation solves it anew for what is left:
+
+1. Learn the demand over price from the choices that come up (`demand`). 2. Forecast the use without
+a choice (`habits`) and set it aside, with a margin for its variation. 3. Read the price at which
+the demand until the end uses the rest.
+
+Errors of the forecast show in the rest of the supply, and the next solution corrects them. In
+periods of a day the pacer also learns how wrong such forecasts are (`Shortfalls`): in the morning
+it counts on only a part of what they leave over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +18,18 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
-from cedos.selector.budgets.controller import Option
-from cedos.selector.budgets.demand import Curve, Demand, bin_of, curve, increments, priced
-from cedos.selector.budgets.hours import DAY_S, Hours
+from cedos.selector.budgets.controller import PROHIBITIVE, Option, reduced
+from cedos.selector.budgets.demand import (
+    Curve,
+    Demand,
+    Shortfalls,
+    bin_of,
+    curve,
+    increments,
+    priced,
+)
+from cedos.selector.budgets.habits import DAY_S, Hours, Unchosen, Weekdays, daily
 from cedos.selector.budgets.odyssey import LEAST_S
-from cedos.selector.budgets.shortfall import Shortfalls
-from cedos.selector.budgets.supply import PROHIBITIVE, reduced
-from cedos.selector.budgets.unchosen import Unchosen, daily
-from cedos.selector.budgets.weekdays import Weekdays
 
 _MEMORY = 1 / 6
 """Habits are remembered for this share of the period: five days of a month, so that weekends count."""
@@ -34,43 +42,59 @@ _FIRST = 1 / 100
 beyond that the supply is worth the whole period."""
 
 _SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
-"""What is expected to be asked for is taken for so much less, and in the last part of the period for less
-and less: a price that was too low can still rise, what is left over because it was too high is lost."""
+"""The factors by which the expected demand is reduced: usually, and at the end of the period.
+
+In the last part of the period the factor falls: a price that was too low can still rise, but supply
+that is left over because the price was too high is lost.
+"""
 
 _MARGIN = 1.25
-"""So many standard deviations of the use without a choice are set aside."""
+"""The standard deviations of the use without a choice that are set aside."""
 
 _LONG_S = 2 * DAY_S
-"""Of longer periods than this weekdays are told apart, and what follows holds."""
+"""In longer periods than this weekdays differ, and the following constants hold."""
 
 _DEVIATIONS, _LEAST_SHADED, _MOST_SHADED = 1.75, 0.1, 0.95
-"""What is expected is taken for less by so many standard deviations: those of as many equal requests as
-are as uneven as these. In the middle of a month that is little; of two videos to come, most."""
+"""The standard deviations by which the expected demand is reduced, and the bounds of that.
+
+The deviation is that of as many equal requests as are as uneven as these. In the middle of a month
+that is little; of two videos to come, most.
+"""
 
 _CHATTER = 0.01
 """Less than this of the supply, used without a choice before the first choice came up, is no habit."""
 
 _UNKNOWN, _UNKNOWN_SEEN = 0.15, 10.0
-"""As long as little is known, this share of what is left is kept for a use without a choice that may yet
-begin; a tenth of it once the whole time from the first choice to the end was seen."""
+"""The share of the rest that is kept for a use without a choice that may yet begin.
+
+It holds while little is known; a tenth of it remains once the whole time from the first choice to
+the end was observed.
+"""
 
 _RATION = 1.1
-"""Until a day is known, no more is sold at what is known than its share of the time, and a tenth more: in
-the morning of a flood nothing tells how large it will be."""
+"""The most that is sold while a day is unknown, over its share of the time.
+
+In the morning of a flood nothing tells how large the flood will be.
+"""
 
 _OVERRUN = 1.5
 """A transfer may take so many times its guess. One that would not fit then is dear: a last large one
 exceeded months that every other one had kept."""
 
 _SURE = 16.0
-"""Of a day's forecast, what it leaves over is counted on in full where that is so many times what
-forecasts of this hour have lacked, and else in proportion: twice as unsure, half of it. So little is
-bought on a promise, and that where it saves most, while a plain margin would forbid whole mornings."""
+"""The certainty at which a day's forecast counts in full, in multiples of past shortfalls of its hour.
+
+Below that it counts in proportion: twice as unsure, half of it. So little is bought on a promise,
+and that where it saves most, while a plain margin would forbid whole mornings.
+"""
 
 _SURE_LONG = 3.0
-"""Of longer periods too few are seen to learn errors: there it is in full where it is so many times what
-is expected to be used without a choice, by the last days or by all that was ever seen. A trip in the last
-week of a month may take several times what the weeks before it did."""
+"""The certainty at which a longer period's forecast counts in full, in multiples of the expected use.
+
+Too few long periods are observed to learn their errors. The use without a choice is taken from the
+last days, or from all that was observed. A trip in the last week of a month may take several times
+as much as the weeks before it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +119,7 @@ class PacerQuote:
     rationed: float = inf
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """What the last of these units, and all after them, would have to be worth."""
+        """Return the price that the last of these units, and all after it, must be worth."""
         if amount <= 0.0:
             return self.rate
         if amount > self.planned:
@@ -155,15 +179,18 @@ class Pacer:
             self._resume(learned)
 
     def observe(self, now_s: float, left: float) -> None:
+        # A supply that rose was refilled, or is measured better now: nothing was spent.
         elapsed_s = now_s - self._now_s
         spent = max(self._left - left, 0.0)
         self._left, self._now_s = left, now_s
+        # A clock that stands or goes back teaches nothing.
         if elapsed_s <= 0.0:
             if self._demand.seen_s <= 0.0:
                 self._first_left = left
             return
-        # (What was foreseen and is not used yet will be.)
+        # Foreseen use was set aside already; the rest of it is still to come.
         self._foreseen, spent = max(self._foreseen - spent, 0.0), max(spent - self._foreseen, 0.0)
+        # Habits begin with the first choice of a long period.
         if self._began_s is not None or self._weekdays is None:
             usual_s = elapsed_s
             if self._weekdays is not None:
@@ -171,6 +198,7 @@ class Pacer:
                 self._weekdays.passed(now_s, elapsed_s)
             self._demand.age(usual_s)
             self._hours.passed(now_s, elapsed_s)
+        # Learn the use without a choice, and how wrong its forecasts are.
         self._unchosen.passed(now_s, elapsed_s, spent)
         if self._shortfalls is not None:
             expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
@@ -180,6 +208,7 @@ class Pacer:
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         if not options:
             return
+        # The choice teaches demand, whatever was chosen.
         steps = increments(options)
         if steps and self._began_s is None:
             self._begin(now_s)
@@ -188,13 +217,14 @@ class Pacer:
         if self._weekdays is not None and steps:
             # How many, not how much: of the few large ones, weekends of a month tell nothing.
             self._weekdays.add(now_s, 1.0)
+        # What was chosen beyond the least amount is no use without a choice.
         more = chosen.amount - min(option.amount for option in options)
         self._unchosen.chosen(now_s, more)
         if self._shortfalls is not None:
             self._shortfalls.chosen(more)
 
     def _begin(self, now_s: float) -> None:
-        """The first choice: how long nothing was asked for before it is no habit."""
+        """Begin with the first choice; the time before it without any request is no habit."""
         self._began_s, self._first_left = now_s, self._left
         if self._weekdays is not None and (
             self._unchosen.ever(self._period_s) < _CHATTER * self._supply
@@ -210,11 +240,11 @@ class Pacer:
                 self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
 
     def foreseen(self, amount: float) -> None:
-        """It was set aside already, and would be counted twice."""
+        """Ignore an amount that was set aside already, so that it does not count twice."""
         self._foreseen += amount
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
-        """What was learned of habits stays, what was spent stays spent."""
+        """Replace supply and end; habits and use stay."""
         self._left += supply - self._supply
         self._first_left += supply - self._supply
         self._supply, self._ends_s = supply, ends_s
@@ -223,10 +253,12 @@ class Pacer:
         self._period_s = max(ends_s - self._begins_s, 1.0)
 
     def quote(self, now_s: float) -> PacerQuote:
+        # 1. The plannable supply.
         left_s = self._ends_s - now_s
         planned = reduced(self._left, self._supply)
         if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
             return PacerQuote(PROHIBITIVE)
+        # 2. Set aside the use without a choice.
         usual_s = self._usual_s(now_s)
         unsure = 0.0
         if self._shortfalls is None:
@@ -243,17 +275,21 @@ class Pacer:
             unsure = _SURE * lacked
             if capacity <= 0.0:
                 return PacerQuote(PROHIBITIVE)
+        # 3. What is set aside has a price, too: it is sold where nothing else will do.
         # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
         dear = min(self._period_s / self._supply, PROHIBITIVE)
         if capacity <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
+        # 4. Before any demand is known, a first part is free, and the rest dear.
         least = min(LEAST_S / self._supply, PROHIBITIVE)
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
+        # 5. On the first day no more is sold than its share.
         rationed = self._ration(now_s, planned)
         if rationed <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
+        # 6. The price at which the demand until the end just uses the capacity.
         known = curve(self._demand, self._shaded(left_s, usual_s) * usual_s, self._stock, least)
         rate = known.price(_counted_on(capacity, unsure))
         return PacerQuote(rate, planned, capacity, dear, known, unsure, min(rationed, capacity))
@@ -274,7 +310,7 @@ class Pacer:
         return usual_s * self._weekdays.usual_s(now_s, self._ends_s) / (self._ends_s - now_s)
 
     def _unknown(self, now_s: float, planned: float) -> float:
-        """Units for a use without a choice that may begin still, as long as little was seen."""
+        """Return the units kept for a use without a choice that may yet begin, while little is known."""
         if self._weekdays is None:
             return 0.0
         left_s = self._ends_s - now_s
@@ -284,7 +320,7 @@ class Pacer:
         return _UNKNOWN * planned * left_s / all_s / (1.0 + _UNKNOWN_SEEN * seen)
 
     def _ration(self, now_s: float, planned: float) -> float:
-        """Units that may be sold at what is known of one day or less: no more than their share."""
+        """Return the units that may be sold on the first day: no more than its share."""
         if self._weekdays is None or self._began_s is None or self._known_s > DAY_S:
             return inf
         since_s = now_s - self._began_s
@@ -300,7 +336,7 @@ class Pacer:
         return planned - self.set_aside(now_s, self._hours.usual_s(now_s, self._ends_s))
 
     def set_aside(self, now_s: float, least_s: float = 0.0) -> float:
-        """Units for what will be used without a choice until the end; see `Unchosen.to_come`."""
+        """Return the units for the use without a choice until the end; see `Unchosen.to_come`."""
         if self._shortfalls is not None:
             expected, deviation = self._forecast(now_s)
         else:
@@ -308,14 +344,14 @@ class Pacer:
         return expected + _MARGIN * deviation
 
     def _forecast(self, now_s: float) -> tuple[float, float]:
-        """Of a day: units that are expected to be used without a choice, and what may lack of them."""
+        """Return for a day the units expected to be used without a choice, and the possible shortfall."""
         assert self._shortfalls is not None
         expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
         usual = self._unchosen.usual(self._period_s)
         return expected, self._shortfalls.deviation(now_s, expected, usual)
 
     def state(self) -> dict[str, Any]:
-        """What was learned of habits, as plain data for JSON; rates, and so good for any supply."""
+        """Return the learned habits as plain data for JSON; rates, and so valid for any supply."""
         return {
             "demand": {str(saved): amount for saved, amount in self._demand.amounts.items()},
             "seen_s": self._demand.seen_s,

@@ -1,16 +1,16 @@
-"""All prices of one instant: what bytes over a network, joules and money are worth in seconds."""
+"""Prices of one instant: the seconds that bytes over a network, joules and money are worth."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cedos.model import Resource
+from cedos.resources import Resource
 from cedos.selector.budgets.controller import Quote
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Quotes by what they price; several budgets may count the same bytes."""
+    """Quotes by the resource that they price; several budgets may count the same bytes."""
 
     data: Mapping[str, tuple[Quote, ...]] = field(default_factory=dict, hash=False)
     energy: tuple[Quote, ...] = ()
@@ -26,11 +26,11 @@ class Prices:
         return _cost_s(self.money, amount, duration_s)
 
     def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """Seconds per byte over a network, with this amount contemplated."""
+        """Return the seconds per byte over a network, with this amount contemplated."""
         return _rate(self.data.get(network, ()), amount, duration_s)
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """Seconds per joule, with this amount contemplated."""
+        """Return the seconds per joule, with this amount contemplated."""
         return _rate(self.energy, amount, duration_s)
 
 
@@ -41,24 +41,20 @@ FREE: Final = Prices()
 def prices(
     quoted: Iterable[tuple[Resource, tuple[str, ...], Quote]], metered: Iterable[str]
 ) -> Prices:
-    """The prices by all budgets.
+    """Return the prices of all budgets.
 
     `quoted`: per budget its resource, the networks it counts (none: all metered ones), its quote.
     """
     metered = tuple(metered)
     data: dict[str, tuple[Quote, ...]] = {}
-    energy: tuple[Quote, ...] = ()
-    money: tuple[Quote, ...] = ()
+    flat: dict[Resource, tuple[Quote, ...]] = {}
     for resource, networks, quote in quoted:
-        match resource:
-            case Resource.DATA:
-                for name in networks or metered:
-                    data[name] = (*data.get(name, ()), quote)
-            case Resource.ENERGY:
-                energy = (*energy, quote)
-            case Resource.MONEY:
-                money = (*money, quote)
-    return Prices(data, energy, money)
+        if resource.meter.by_network:
+            for name in networks or metered:
+                data[name] = (*data.get(name, ()), quote)
+        else:
+            flat[resource] = (*flat.get(resource, ()), quote)
+    return Prices(data, flat.get(Resource.ENERGY, ()), flat.get(Resource.MONEY, ()))
 
 
 def _rate(quotes: tuple[Quote, ...], amount: float, duration_s: float) -> float:

@@ -1,1 +1,1 @@
-"""Transfers with deadlines (Cedos, III-C and III-D): who waits, who is carried, over which networks."""
+"""Transfers with deadlines (Cedos, III-C and III-D): plans of which are served now, and how."""

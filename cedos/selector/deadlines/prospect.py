@@ -1,24 +1,37 @@
-"""What is expected of one flow of a table: when it ends, when it must begin, what it costs."""
+"""Prospects of flows with deadlines: end and begin, the cost of each way, and when to wake the host.
 
-from collections.abc import Sequence
+**Prospect.** When a flow ends, when it must begin, and what it costs.
+
+**Alternatives.** The cost of each way to carry a flow; deferring is one of them (the one currency).
+Within the deadline time costs nothing; beyond it a second is a second. Metered bytes have the
+prices of their networks, joules theirs. The scheduler chooses for all flows together; these figures
+explain its choice.
+
+**Wake** (D-Lock: Cedos, III-E and IV-A.3). A sleeping host receives nothing, and the Wi-Fi in which
+it will wake is unknown. So the bytes due are held against the metered networks alone, which are
+present when needed, at rates that grow older meanwhile. A host without metered networks counts on
+those it has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Final
+from math import inf, isfinite
+from operator import attrgetter
+from typing import Final, NamedTuple
 
-from cedos.selector.deadlines.chance import accepted
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.missed import missed
+from cedos.model import Evaluation, Strategy, StrategyKind
+from cedos.selector.deadlines.chance import DeadlineDemand, accepted, missed, risky
 from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.plan import EPOCH_S
+from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow
 
 _STEPS: Final = 16
 _LONGEST_S: Final = 30 * 86_400.0
-_SLICES: Final = 10
+_TENTHS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """Instants on the clock of `now`; inf: never, as far as anybody can tell.
+    """The prospect of a flow: instants on the clock of `now`; inf: never, as far as is known.
 
     Attributes:
         begin_at_s: when metered networks must begin, if free ones bring no more than is certain; inf: not
@@ -39,14 +52,14 @@ class Prospect:
 def prospect(
     flow: DeadlineFlow, order: Sequence[DeadlineFlow], networks: Sequence[NetworkState], now: float
 ) -> Prospect:
-    """Of a flow among all that there are, the earliest deadlines first."""
+    """Return the prospect of a flow among all flows, the earliest deadlines first."""
     bits = total_bits(flow, order)
     free = [each for each in networks if each.usable and each.free]
     paid = [each for each in networks if each.usable and not each.free]
     within_s = flow.deadline_at_s - now
     begin_s = _latest_s(bits, free, paid, within_s)
     ends = ends_s(bits, free, paid, begin_s, (0.05, 0.5, 0.95))
-    slices = [(k + 0.5) / _SLICES for k in range(_SLICES)]
+    slices = [(k + 0.5) / _TENTHS for k in range(_TENTHS)]
     metered = [max(bits - _sum(free, max(within_s, 0.0), q), 0.0) / 8.0 for q in slices]
     own_share = flow.left_bytes * 8.0 / bits if bits > 0.0 else 0.0
     return Prospect(
@@ -57,12 +70,12 @@ def prospect(
         missed=missed(
             [(each, 0.0) for each in free], [(each, EPOCH_S) for each in paid], within_s, bits
         ),
-        metered_bytes=own_share * sum(metered) / _SLICES if paid else 0.0,
+        metered_bytes=own_share * sum(metered) / _TENTHS if paid else 0.0,
     )
 
 
 def total_bits(flow: DeadlineFlow, flows: Sequence[DeadlineFlow]) -> float:
-    """What is carried until a flow is done: what is wanted earlier comes before."""
+    """Return the bits carried until a flow ends: flows with earlier deadlines come first."""
     before = [each.left_bytes for each in flows if each.deadline_at_s < flow.deadline_at_s]
     return 8.0 * (sum(before) + flow.left_bytes)
 
@@ -132,3 +145,125 @@ def _end_s(
         else:
             low = middle
     return high
+
+
+_SLICES: Final = tuple((k + 0.5) / 10 for k in range(10))
+
+
+class Watts(NamedTuple):
+    """A network's radio: watts while it carries, joules until it sleeps again."""
+
+    active_w: float
+    tail_j: float
+
+
+def alternatives(
+    flow: DeadlineFlow,
+    flows: Sequence[DeadlineFlow],
+    networks: Sequence[NetworkState],
+    watts: Mapping[str, Watts],
+    s_per_j: float,
+    now: float,
+) -> tuple[Evaluation, ...]:
+    """Return the ways: waiting, each network from now on, and all of them; the cheapest first."""
+    usable = [each for each in networks if each.usable]
+    up = [each for each in usable if each.up]
+    free = [each for each in usable if each.free]
+    paid = [each for each in usable if not each.free]
+    found = prospect(flow, flows, networks, now)
+    bits = total_bits(flow, flows)
+    begin_s = found.begin_at_s - now
+
+    def evaluation(
+        strategy: Strategy, at_once: Sequence[NetworkState], later: Sequence[NetworkState]
+    ) -> Evaluation:
+        ends = ends_s(bits, at_once, later, begin_s, _SLICES)
+        late_s = sum([max(end_s - (flow.deadline_at_s - now), 0.0) for end_s in ends]) / len(ends)
+        shares = _shares(bits, at_once, later, min(flow.deadline_at_s - now, max(ends)))
+        own_bytes = flow.left_bytes
+        metered = {each.name: own_bytes * shares(each) for each in paid}
+        joules = sum(
+            [
+                8.0 * own_bytes * shares(each) / each.rate_bps * watts[each.name].active_w
+                + watts[each.name].tail_j * (shares(each) > 0.0)
+                for each in usable
+                if each.rate_bps > 0.0 and each.name in watts
+            ]
+        )
+        price_s = sum([each.price_s * metered[each.name] for each in paid if metered[each.name]])
+        return Evaluation(
+            strategy,
+            ends[len(ends) // 2],
+            ends[0],
+            ends[-1],
+            joules,
+            sum(metered.values()),
+            late_s + price_s + s_per_j * joules,
+        )
+
+    ways = [evaluation(Strategy(StrategyKind.DEFER, ()), free, paid)]
+    ways += [
+        evaluation(Strategy(StrategyKind.SINGLE, (each.name,)), [each], []) for each in up if paid
+    ]
+    if len(up) > 1:
+        names = tuple(each.name for each in sorted(up, key=lambda one: one.price_s))
+        ways.append(evaluation(Strategy(StrategyKind.MPTCP, names), up, []))
+    return tuple(sorted(ways, key=lambda one: one.cost if isfinite(one.cost) else inf))
+
+
+def _shares(
+    bits: float, at_once: Sequence[NetworkState], later: Sequence[NetworkState], within_s: float
+) -> Callable[[NetworkState], float]:
+    """Which part of the bits each network is expected to carry.
+
+    Those that begin later carry what the others leave by the deadline.
+    """
+    carried = {
+        each.name: sum([each.supply.bits(max(within_s, 1.0), q) for q in _SLICES]) / len(_SLICES)
+        for each in (*at_once, *later)
+    }
+    now_bits = sum([carried[each.name] for each in at_once])
+    now_share = min(now_bits / bits, 1.0) if later and bits > 0.0 else 1.0
+    later_bits = sum([carried[each.name] for each in later])
+    shares = {each.name: now_share * carried[each.name] / (now_bits or 1.0) for each in at_once}
+    shares |= {
+        each.name: (1.0 - now_share) * carried[each.name] / (later_bits or 1.0) for each in later
+    }
+    return lambda network: shares.get(network.name, 0.0)
+
+
+WAKING_S: Final = 15.0
+"""A host needs this until its networks carry something again."""
+
+
+def wake_in_s(
+    flows: Sequence[DeadlineFlow],
+    states_in: Callable[[float], Sequence[NetworkState]],
+    now: float,
+) -> float | None:
+    """Return the seconds until the host must be awake, 0: from now on; None: no need.
+
+    Args:
+        flows: those that can be in time still.
+        states_in: the networks as they will be known in so many seconds.
+    """
+    order = sorted(flows, key=attrgetter("deadline_at_s"))
+    if not order:
+        return None
+
+    def too_late(in_s: float) -> bool:
+        usable = [each for each in states_in(in_s) if each.usable]
+        paid = [each for each in usable if not each.free]
+        demand = DeadlineDemand.of(order, now + in_s)
+        target = accepted(demand.within_s(0))
+        return risky(demand, [], [(each, 0.0) for each in paid or usable], target)
+
+    if not any(each.usable for each in states_in(0.0)):
+        return None
+    if too_late(WAKING_S):
+        return 0.0
+    low, high = WAKING_S, order[-1].deadline_at_s - now
+    for _ in range(_STEPS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if too_late(middle) else (middle, high)
+    return max(low - WAKING_S, 1.0)

@@ -1,4 +1,4 @@
-"""The table of a host's transfers with deadlines: what was told of each, what it may do now. Pure."""
+"""The table of a host's transfers with deadlines: the programs' reports, and each transfer's turn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,12 +10,14 @@ from typing import Final
 from cedos.errors import NotFoundError
 from cedos.model import Direction
 from cedos.selector.deadlines.chance import ChanceScheduler
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow, expected_bytes
-from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
-from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
-from cedos.selector.deadlines.prospect import Prospect, prospect
-from cedos.selector.deadlines.wake import wake_in_s
+from cedos.selector.deadlines.network_state import HostNetworks, NetworkState, SeenNetwork
+from cedos.selector.deadlines.plan import (
+    DeadlineFlow,
+    DeadlinePlan,
+    DeadlineScheduler,
+    expected_bytes,
+)
+from cedos.selector.deadlines.prospect import Prospect, prospect, wake_in_s
 
 MOST_OF_USER: Final = 1000
 MOST: Final = 4000
@@ -24,20 +26,22 @@ SILENT_S: Final = 30.0
 turn."""
 
 KEPT_S: Final = 7 * 86_400.0
-"""So long after its deadline a transfer that nobody goes on with is forgotten."""
+"""A transfer without reports is forgotten this long after its deadline."""
 
 _STUCK_S: Final = 5.0
 _AWAKE_S: Final = 5.0
-"""Who carries tells every second; who was silent for longer was stopped or starved, and its bytes say
-nothing of networks."""
+"""A running program reports every second.
+
+A program silent for longer was stopped or starved, and its bytes say nothing of networks.
+"""
 
 _OWN_LIMIT: Final = 0.5
-"""Who carries less than this share of what its networks can for so long is limited by something else."""
+"""A program that uses less than this share of its networks' rates for so long has another limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableTransfer:
-    """What is told of one transfer.
+    """A program's report of one transfer.
 
     Attributes:
         key: its own for good, also after a restart of its program.
@@ -62,7 +66,7 @@ class TableTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferTurn:
-    """What a transfer may do now, and what is expected of it."""
+    """The turn of a transfer: what it may do now, and its prospect."""
 
     networks: tuple[str, ...]
     late: bool
@@ -93,7 +97,7 @@ class _Row:
 
 
 class TransferTable:
-    """All rows; two plans, one a direction, as the two ways of a network do not share their rates.
+    """The table; it has one plan for each direction, as the two ways of a network do not share rates.
 
     `clock_s` is the difference between the wall's clock and that of `now`.
     """
@@ -113,7 +117,7 @@ class TransferTable:
         return len(self._rows)
 
     def report(self, transfer: TableTransfer, now: float) -> None:
-        """A program tells of its transfer, the first time or again.
+        """Record a program's report of its transfer, the first one or a later one.
 
         Raises:
             ValueError: there are too many, or the key is another user's.
@@ -131,7 +135,7 @@ class TransferTable:
         row.transfer, row.heard_s = transfer, now
 
     def carried(self, key: str, used: dict[str, int], lasted_s: float, now: float) -> None:
-        """Bytes that came for it over networks since it was last told."""
+        """Return the bytes that came over networks since the last report."""
         row = self._rows[key]
         direction = row.transfer.direction
         allowed = self._plans[direction].served.get(key, ())
@@ -155,17 +159,17 @@ class TransferTable:
                 self.networks.measured(name, direction, bps, lasted_s, now)
 
     def remembered(self, key: str, in_all: dict[str, int]) -> None:
-        """What its program knows to have come for it, also before this table or the program began."""
+        """Record the bytes that the program knows of, also from before this table began."""
         by_network = self._rows[key].by_network
         for name, count in in_all.items():
             by_network[name] = max(by_network.get(name, 0), count)
 
     def end(self, key: str) -> None:
-        """It is done, or given up."""
+        """Remove a transfer that is done, or given up."""
         self._rows.pop(key, None)
 
     def plan(self, seen: Sequence[SeenNetwork], unix_s: float, now: float) -> bool:
-        """Decides again; whether anybody's networks are other ones than before."""
+        """Plan again; return whether any transfer's networks have changed."""
         self._clock_s, self._seen = unix_s - now, seen
         self.networks.watched(seen, now)
         for key, row in list(self._rows.items()):
@@ -182,7 +186,7 @@ class TransferTable:
         return changed
 
     def served(self, key: str) -> tuple[str, ...]:
-        """The networks that a transfer may use now."""
+        """Return the networks that a transfer may use now."""
         row = self._rows.get(key)
         return () if row is None else self._plans[row.transfer.direction].served.get(key, ())
 
@@ -197,7 +201,7 @@ class TransferTable:
         )
 
     def flows(self, direction: Direction, now: float) -> list[DeadlineFlow]:
-        """Of the transfers whose programs run, and that are in no pause."""
+        """Return the flows whose programs run and that are in no pause."""
         return [
             self._flow(row)
             for row in self._rows.values()
@@ -209,7 +213,7 @@ class TransferTable:
     def turn(
         self, key: str, now: float, flows: Sequence[DeadlineFlow] | None = None
     ) -> TransferTurn:
-        """What a transfer may do; `flows`: those of its direction, where they are known already.
+        """Return the turn of a transfer; `flows`: those of its direction, if known already.
 
         Raises:
             NotFoundError: there is none.
@@ -232,12 +236,12 @@ class TransferTable:
         )
 
     def moving(self, now: float) -> int:
-        """How many transfers may use a network now, and run."""
+        """Return the number of transfers that run and may use a network now."""
         served = {key for plan in self._plans.values() for key in plan.served}
         return sum(key in served and self._runs(row, now) for key, row in self._rows.items())
 
     def wake(self, now: float) -> Wake | None:
-        """For whom a host that falls asleep now must be woken; None: for nobody."""
+        """Return the wake-up that a host needs that falls asleep now; None: none."""
         found: list[Wake] = []
         for way in Direction:
             plan = self._plans[way]
@@ -254,25 +258,25 @@ class TransferTable:
         return self.networks.states(self._seen, way, now + in_s)
 
     def rows(self, now: float) -> list[tuple[TableTransfer, dict[str, int], bool]]:
-        """All transfers by deadline, their bytes by network, and whether their program runs."""
+        """Return all transfers by deadline, their bytes by network, and whether their program runs."""
         return [
             (row.transfer, row.by_network, self._runs(row, now))
             for row in sorted(self._rows.values(), key=lambda each: each.transfer.deadline_unix_s)
         ]
 
     def by_network(self, key: str) -> Mapping[str, int]:
-        """What has come of it over each, as far as is known."""
+        """Return the bytes of a transfer over each network, as far as is known."""
         return self._rows[key].by_network
 
     def direction(self, key: str) -> Direction:
         return self._rows[key].transfer.direction
 
     def states(self, direction: Direction) -> Sequence[NetworkState]:
-        """The networks as they were planned with."""
+        """Return the networks that the last plan used."""
         return self._states[direction]
 
     def restored(self, transfer: TableTransfer, by_network: dict[str, int], now: float) -> None:
-        """One that was in the table before this daemon began; its program will tell of it."""
+        """Restore a transfer of an earlier daemon; its program will report it again."""
         if len(self._rows) < MOST and transfer.key not in self._rows:
             self._rows[transfer.key] = _Row(transfer, now, by_network=by_network)
 

@@ -1,1 +1,1 @@
-"""The one decision: which strategy carries out a transfer, by one cost for each."""
+"""The one decision: choose the strategy that carries out a transfer by one cost for each."""

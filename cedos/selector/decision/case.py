@@ -1,16 +1,29 @@
-"""What one decision looks at, made once."""
+"""The input of one decision: the transfer, the networks and what counts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cedos.model import Context, Network, StrategyKind, Transfer
 from cedos.selector.decision.roles import USUAL_KINDS
-from cedos.selector.decision.sent import Sent
-from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.objective import MaxS, Objective
 from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.completion import CompletionModel
 from cedos.selector.uncertainty.evaluator import Evaluator
+from cedos.selector.uncertainty.times import CompletionModel
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A transfer that began over `network` and has been waited for since, `waited_s` so far.
+
+    Of the times that were expected only the longer ones are still possible, and sending over another
+    network as well can begin now (dissertation, 4.3.4). What the first copy's bytes cost is spent
+    whatever is chosen.
+    """
+
+    network: str
+    waited_s: float
+
 
 _MAX_S = MaxS()
 

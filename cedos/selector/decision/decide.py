@@ -1,30 +1,96 @@
-"""The one decision: which strategy carries out a transfer, for new flows and for living ones."""
+"""The one decision: choose the strategy of new flows and of living ones.
+
+A dead network takes no part, the predictors or a rule of thumb evaluate every strategy, and the
+least cost wins. The record says why.
+
+The rule of thumb stands in for predictors: small transfers go where the round trip is shorter,
+large ones where more came through lately, and a second subflow helps a little once it has joined.
+It is a predictor like any other (columns in, distributions out). Its constants were set on replayed
+traces of 38 places, where its sum of times was 1.19 times the oracle's.
+"""
 
 from collections.abc import Mapping
+from math import isnan
 
 from cedos.model import Decision, Evaluation, Strategy, StrategyKind
 from cedos.selector.decision import reason
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.evaluate import Retime, evaluate
-from cedos.selector.decision.fallback import RuleOfThumb
-from cedos.selector.decision.liveness import dead_networks
+from cedos.selector.decision.liveness import dead_networks, silent_s
 from cedos.selector.decision.living import Living
-from cedos.selector.decision.roles import pairs
-from cedos.selector.decision.silences import silent_s
+from cedos.selector.decision.roles import ROLES, pairs
 from cedos.selector.objective import MaxS, MaxSPerE
+from predictors.base import Distribution
+from predictors.inputs import SLOWEST_BPS, naive_time_s
+
+# A second subflow in the wild adds this share of its network's rate, not all of it.
+_SECOND_SHARE = 1.0 / 3.0
+# Used where nothing was measured: a typical network of each kind.
+_TYPICAL_RTT_S = {"wifi": 0.018, "cellular": 0.050}
+_TYPICAL_BPS = {"wifi": 20e6, "cellular": 10e6}
+_RATES = ("past1_bps", "past5_bps", "past10_bps")
+# Real time over the rule's time: evenly spaced quantiles over the same places.
+_ERRORS = (0.64, 0.92, 0.97, 0.99, 1.01, 1.03, 1.06, 1.11, 1.2, 1.41, 2.12)
+
+
+class RuleOfThumb:
+    strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+    features = (
+        "size_bytes",
+        *(f"{role}_{name}" for role in ROLES for name in ("rtt_s", *_RATES)),
+    )
+
+    def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
+        """Return the seconds to completion of each strategy from round trips and recent rates.
+
+        Args:
+            features: `size_bytes`, and per network what is known of `rtt_s` and `pastN_bps`.
+        """
+        size_bytes = features["size_bytes"]
+        rtt_s, bps, times = {}, {}, {}
+        for role in ROLES:
+            rtt_s[role] = _known(features, f"{role}_rtt_s") or _TYPICAL_RTT_S[role]
+            bps[role] = _recent_bps(features, role)
+            times[role] = naive_time_s(size_bytes, rtt_s[role], bps[role])
+        # MPTCP: alone until the second subflow joins, then with a share of its rate.
+        for primary, second in (ROLES, ROLES[::-1]):
+            alone_s = times[primary]
+            join_s = rtt_s[primary] + 2.0 * rtt_s[second]
+            gain = 1.0 + _SECOND_SHARE * bps[second] / bps[primary]
+            both_s = join_s + (alone_s - join_s) / gain
+            times[f"mptcp_{primary}"] = alone_s if alone_s <= join_s else both_s
+        return {
+            name: Distribution(tuple(time_s * error for error in _ERRORS))
+            for name, time_s in times.items()
+        }
+
+
+def _recent_bps(features: Mapping[str, float], role: str) -> float:
+    for name in _RATES:
+        bps = _known(features, f"{role}_{name}")
+        if bps is not None:
+            return max(bps, SLOWEST_BPS)
+    return _TYPICAL_BPS[role]
+
+
+def _known(features: Mapping[str, float], column: str) -> float | None:
+    value = features.get(column)
+    return None if value is None or isnan(value) else value
+
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
 _RULE = RuleOfThumb()
 
 
 def decide(case: Case) -> Decision:
-    """Chooses the strategy of least cost for a transfer that has not begun.
+    """Choose the strategy of least cost for a transfer that has not begun.
 
     A dead network carries nothing while another one lives, whatever the model says; an MPTCP
     connection that begins on the living one may have it join later. Where two strategies cost the
     same, the simpler one wins. Without any network that is up the choice is `defer`, without
     evaluations.
     """
+    # Dead networks are a fact; everything else is predicted.
     dead = dead_networks(case.context, case.networks)
     evaluations, by_rule = _evaluations(case, dead)
     if not evaluations:
@@ -35,7 +101,7 @@ def decide(case: Case) -> Decision:
 
 
 def decide_again(case: Case, living: Living) -> Decision:
-    """Chooses for a flow that is under way: stay, or move because that is clearly better.
+    """Choose for a flow that is under way: stay, or move because that is clearly better.
 
     The rest of the transfer (`case.transfer`) is evaluated like a new one, as `living` changes its
     times. The flow moves only if that saves `margin` of what staying costs, so that it does not flap;
@@ -55,6 +121,7 @@ def decide_again(case: Case, living: Living) -> Decision:
         if network.up and network.name in current.networks[:1]
     }
     silent = any(silent_s(case.context, name) > 0.0 for name in current.networks[:1])
+    # Evaluate the rest of the transfer, with the times as the flow's progress changes them.
     found, by_rule = _evaluations(
         case,
         dead,
@@ -66,6 +133,7 @@ def decide_again(case: Case, living: Living) -> Decision:
             case, evaluations, current, "no network is usable: the flow waits where it is"
         )
     best = min(evaluations, key=_cost)
+    # Off a network that is gone or dead the flow moves at once.
     staying = next((each for each in evaluations if each.strategy == current), None)
     if staying is None:
         why = reason.chosen(case, best, evaluations, dead, by_rule=by_rule)
@@ -74,8 +142,9 @@ def decide_again(case: Case, living: Living) -> Decision:
         )
     paced = reason.paced(living.pace_bps)
     only_time = isinstance(case.objective, MaxS)
-    # (The cost of the other one is no time.)
+    # The cost of Delphi's other objective is no time.
     least_s = 0.0 if isinstance(case.objective, MaxSPerE) else living.least_s(size_bytes)
+    # A move must save the margin of the cost that can be saved at all.
     enough = min(staying.cost * (1.0 - living.margin) + living.margin * least_s, staying.cost)
     if best.cost < enough:
         why = reason.moved(best, staying, living.margin, least_s=least_s, only_time=only_time)
@@ -90,13 +159,14 @@ def decide_again(case: Case, living: Living) -> Decision:
 def _evaluations(
     case: Case, dead: Mapping[str, str], retime: Retime | None = None
 ) -> tuple[tuple[Evaluation, ...], bool]:
-    """The evaluations, and whether they come from the rule of thumb."""
+    """Return the evaluations, and whether they come from the rule of thumb."""
     first, *others = pairs(case.networks, dead)
     # A model that knows none of the strategies at hand is as good as none.
     for model in (case.model, _RULE):
         if model is None:
             continue
         found = evaluate(case, first, model, dead, retime)
+        # Further pairs of networks add the strategies that the first pair does not have.
         for roles in others:
             seen = {each.strategy for each in found}
             more = evaluate(case, roles, model, dead, retime)
@@ -125,5 +195,5 @@ def _record(
 
 
 def _cost(evaluation: Evaluation) -> tuple[float, float, float]:
-    """Of equal costs (both in time for a deadline, say) the one that spends least."""
+    """Return the sort key: cost first; of equal costs (in time for a deadline, say), less spending."""
     return evaluation.cost, evaluation.metered_bytes, evaluation.energy_j

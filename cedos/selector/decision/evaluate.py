@@ -1,38 +1,50 @@
-"""What every strategy would cost: predictions, energy and metered bytes, in the objective's unit."""
+"""Evaluate each strategy: predicted time, energy and metered bytes, combined into one cost.
 
-from collections.abc import Callable, Collection, Mapping
+The steps: predict the completion times, correct them by the state of the transfer, find the
+strategies that the roles allow, add up the resources that each one uses, and let the objective
+turn the outcome into one number.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from cedos.model import Evaluation, Strategy, StrategyKind
+from cedos.model import Evaluation, Strategy, StrategyKind, Transfer
+from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.features import features
 from cedos.selector.decision.liveness import may_return
 from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.decision.times import completion_times
-from cedos.selector.decision.usage import second_share
-from cedos.selector.objective import Outcome
-from cedos.selector.uncertainty.completion import CompletionModel, Spread, spread_of
+from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty.evaluator import SingleCandidate
+from cedos.selector.uncertainty.times import CompletionModel, Spread, spread_of
 from predictors.base import Distribution, minimum_of
 
-# A second subflow's join where no round trip is known.
+# The round trip that the join of a second subflow is reckoned with where none is known.
 _UNKNOWN_RTT_S = 0.1
 _MPTCP = ("mptcp_wifi", "mptcp_cellular")
 _REDUNDANT = StrategyKind.REDUNDANT
 _PRICE_PER_METERED_MB = 0.01
-"""What a metered network's megabyte costs where nobody says; only ratios to other prices matter."""
+"""The price of a metered megabyte where none is configured; only ratios to other prices matter."""
+
+Named = Sequence[tuple[str, Strategy]]
+"""Strategies with the predictors' names for them."""
 
 Retime = Callable[
     [Mapping[Strategy, Distribution], Collection[Strategy]], Mapping[Strategy, Distribution]
 ]
-"""Takes the times of all strategies, and those whose rates are old; gives the times as they are."""
+"""Corrects the times of a living flow's strategies.
+
+The arguments are the predicted times of all strategies, and the strategies whose rates are old.
+"""
 
 
 class _Part(NamedTuple):
-    """What a network costs while it plays a part: W while active, the tail's J, money per byte.
+    """A network's costs while it plays a part.
 
-    `budgeted` is its name where a budget counts its bytes.
+    `watts` are drawn while it is active, `tail_j` joules follow, `price` is money per byte.
+    `budgeted` is the network's name if a budget counts its bytes.
     """
 
     watts: float
@@ -42,13 +54,11 @@ class _Part(NamedTuple):
     budgeted: str | None
 
 
-def worth_s(time_s: float, high_s: float, deadline_s: float) -> float:
-    """What a completion time counts for where the transfer is wanted within `deadline_s`.
+_Use = tuple[float, float, float, float, float]
+"""The resources that a strategy uses: joules of tails, all joules, metered bytes, money, data_s.
 
-    Sooner than wanted saves nothing; what may be late (`high_s`, the end of the 90 % interval) counts
-    for as late as it may be.
-    """
-    return deadline_s if high_s <= deadline_s else max(time_s, high_s)
+`data_s` are the seconds that its bytes are worth to the budgets.
+"""
 
 
 def evaluate(
@@ -58,102 +68,41 @@ def evaluate(
     dead: Collection[str],
     retime: Retime | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Evaluates every strategy that the roles and the model allow.
+    """Evaluate every strategy that the roles and the model allow.
 
-    `roles`: who plays Wi-Fi and cellular.
-    `model`: the predictors, which need not be the case's.
-    `dead`: networks that take no part while another one lives, but as one that joins a new
-    connection later.
-    `retime`: of a living flow, whose second subflow is there already: what is known of its
-    strategies' times beside the predictions.
+    Args:
+        roles: the networks that play Wi-Fi and cellular.
+        model: the predictors, which need not be the case's.
+        dead: networks that take no part while another one lives, except that a dead network may
+            join a new MPTCP connection later.
+        retime: given for a living flow, which has its second subflow already: corrects the
+            predicted times by the flow's progress.
 
     Returns:
-        One record per strategy in the order of `roles.strategies`; none where the model knows none.
+        One record per strategy in the order of `roles.strategies`; none if the model knows none.
     """
-    transfer, context, objective = case.transfer, case.context, case.objective
-    direction, joined = transfer.direction, retime is not None
-    columns: Mapping[str, float] = features(context, transfer, roles, model.features)
-    predicted = completion_times(columns, transfer, context, roles, model, joined=joined)
-    sent = case.sent
-    timed = dict(case.method.times(predicted))
-    begun = None
-    if sent is not None:
-        begun = next((role for role, each in roles.players() if each.name == sent.network), None)
-        if begun in timed:
-            timed[begun] = timed[begun].left_after(sent.waited_s)
-    predicted = _completed(timed, redundant=_REDUNDANT in case.kinds, joined=joined)
-    # A living connection is joined by what lives again when it is looked at then; until that it must
-    # not be counted on, for what is under way on it holds up the rest.
-    awaited = () if joined else [name for name in dead if may_return(context, name)]
-    available = strategies(roles, case.kinds, dead, awaited)
+    joined = retime is not None
+    columns: Mapping[str, float] = features(case.context, case.transfer, roles, model.features)
+    begun = _role_begun(case, roles)
+    # 1. How long each strategy takes.
+    predicted = _predicted(case, roles, model, columns, begun, joined=joined)
+    available = _available(case, roles, dead, joined=joined)
     if retime is not None:
-        known: Mapping[Strategy, Distribution] = {
-            strategy: predicted[name] for name, strategy in available if name in predicted
-        }
-        roles_of_old = {role for role in ROLES if f"{role}_rate_age_s" in columns}
-        old = {
-            strategy for name, strategy in available if not roles_of_old.isdisjoint(ROLES_OF[name])
-        }
-        known = retime(known, old)
-        predicted = predicted | {name: known[each] for name, each in available if each in known}
+        predicted |= _retimed(retime, predicted, available, columns)
     times = {name: spread_of(distribution) for name, distribution in predicted.items()}
-    size_bytes = float(transfer.size.median_bytes)
-    data = objective.prices.data
-    parts = {}
-    for role, network in roles.players():
-        radio = case.power.radios[network.kind]
-        tail_j = radio.added_tail_j(case.idle_s.get(network.name))
-        per_mb = case.price_per_mb.get(
-            network.name, _PRICE_PER_METERED_MB if network.metered else 0.0
-        )
-        budgeted = network.name if network.name in data else None
-        parts[role] = _Part(
-            radio.active_w(direction), tail_j, network.metered, per_mb / 1e6, budgeted
-        )
-        if role == begun:  # its bytes are spent
-            parts[role] = _Part(radio.active_w(direction), tail_j, False, 0.0, None)
+    # 2. What each strategy uses, and what that costs.
+    parts = _parts(case, roles, begun)
+    join_columns = None if joined else columns
+    transfer, objective = case.transfer, case.objective
+    size_bytes, prices = float(transfer.size.median_bytes), objective.prices
     found: list[Evaluation] = []
     outcomes: dict[str, Outcome] = {}
     for name, strategy in available:
         time = times.get(name)
         if time is None:
             continue
-        used = ROLES_OF[name]
-        first = parts[used[0]]
-        data_s = 0.0
-        if len(used) == 1:
-            tails_j = first.tail_j
-            energy_j = tails_j + first.watts * time.mean_s
-            metered_bytes = size_bytes if first.metered else 0.0
-            money = size_bytes * first.price
-            if first.budgeted is not None:
-                data_s = objective.prices.data_s(first.budgeted, size_bytes, time.mean_s)
-        else:
-            other = parts[used[1]]
-            tails_j = first.tail_j + other.tail_j
-            if strategy.kind == _REDUNDANT:
-                # Nothing promises that the slower copy is called back, so both are paid in full.
-                carried = second = 1.0
-                energy_j = tails_j + sum([parts[role].watts * times[role].mean_s for role in used])
-            else:
-                second = 0.0
-                if first[2:] != other[2:]:
-                    second = _second_share(name, times, time, None if joined else columns)
-                carried = 1.0 - second
-                energy_j = tails_j + (first.watts + other.watts) * time.mean_s
-            metered_bytes = size_bytes * (carried * first.metered + second * other.metered)
-            money = size_bytes * (carried * first.price + second * other.price)
-            for part, share in ((first, carried), (other, second)) if data else ():
-                if part.budgeted is not None:
-                    bytes_of_part = share * size_bytes
-                    data_s += objective.prices.data_s(part.budgeted, bytes_of_part, time.mean_s)
-        seconds, joules = time.mean_s, energy_j
-        if objective.relative:
-            seconds = time.usual_s
-            joules = tails_j + (energy_j - tails_j) * seconds / time.mean_s
-        if transfer.deadline_s is not None and not joined:
-            seconds = worth_s(seconds, time.high_s, transfer.deadline_s)
-        outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
+        use = _use(name, size_bytes, prices, times, parts, join_columns)
+        outcome = _outcome(objective, transfer, time, use, joined=joined)
         outcomes[name] = outcome
         found.append(
             Evaluation(
@@ -161,50 +110,218 @@ def evaluate(
                 time_s=time.mean_s,
                 time_low_s=time.low_s,
                 time_high_s=time.high_s,
-                energy_j=energy_j,
-                metered_bytes=metered_bytes,
+                energy_j=use[1],
+                metered_bytes=use[2],
                 cost=objective.cost(outcome),
             )
         )
+    # 3. The method may judge redundancy otherwise than by its expected outcome.
     if "redundant" in outcomes:
-        candidates = [
-            SingleCandidate(outcomes[role], predicted[role], parts[role].watts)
-            for role in ROLES
-            if role in outcomes
-        ]
-        cost = case.method.cost_of_sending_twice(objective, candidates)
-        if cost is not None:
-            found = [
-                replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each
-                for each in found
-            ]
+        found = _redundant_judged(case, found, outcomes, predicted, parts)
     return tuple(found)
 
 
-def _completed(
-    predicted: Mapping[str, Distribution], *, redundant: bool, joined: bool
+def worth_s(time_s: float, high_s: float, deadline_s: float) -> float:
+    """Return the seconds that a completion time counts as if the transfer has a deadline.
+
+    A transfer that surely meets its deadline counts as the deadline: being sooner saves nothing. One
+    that may be late counts as `high_s`, the end of its 90 % interval.
+    """
+    return deadline_s if high_s <= deadline_s else max(time_s, high_s)
+
+
+def second_share(
+    primary_time_s: float, second_time_s: float, mptcp_time_s: float, join_s: float
+) -> float:
+    """Return the expected share (0 to 1) of an MPTCP transfer that its second network carries.
+
+    Both subflows send at the rates that their networks would give the transfer alone, the second
+    one only after its join. A request that ends before the join costs the second network nothing;
+    a long download divides in proportion to the rates.
+
+    Args:
+        primary_time_s: time of the transfer over the primary network alone.
+        second_time_s: time of the transfer over the second network alone.
+        mptcp_time_s: time of the transfer over both.
+        join_s: from the start until the second subflow can carry data.
+    """
+    shared_s = max(mptcp_time_s - join_s, 0.0)
+    second = shared_s / max(second_time_s, 1e-9)
+    primary = mptcp_time_s / max(primary_time_s, 1e-9)
+    return second / (second + primary) if second > 0.0 else 0.0
+
+
+def _role_begun(case: Case, roles: Roles) -> str | None:
+    """Return the role of the network over which the transfer was sent already."""
+    sent = case.sent
+    if sent is None:
+        return None
+    return next((role for role, network in roles.players() if network.name == sent.network), None)
+
+
+def _predicted(
+    case: Case,
+    roles: Roles,
+    model: CompletionModel,
+    columns: Mapping[str, float],
+    begun: str | None,
+    *,
+    joined: bool,
 ) -> dict[str, Distribution]:
-    """The times of all strategies that the model knows, or that follow from those it knows."""
-    times = dict(predicted)
-    if redundant and all(role in predicted for role in ROLES):
-        times["redundant"] = minimum_of(*[predicted[role] for role in ROLES])
+    """Return the completion time of each strategy that the model knows or that follows from those."""
+    predicted = completion_times(columns, case.transfer, case.context, roles, model, joined=joined)
+    times = dict(case.method.times(predicted))
+    if case.sent is not None and begun in times:
+        # Without an answer so far, only the longer of the expected times are still possible.
+        times[begun] = times[begun].left_after(case.sent.waited_s)
+    singles = [times[role] for role in ROLES if role in times]
+    if _REDUNDANT in case.kinds and len(singles) == len(ROLES):
+        times["redundant"] = minimum_of(*singles)
     if joined and all(name in times for name in _MPTCP):
-        # Once both subflows are there, the late start behind the worse primary is over.
+        # With both subflows open, the late start behind the worse primary is over.
         sooner = min([times[name] for name in _MPTCP], key=lambda time: time.mean)
         times.update(dict.fromkeys(_MPTCP, sooner))
     return times
 
 
+def _available(case: Case, roles: Roles, dead: Collection[str], *, joined: bool) -> Named:
+    """Return the strategies that are open to the transfer."""
+    # A living connection is not planned with a dead network, though that may come back: data in
+    # flight on it would hold up the rest. The next look at the flow can still let it join.
+    awaited = () if joined else [name for name in dead if may_return(case.context, name)]
+    return strategies(roles, case.kinds, dead, awaited)
+
+
+def _retimed(
+    retime: Retime,
+    predicted: Mapping[str, Distribution],
+    available: Named,
+    columns: Mapping[str, float],
+) -> dict[str, Distribution]:
+    """Return the times of the available strategies, corrected by a living flow's progress."""
+    known = {strategy: predicted[name] for name, strategy in available if name in predicted}
+    aged_roles = {role for role in ROLES if f"{role}_rate_age_s" in columns}
+    old = {strategy for name, strategy in available if not aged_roles.isdisjoint(ROLES_OF[name])}
+    corrected = retime(known, old)
+    return {name: corrected[strategy] for name, strategy in available if strategy in corrected}
+
+
+def _parts(case: Case, roles: Roles, begun: str | None) -> dict[str, _Part]:
+    """Return what each role's network costs while the transfer uses it."""
+    counted = case.objective.prices.data
+    parts = {}
+    for role, network in roles.players():
+        radio = case.power.radios[network.kind]
+        watts = radio.active_w(case.transfer.direction)
+        tail_j = radio.added_tail_j(case.idle_s.get(network.name))
+        if role == begun:
+            # The bytes of the copy that was sent are spent, whatever is chosen.
+            parts[role] = _Part(watts, tail_j, False, 0.0, None)
+            continue
+        default = _PRICE_PER_METERED_MB if network.metered else 0.0
+        per_mb = case.price_per_mb.get(network.name, default)
+        budgeted = network.name if network.name in counted else None
+        parts[role] = _Part(watts, tail_j, network.metered, per_mb / 1e6, budgeted)
+    return parts
+
+
+def _use(
+    name: str,
+    size_bytes: float,
+    prices: Prices,
+    times: Mapping[str, Spread],
+    parts: Mapping[str, _Part],
+    join_columns: Mapping[str, float] | None,
+) -> _Use:
+    """Return the resources that a strategy uses, by the predictors' name for it.
+
+    `join_columns` tell how long the second subflow takes to join; None: it has joined.
+    """
+    mean_s = times[name].mean_s
+    used = ROLES_OF[name]
+    first = parts[used[0]]
+    data_s = 0.0
+    if len(used) == 1:
+        if first.budgeted is not None:
+            data_s = prices.data_s(first.budgeted, size_bytes, mean_s)
+        return (
+            first.tail_j,
+            first.tail_j + first.watts * mean_s,
+            size_bytes if first.metered else 0.0,
+            size_bytes * first.price,
+            data_s,
+        )
+    other = parts[used[1]]
+    tails_j = first.tail_j + other.tail_j
+    if name == "redundant":
+        # The slower copy may not be called off in time, so both copies are paid in full.
+        carried = second = 1.0
+        energy_j = tails_j + sum([parts[role].watts * times[role].mean_s for role in used])
+    else:
+        second = 0.0
+        if first[2:] != other[2:]:  # equal networks cost the same however the bytes divide
+            second = _second_share(name, times, join_columns)
+        carried = 1.0 - second
+        energy_j = tails_j + (first.watts + other.watts) * mean_s
+    for part, share in ((first, carried), (other, second)) if prices.data else ():
+        if part.budgeted is not None:
+            data_s += prices.data_s(part.budgeted, share * size_bytes, mean_s)
+    return (
+        tails_j,
+        energy_j,
+        size_bytes * (carried * first.metered + second * other.metered),
+        size_bytes * (carried * first.price + second * other.price),
+        data_s,
+    )
+
+
 def _second_share(
-    name: str, times: Mapping[str, Spread], time: Spread, columns: Mapping[str, float] | None
+    name: str, times: Mapping[str, Spread], join_columns: Mapping[str, float] | None
 ) -> float:
-    """The share of the bytes on MPTCP's second network; `columns` tell when it joins, None: it has."""
+    """Return the share of the bytes that MPTCP's second network carries."""
     primary, second = ROLES_OF[name]
     if primary not in times or second not in times:
         return 0.5
     join_s = 0.0
-    if columns is not None:
-        # It joins after the first one's handshake and its own.
-        join_s += columns.get(f"{primary}_rtt_s", _UNKNOWN_RTT_S)
-        join_s += 2.0 * columns.get(f"{second}_rtt_s", _UNKNOWN_RTT_S)
-    return second_share(times[primary].mean_s, times[second].mean_s, time.mean_s, join_s)
+    if join_columns is not None:
+        # The second subflow joins after the first one's handshake and its own.
+        join_s += join_columns.get(f"{primary}_rtt_s", _UNKNOWN_RTT_S)
+        join_s += 2.0 * join_columns.get(f"{second}_rtt_s", _UNKNOWN_RTT_S)
+    return second_share(times[primary].mean_s, times[second].mean_s, times[name].mean_s, join_s)
+
+
+def _outcome(
+    objective: Objective, transfer: Transfer, time: Spread, use: _Use, *, joined: bool
+) -> Outcome:
+    """Return what the objective weighs."""
+    tails_j, joules, metered_bytes, money, data_s = use
+    seconds = time.mean_s
+    if objective.relative:
+        # Ratios are compared, so the usual time counts, and the energy of that time.
+        seconds = time.usual_s
+        joules = tails_j + (joules - tails_j) * seconds / time.mean_s
+    if transfer.deadline_s is not None and not joined:
+        seconds = worth_s(seconds, time.high_s, transfer.deadline_s)
+    size_bytes = float(transfer.size.median_bytes)
+    return Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
+
+
+def _redundant_judged(
+    case: Case,
+    found: list[Evaluation],
+    outcomes: Mapping[str, Outcome],
+    predicted: Mapping[str, Distribution],
+    parts: Mapping[str, _Part],
+) -> list[Evaluation]:
+    """Return the evaluations with the method's own cost of redundancy, if it has one."""
+    candidates = [
+        SingleCandidate(outcomes[role], predicted[role], parts[role].watts)
+        for role in ROLES
+        if role in outcomes
+    ]
+    cost = case.method.cost_of_sending_twice(case.objective, candidates)
+    if cost is None:
+        return found
+    return [
+        replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each for each in found
+    ]

@@ -1,20 +1,134 @@
-"""From what is known of this host's networks to the columns that predictors are trained on.
+"""Columns of a data set from the indicators of this host's networks.
 
-Columns are those of a transfer data set: `wifi_rtt_s` is the `rtt_s` of the network that plays Wi-Fi.
+Columns are those that predictors are trained on: `wifi_rtt_s` is the `rtt_s` of the network that
+plays Wi-Fi. An unknown indicator has no column.
+
 Rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
-`past1_up_bps`, or where that is not known, as good as nothing else, its downlink's `past1_bps`; likewise
-`udp_bps` and `udp_loss` are those of a train upwards, as in the data sets that models learn from.
-What is unknown is absent.
+`past1_up_bps`, or, if that is unknown, its downlink's `past1_bps`. Likewise `udp_bps` and
+`udp_loss` are those of a train upwards, as in the data sets that models learn from.
+
+An old rate is handed on as it was measured. Models take its age as an input, and learned on rates
+of that age how much it still says (`docs/decisions/old-rates.md`).
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import isnan
+from math import inf, isnan
 
 from cedos.model import Context, Direction, Indicator, Network, Transfer
-from cedos.selector.decision.rates import COLUMNS as OF_RATES
-from cedos.selector.decision.rates import UPLINK, rates_of
 from cedos.selector.decision.roles import ROLES, Roles
+from predictors.inputs import LARGEST_AGE_S
+
+RATES = ("past1_bps", "past5_bps", "past10_bps")
+"""The rates towards the host that a network carried lately; from the host: `_up_bps` for `_bps`."""
+
+DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
+"""The rate that a network delivered lately, by direction: a lower bound of its rate."""
+
+UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {
+    "udp_bps": "udp_up_bps",
+    "udp_loss": "udp_up_loss",
+}
+
+RECENT = ("recent_bytes", "recent_s")
+"""The last small download that ended: its bytes, and how long it took."""
+
+FRESH_S = 1.5
+"""Younger than this is as new as measurements get: flows are looked at once a second at least."""
+
+_USUAL_BPS = {"wifi": 8.3e6, "cellular": 10.4e6}
+"""Geometric means over all places: who did more than this, and was not measured, is better than most."""
+
+RATE_COLUMNS = (*RATES, "rate_age_s", *RECENT, "recent_age_s")
+"""The predictors' columns, by what they are of, that are read here alone."""
+
+_COLUMN = {(role, name): f"{role}_{name}" for role in ROLES for name in RATE_COLUMNS}
+
+
+def indicator_of(
+    indicators: Mapping[str, Indicator], name: str, direction: Direction
+) -> Indicator | None:
+    """Return a network's indicator for a transfer in this direction, if it is known."""
+    if direction == Direction.UP and name in UPLINK and (up := indicators.get(UPLINK[name])):
+        return up
+    return indicators.get(name)
+
+
+def rates_of(context: Context, roles: Roles, direction: Direction) -> Iterator[tuple[str, float]]:
+    """Yield the predictors' columns of rates, their ages and the last small transfers.
+
+    A rate measured at another access point counts as very old. A network that delivered more since
+    its measurement is taken to reach at least that; an uplink is taken to be no better than a
+    downlink that has faded since.
+    """
+    for role, network in roles.players():
+        indicators = context.networks.get(network.name)
+        if not indicators:
+            continue
+        attached = context.attachments.get(network.name)
+        attached_at_s = attached.since_s if attached else -inf
+        rates, measured_at_s = _measured(indicators, direction)
+        if context.at_s - measured_at_s > FRESH_S or measured_at_s < attached_at_s:
+            rates, measured_at_s = _raised(
+                role, indicators, direction, rates, measured_at_s, attached_at_s
+            )
+        for name, rate_bps in rates.items():
+            yield _COLUMN[role, name], rate_bps
+        if rates:
+            age_s = inf if measured_at_s < attached_at_s else context.at_s - measured_at_s
+            if age_s > FRESH_S:
+                yield _COLUMN[role, "rate_age_s"], min(age_s, LARGEST_AGE_S)
+        took, size = indicators.get("recent_s"), indicators.get("recent_bytes")
+        if took is not None and size is not None and took.measured_at_s >= attached_at_s:
+            yield _COLUMN[role, "recent_bytes"], size.value
+            yield _COLUMN[role, "recent_s"], took.value
+            age_s = max(context.at_s - took.measured_at_s, 0.0)
+            yield _COLUMN[role, "recent_age_s"], min(age_s, LARGEST_AGE_S)
+
+
+def _measured(
+    indicators: Mapping[str, Indicator], direction: Direction
+) -> tuple[dict[str, float], float]:
+    """Return the measured rates by name, and the instant of the newest one."""
+    rates, newest_s = {}, -inf
+    for name in RATES:
+        measured = indicator_of(indicators, name, direction)
+        if measured is None:
+            continue
+        down = indicators.get(name)
+        if (
+            down is not None
+            and down.measured_at_s > measured.measured_at_s
+            and down.value < measured.value
+        ):
+            measured = down
+        rates[name] = measured.value
+        newest_s = max(newest_s, measured.measured_at_s)
+    return rates, newest_s
+
+
+def _raised(
+    role: str,
+    indicators: Mapping[str, Indicator],
+    direction: Direction,
+    rates: dict[str, float],
+    measured_at_s: float,
+    attached_at_s: float,
+) -> tuple[dict[str, float], float]:
+    """Return the rates that deliveries since the measurement prove too low, raised."""
+    least = indicators.get(DELIVERY[direction])
+    # A fading network delivered more before than its later measurement says.
+    if least is None or least.measured_at_s < max(attached_at_s, measured_at_s):
+        return rates, measured_at_s
+    if not rates:
+        if least.value <= _USUAL_BPS[role]:
+            return rates, measured_at_s
+        return dict.fromkeys(RATES, least.value), least.measured_at_s
+    if least.value <= next(iter(rates.values())):
+        return rates, measured_at_s
+    raised = {name: max(rate_bps, least.value) for name, rate_bps in rates.items()}
+    return raised, least.measured_at_s
+
 
 _HOST_SPEED = "speed_mps"
 _NOTHING: Mapping[str, Indicator] = {}
@@ -23,7 +137,7 @@ _NOTHING: Mapping[str, Indicator] = {}
 def features(
     context: Context, transfer: Transfer, roles: Roles, columns: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """The predictors' view of a transfer.
+    """Return the columns by which the predictors see a transfer.
 
     Args:
         context: indicators by this host's network names.
@@ -70,7 +184,7 @@ def _of(context: Context, network: Network | None) -> Mapping[str, Indicator]:
 
 
 def _newest(context: Context, name: str) -> Indicator | None:
-    """The host's own properties (its speed) stand with any of its networks."""
+    """Return the newest indicator of this name: the host's speed is stored with any network."""
     known = [of[name] for of in context.networks.values() if name in of]
     return max(known, key=lambda indicator: indicator.measured_at_s) if known else None
 
@@ -84,9 +198,11 @@ def _set(columns: tuple[str, ...]) -> frozenset[str]:
 def _plan(
     columns: tuple[str, ...], direction: Direction
 ) -> tuple[tuple[str, int, str | None, str], ...]:
-    """Where each column comes from: (column, index of its role or -1, better indicator, indicator).
+    """Return the source of each column.
 
-    As `indicator_of` takes them, which is not asked once a column.
+    (column, index of its role or -1, better indicator, indicator).
+
+    The plan follows the rules of `indicator_of`, which is too slow to call for each column.
     """
     uplinks = UPLINK if direction == Direction.UP else {}
     plan = []
@@ -97,6 +213,6 @@ def _plan(
         for index, role in enumerate(ROLES):
             if column.startswith(f"{role}_"):
                 source, name = index, column.removeprefix(f"{role}_")
-        if name not in OF_RATES:
+        if name not in RATE_COLUMNS:
             plan.append((column, source, uplinks.get(name), name))
     return tuple(plan)

@@ -1,15 +1,35 @@
-"""Which networks are dead: a fact that no prediction may overrule.
+"""Dead, silent and barred networks, and how long a silence will last.
 
-A tree that never saw a dead network in training extrapolates wildly there, and MPTCP whose primary
-is dead at the start never tries the other network. So a network that answers nothing takes no part
-in a decision as long as another one lives; and neither does one that lets nothing through until
-somebody has logged in, though it may answer pings.
+**Dead** is a fact that no prediction overrules. A tree that never saw a dead network in training
+extrapolates wildly there, and MPTCP whose primary is dead at the start never tries the other
+network. So a dead network takes no part in a decision while another one lives. A network behind a
+login page is dead, too, though it may answer pings.
+
+**Silent** is a network that owes an answer. It is expected to answer again: a silent Wi-Fi is
+mostly gone, a silent cellular network comes back, and a network that has paused shortly before will
+do so again (`docs/decisions/silences.md`). The expected rest of the silence is added to the times.
+
+**Barred** networks, which programs are kept off, count as down.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from cedos.model import Context, Indicator, Network
+from cedos.model import Context, Indicator, Network, NetworkKind
+from cedos.selector.decision.roles import Roles
 from cedos.selector.rounded import lasting
+from predictors.base import Distribution
+
+
+def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Network]:
+    """Return the networks with the barred ones marked as down.
+
+    `barred`: names; those of networks that are not there do no harm.
+    """
+    if not barred:
+        return networks
+    return [replace(each, up=False) if each.name in barred else each for each in networks]
+
 
 # Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
 BELIEVED_S = 60.0
@@ -26,7 +46,7 @@ _SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
 
 
 def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> str | None:
-    """Says in words why a network is dead at the context's instant; None: it lives, or may live.
+    """Say in words why a network is dead at the context's instant; None: it lives, or may live.
 
     Dead is a network whose `available` is 0 or whose pings are all lost (`ping_loss` is 1), without
     a round trip (`rtt_s`) measured after that, and one that is `captive`, whatever answers there: a
@@ -57,13 +77,16 @@ def _some_answered(loss: Indicator | None, sign: Indicator) -> bool:
 
 
 def may_return(context: Context, network: str) -> bool:
-    """Whether a dead network may live again by itself; one with a portal waits for somebody."""
+    """Return whether a dead network may live again by itself.
+
+    One with a login page waits for a person.
+    """
     portal = context.networks.get(network, {}).get(_PORTAL)
     return portal is None or portal.value < 1.0
 
 
 def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, str]:
-    """The dead ones among the networks that are up, with the reason in words."""
+    """Return the networks that are up and dead, each with the reason in words."""
     found = {}
     for network in networks:
         if network.up:
@@ -74,7 +97,68 @@ def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, st
 
 
 def ago(age_s: float) -> str:
-    """`just now`, `0.4 s ago`, `14 s ago`, `20 minutes ago`."""
+    """Return an age such as `just now`, `0.4 s ago`, `14 s ago` or `20 minutes ago`."""
     if age_s < 0.05:
         return "just now"
     return f"{age_s:.1f} s ago" if age_s < 9.95 else f"{lasting(age_s)} ago"
+
+
+_WAITS = {True: (0.8, 0.3), False: (4.7, 3.3)}
+"""By whether the network is cellular: the rest of any silence, and more for each second so far, in s."""
+
+_HALF = 0.5
+"""The share of the wait that a connection with both paths has: data in flight blocks it until resent."""
+
+
+def longer_s(kind: NetworkKind, silent_s: float, pauses_s: Sequence[float] = ()) -> float:
+    """Return the expected rest of a silence.
+
+    The mean of the kind's usual rest and of its longer pauses.
+    """
+    least_s, per_second = _WAITS[kind is NetworkKind.CELLULAR]
+    rests_s = [each - silent_s for each in pauses_s if each > silent_s]
+    return (least_s + per_second * silent_s + sum(rests_s)) / (1 + len(rests_s))
+
+
+def silent_s(context: Context, network: str) -> float:
+    """For how long a network has been silent though something was expected of it, s; 0: it is not."""
+    silence = context.networks.get(network, {}).get("silence_s")
+    return max(silence.value, 0.0) if silence is not None else 0.0
+
+
+def silences(context: Context, roles: Roles) -> dict[str, float]:
+    """Return the seconds of silence so far, by the role of each silent network."""
+    by_role = {role: silent_s(context, network.name) for role, network in roles.players()}
+    return {role: silence_s for role, silence_s in by_role.items() if silence_s > 0.0}
+
+
+def waits(context: Context, roles: Roles) -> dict[str, float]:
+    """Return the expected seconds of silence from now on, by the role of each silent network."""
+    silent = silences(context, roles)
+    return {
+        role: longer_s(network.kind, silent[role], context.pauses.get(network.name, ()))
+        for role, network in (roles.players() if silent else ())
+        if role in silent
+    }
+
+
+def delayed(
+    strategy_roles: tuple[str, ...],
+    time: Distribution,
+    waits_s: Mapping[str, float],
+    *,
+    joined: bool,
+) -> Distribution:
+    """Return a completion time, lengthened by the expected rest of the silence.
+
+    Args:
+        strategy_roles: the parts that the strategy uses, the primary one first.
+        time: without the silence.
+        waits_s: by role, from `waits`.
+        joined: whether the strategy's second path is there already.
+    """
+    each_s = [waits_s.get(role, 0.0) for role in strategy_roles]
+    wait_s = each_s[0]
+    if joined and len(each_s) > 1:
+        wait_s = _HALF * max(each_s) if min(each_s) == 0.0 else min(each_s)
+    return time.later(wait_s) if wait_s > 0.0 else time

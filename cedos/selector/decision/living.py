@@ -1,12 +1,103 @@
-"""A flow that is under way: what its strategies' times become beside those of a new one."""
+"""A flow in progress: when to decide again, and how its times differ from a new transfer's.
+
+The daemon decides again when a network came or went, when data came, and when none came: after
+twice the expected time, then every 200 ms until the transfer ends (dissertation, 4.4.3.1).
+"""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 
 from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind, Transfer
-from cedos.selector.decision.silences import longer_s
+from cedos.selector.decision.liveness import longer_s
 from predictors.base import Distribution
+
+LATE = 2.0
+"""Silence is news after so many times what was expected."""
+
+AGAIN_S = 0.2
+"""And again so much later, for as long as it lasts."""
+
+_HALVINGS = 60
+
+
+class Reevaluation:
+    """The instants at which one thing under way is to be decided on again.
+
+    Args:
+        began_s: when it began, by any clock.
+        expected_s: how long it was expected to take; infinite where that is unknown, and then only
+            news counts.
+
+    Attributes:
+        next_at_s: when silence is a reason to decide next.
+        late_at_s: from when on it is one.
+    """
+
+    def __init__(self, began_s: float, expected_s: float) -> None:
+        self._news = False
+        self.next_at_s = inf
+        self._expect(began_s, expected_s)
+
+    def due(self, now_s: float) -> bool:
+        """Return whether to decide now; if so, the next time is 200 ms later, or at the next news."""
+        if now_s >= self.next_at_s:
+            self.next_at_s = now_s + AGAIN_S
+            self._news = False
+            return True
+        news, self._news = self._news, False
+        return news
+
+    def late(self, now_s: float) -> bool:
+        """Return whether the silence has lasted longer than expected; changes nothing."""
+        return now_s >= self.late_at_s
+
+    def changed(self) -> None:
+        self._news = True
+
+    def progressed(self, now_s: float, rest_s: float) -> None:
+        """Something was heard, and the rest is expected to take `rest_s`: silence counts anew."""
+        self._news = True
+        self._expect(now_s, rest_s)
+
+    def _expect(self, since_s: float, expected_s: float) -> None:
+        known = isfinite(expected_s) and expected_s >= 0.0
+        self.late_at_s = since_s + max(LATE * expected_s, AGAIN_S) if known else inf
+        self.next_at_s = self.late_at_s
+
+
+def tipping_point(
+    chosen: Callable[[float], Hashable], low: float, high: float, granularity: float
+) -> float | None:
+    """Find the value at which a decision tips, by bisection (dissertation, 4.3.4).
+
+    The value may be anything that evidence bounds: how long no answer has come, how long an utterance
+    is already. It works for every method of evaluation, as it only looks at what is chosen.
+
+    Args:
+        chosen: what is chosen at a value.
+        low: where the decision is the present one.
+        high: the largest value of interest.
+        granularity: how exact, in the value's unit; positive.
+
+    Returns:
+        The smallest value known (within `granularity`) to be beyond the tipping point; None where the
+        choice at `high` is still the one at `low`.
+    """
+    present = chosen(low)
+    if chosen(high) == present:
+        return None
+    for _ in range(_HALVINGS):
+        if high - low <= granularity:
+            break
+        middle = 0.5 * (low + high)
+        if chosen(middle) == present:
+            low = middle
+        else:
+            high = middle
+    return high
+
 
 MARGIN = 0.1
 """A living flow moves only for a gain of this share of what staying costs."""
@@ -18,19 +109,21 @@ _LEAST_BPS = 1e3
 _AHEAD_S = 600.0
 
 _OBSERVED = 1 / 3
-"""How much the last second's rate counts beside what is predicted (of their logarithms): a slow second is
-seldom a slow minute, and those that share a network end (docs/decisions/staying.md)."""
+"""The weight of the last second's rate beside the prediction, in logarithms.
+
+A slow second is seldom a slow minute, and competing transfers end (docs/decisions/staying.md).
+"""
 
 
 def rest_of(transfer: Transfer, bytes_remaining: int) -> Transfer:
-    """What is still to be carried of a transfer, as far as is known."""
+    """Return the rest of a transfer."""
     rest = max(bytes_remaining, 1)
     return replace(transfer, size=SizeEstimate(rest, rest, rest, "progress"))
 
 
 @dataclass(slots=True)
 class Living:
-    """How a flow has been going that `decide_again` is asked about.
+    """The state of a flow that `decide_again` decides on.
 
     Attributes:
         current: the strategy in force.
@@ -60,7 +153,7 @@ class Living:
     may_try: Collection[str] = ()
 
     def least_s(self, size_bytes: int) -> float:
-        """How long the program itself takes for so much, as far as anybody looks ahead."""
+        """Return the seconds that the program itself takes for this size, at most ten minutes."""
         if self.pace_bps is None:
             return 0.0
         return min(8.0 * size_bytes / max(self.pace_bps, _LEAST_BPS), _AHEAD_S)
@@ -74,22 +167,23 @@ class Living:
         *,
         silent: bool,
     ) -> dict[Strategy, Distribution]:
-        """The times of all strategies, of those that would be expected of a new transfer.
+        """Return the times of all strategies for this flow, from those of a new transfer.
 
-        A strategy that shares no path with the current one pays the switch; one that keeps a path pays
-        nothing for it, as the data flow on. One that adds a network is no faster than both at once
-        apart: this flow at its pace, and a new transfer over the other network once that is there.
-        One that leaves a network is slower than predicted by as much as the flow on all of them: what
-        came in the last second came over its networks, too.
-        Whoever tries a network of which little is known (`old`) can come back when it is bad: what
-        that can cost is the time until then.
+        - A strategy that shares no path with the current one pays the switch; one that keeps a path
+          does not, as the data flow on.
+        - A strategy that adds a network is no faster than both networks apart: this flow at its
+          pace, and a new transfer over the other network from the switch on.
+        - A strategy that leaves a network is slower than predicted by the factor of the whole flow,
+          since the data of the last second came over that network, too.
+        - A flow that tries a little-known network (`old`) can come back, so a bad outcome costs at
+          most the time until then.
 
         Args:
-            predicted: of a new transfer.
+            predicted: times of a new transfer.
             old: the strategies whose networks' rates were measured long ago.
-            size_bytes: of the rest.
-            used: the kind of the network that carries the flow, and how long its pauses were.
-            silent: whether that network is silent, which `predicted` has in it then.
+            size_bytes: the rest of the flow.
+            used: the kind of the network that carries the flow, and the lengths of its pauses.
+            silent: whether that network is silent; `predicted` contains the wait then.
         """
         found = {}
         staying, slower = predicted.get(self.current), 1.0
@@ -115,7 +209,7 @@ class Living:
         if self.pace_bps is None:
             return found
         if staying is not None and self.unread and not silent:
-            staying = found[self.current] = staying.scaled(0.0)  # nobody waits for it
+            staying = found[self.current] = staying.scaled(0.0)  # the program has it already
         return {
             strategy: self._at_its_pace(time, self.least_s(size_bytes), staying, strategy)
             for strategy, time in found.items()
@@ -131,7 +225,7 @@ class Living:
         return Distribution(tuple([max(min(sample, limit_s), least_s) for sample in time.samples]))
 
     def _joining(self, strategy: Strategy) -> Strategy:
-        """The network alone that joins the flow's own one; `defer` where none does."""
+        """Return the single network that would join the flow's own one; `defer` if none would."""
         others = tuple(name for name in strategy.networks if name not in self.current.networks)
         joins = strategy.kind is StrategyKind.MPTCP and self.current.kind is StrategyKind.SINGLE
         if joins and len(others) == len(strategy.networks) - 1 == 1:
@@ -171,14 +265,14 @@ class Living:
         return time
 
     def _slower(self, time: Distribution, size_bytes: int) -> float:
-        """What its last second makes of the time that was predicted of the flow, over that."""
+        """Return the factor by which the last second's rate lengthens the predicted time."""
         if not self.observed_bps:
             return 1.0
         rest_s = 8.0 * size_bytes / max(self.observed_bps, _LEAST_BPS)
         return float((rest_s / time.mean) ** _OBSERVED)
 
     def has_paths_of(self, strategy: Strategy) -> bool:
-        """Whether it is `mptcp` over paths that the flow has, with the other one called primary."""
+        """Return whether a strategy is `mptcp` over the flow's own paths with another primary."""
         current = self.current.networks
         return (
             strategy.kind == StrategyKind.MPTCP

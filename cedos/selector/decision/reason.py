@@ -1,21 +1,20 @@
-"""Why a strategy was chosen, in short sentences, the last without its stop (`cedos explain`)."""
+"""The reasons of decisions in short sentences, the last without its stop (`cedos explain`)."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
-from cedos.selector.budgets.prices import Prices
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.budgets.controller import PROHIBITIVE
+from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.liveness import GIVEN_UP_S, ago
-from cedos.selector.decision.rates import indicator_of
+from cedos.selector.decision.features import indicator_of
+from cedos.selector.decision.liveness import GIVEN_UP_S, ago, silences, waits
 from cedos.selector.decision.roles import assign
-from cedos.selector.decision.silences import silences, waits
 from cedos.selector.objective import MaxS, WeightedCost
 from cedos.selector.rounded import lasting, rounded
 from cedos.selector.uncertainty.brute_force import BruteForce
 
-# Nobody reads so slowly: it pauses.
+# A program that reads more slowly has paused.
 _PAUSED_BPS = 1e4
 # Differences smaller than this are not worth a word.
 _ALIKE = 1.05
@@ -36,7 +35,7 @@ def chosen(
     *,
     by_rule: bool = False,
 ) -> str:
-    """The sentences for a new decision.
+    """Return the sentences for a new decision.
 
     `evaluations`: those of all strategies, the choice among them.
     `dead`: dead networks, each with the reason in words.
@@ -95,7 +94,6 @@ def moved(
     least_s: float = 0.0,
     only_time: bool = False,
 ) -> str:
-    """`least_s`: what the program itself takes, over any network."""
     lead = (
         f"moves to {label(choice.strategy)}: {seconds(choice.time_s)} left, the move included, against "
         f"{seconds(current.time_s)} on {label(current.strategy)}"
@@ -126,7 +124,7 @@ def stayed(
     least_s: float = 0.0,
     only_time: bool = False,
 ) -> str:
-    """`unjudged`: networks that could be used, but were not evaluated. `least_s`: as of `moved`."""
+    """Return the sentences for a flow that stays; `unjudged`: usable networks without an evaluation."""
     lead = f"stays on {label(current.strategy)}"
     if rival is None and unjudged:
         return f"{lead}: {seconds(current.time_s)} left. {_nothing_known(unjudged)}"
@@ -160,7 +158,7 @@ def paced(pace_bps: float | None) -> tuple[str, ...]:
 
 
 def _saved(less: float, more: float, least: float) -> float:
-    """The share that is saved of what can be."""
+    """Return the share that is saved of the part that can be saved."""
     return (more - less) / (more - least) if more > max(less, least) else 0.0
 
 
@@ -223,7 +221,7 @@ def _verdict(
 
 
 def unjudged(case: Case, choice: Evaluation, dead: Mapping[str, str]) -> list[str]:
-    """Networks beside the choice's that are up and live: usable, evaluated or not."""
+    """Return the networks beside the choice's that are up and alive, evaluated or not."""
     used = choice.strategy.networks
     return [
         each.name
@@ -237,7 +235,7 @@ def _nothing_known(unjudged: Sequence[str]) -> str:
 
 
 def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
-    """What sending the same twice saves and takes, where that was weighed and would be faster."""
+    """Return what sending twice saves and costs; "" unless it would be faster."""
     twice = [each for each in evaluations if each.strategy.kind == StrategyKind.REDUNDANT]
     once = [each for each in evaluations if each.strategy.kind != StrategyKind.REDUNDANT]
     if not twice or not once:
@@ -263,7 +261,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
 
 
 def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
-    """What people should know beside the figures."""
+    """Return the notes that belong beside the figures."""
     notes = []
     if any("silence_s" in known for known in case.context.networks.values()):
         roles = assign(case.networks)
@@ -286,7 +284,7 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
 def _better(
     choice: Evaluation, faster: Evaluation, only_time: bool, deadline_s: float | None = None
 ) -> str:
-    """Why one is chosen that takes longer in the mean, by what its costs were made of."""
+    """Return why a strategy was chosen that takes longer in the mean, by the parts of its cost."""
     high_s, other_s = choice.time_high_s, faster.time_high_s
     if deadline_s is not None and high_s <= deadline_s < other_s:
         return f"but surely in time, where {label(faster.strategy)} may take {seconds(other_s)}"
@@ -305,7 +303,7 @@ def _better(
 
 
 def _savings(choice: Evaluation, fastest: Evaluation) -> str:
-    """What it takes less of; "": nothing."""
+    """Return the resources that the choice uses less of; "": none."""
     parts = []
     less = f"{amount(choice.metered_bytes)} of" if choice.metered_bytes else "no"
     most = amount(fastest.metered_bytes)
@@ -318,7 +316,7 @@ def _savings(choice: Evaluation, fastest: Evaluation) -> str:
 
 
 def _prices(objective: WeightedCost) -> str:
-    """What joules and metered bytes counted for, beside budgets."""
+    """Return the fixed prices of joules and metered bytes."""
     parts = []
     if objective.s_per_j:
         parts.append(f"a joule counts as {seconds(objective.s_per_j)}")
@@ -330,8 +328,8 @@ def _prices(objective: WeightedCost) -> str:
 
 
 def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
-    """What bytes and joules counted for, where so many are dearer than the price of few."""
-    if not isinstance(case.objective, WeightedCost):
+    """Return the budgets' charge for bytes and joules where many are dearer than a few."""
+    if not isinstance(case.objective, WeightedCost) or case.objective.prices is FREE:
         return ""
     others = sorted(
         (each for each in evaluations if each is not choice), key=lambda one: one.time_s
@@ -351,7 +349,7 @@ def _dear_ones(case: Case, prices: Prices, one: Evaluation) -> str:
     if not any(
         count_s >= min(PROHIBITIVE, max(_DEARER * few_s, 1.0)) for few_s, count_s in (data, energy)
     ):
-        return ""  # as nearly always: nothing is put in words for nobody
+        return ""  # the usual case: few bytes cost as much each as many
     counted = ((amount(size), *data), (f"{rounded(joules)} J", *energy))
     known = [each for each in counted if 0.0 < each[1] < PROHIBITIVE]
     beyond = [what for what, _, count_s in known if count_s >= PROHIBITIVE]

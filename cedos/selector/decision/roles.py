@@ -1,4 +1,4 @@
-"""Which network plays which part: predictors know one `wifi` and one `cellular`, a host has names.
+"""Roles: predictors know one `wifi` and one `cellular`, a host has any number of named networks.
 
 Predictors and data sets call the strategies `wifi`, `cellular`, `mptcp_wifi`, `mptcp_cellular`
 (the primary subflow's network) and `redundant`; decisions call them by the networks of this host.
@@ -27,19 +27,19 @@ USUAL_KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The networks that play Wi-Fi and cellular; None where nobody does."""
+    """The networks that play Wi-Fi and cellular; None for a role without a network."""
 
     wifi: Network | None
     cellular: Network | None
 
     def players(self) -> list[tuple[str, Network]]:
-        """The parts that are taken and by whom, Wi-Fi first."""
+        """Return the roles that are taken with their networks, Wi-Fi first."""
         both = (("wifi", self.wifi), ("cellular", self.cellular))
         return [(role, network) for role, network in both if network is not None]
 
 
 def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
-    """Gives the two parts to the networks that are up.
+    """Assign the two roles to the networks that are up.
 
     An unmetered Wi-Fi or Ethernet plays `wifi`, a cellular (or else a metered) one `cellular`. With
     two of one sort the better suited plays its own part and the next one the other; order is by
@@ -65,7 +65,7 @@ def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
 
 
 def pairs(networks: Sequence[Network], dead: Collection[str] = ()) -> tuple[Roles, ...]:
-    """Every two networks in their parts: what predictors of two networks can say of any number.
+    """Return every pair of networks in its roles, so that two-network predictors judge any number.
 
     With up to two networks that is `assign` alone, which also comes first with more. Dead networks
     take no part while another one lives.
@@ -81,7 +81,7 @@ def pairs(networks: Sequence[Network], dead: Collection[str] = ()) -> tuple[Role
 
 
 def _unlike_cellular(network: Network) -> tuple[bool, bool]:
-    """Sorts cellular networks first, the free ones before others; then metered ones of any kind."""
+    """Return a sort key: cellular networks first, the free ones before others, then metered networks."""
     if network.kind == _CELLULAR:
         return False, network.metered
     return True, not network.metered
@@ -93,7 +93,7 @@ def strategies(
     dead: Collection[str] = (),
     awaited: Collection[str] = (),
 ) -> tuple[tuple[str, Strategy], ...]:
-    """The strategies open to a transfer, as (predictors' name, strategy), simplest first.
+    """Return the strategies open to a transfer, as (predictors' name, strategy), simplest first.
 
     With one network up, or one living beside a dead one, only `single` remains, whatever `kinds`
     says; and `mptcp` with the living one first, if the dead one is `awaited`: it joins when it lives
@@ -131,7 +131,7 @@ def _strategies(
 
 
 def role_strategy(strategy: Strategy, roles: Roles) -> str:
-    """What predictors and data sets call a strategy.
+    """Return the predictors' name of a strategy.
 
     Raises:
         ValueError: where its networks play no part, and for `defer`.

@@ -1,14 +1,141 @@
-"""How long each strategy will take, by all that is known: predictors, who shares, queues, silences."""
+"""Completion times of strategies: the predictors', lengthened by sharing, queues and silences.
 
-from collections.abc import Mapping
+Models learn from networks that carry nothing else. Three corrections follow from what this host
+does.
 
-from cedos.model import Context, Transfer
-from cedos.selector.decision.own_queue import emptied, own_queues, queued
+**Sharing.** Other transfers in the same direction share the network (processor sharing): until a
+transfer ends, each other one carries as much as it, or all that it has left, or as much as its
+program or server lets it. In fact they take about a half of that (docs/decisions/sharing.md).
+
+**Own queues.** A round trip of 130 ms on a cellular network usually tells of an outage, but a host
+that fills the network makes such a queue itself, and it drains. While this host fills a network,
+models are shown its round trip without the queue, and two round trips' worth of queue are added to
+the times.
+
+**Silences.** A silent network delays a transfer by the expected rest of the silence (`liveness`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from cedos.model import CompetingTransfer, Context, Direction, Indicator, Transfer
+from cedos.selector.decision.features import DELIVERY, FRESH_S
+from cedos.selector.decision.liveness import delayed, waits
 from cedos.selector.decision.roles import ROLES_OF, Roles
-from cedos.selector.decision.sharing import competitors, shared
-from cedos.selector.decision.silences import delayed, waits
-from cedos.selector.uncertainty.completion import CompletionModel
+from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
+
+_FULL = 0.5
+"""Transfers that together use less than this share of their network's rate are limited elsewhere."""
+
+_IN_FACT = 0.5
+"""The share of their possible bytes that others carry: they end, lose packets, use other networks."""
+
+_ROUND_TRIPS = 2.0
+"""The round trips of a transfer's time that do not depend on the rate."""
+
+Competitors = dict[str, tuple[tuple[CompetingTransfer, ...], bool, float]]
+"""By role: who competes, whether they fill the network, and its round trip, s."""
+
+
+def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competitors:
+    """Return the other transfers in the same direction over the networks that play a role."""
+    found: Competitors = {}
+    if not context.competing:
+        return found
+    for role, network in roles.players():
+        those = context.competing.get(network.name, {}).get(transfer.direction, ())
+        others = tuple([each for each in those if each.flow != transfer.flow])
+        if not others:
+            continue
+        known = context.networks.get(network.name, {})
+        rate, rtt = known.get("past1_bps"), known.get("rtt_min_s")
+        fill = rate is None or sum(each.rate_bps for each in others) >= _FULL * rate.value
+        found[role] = others, fill, rtt.value if rtt is not None else 0.0
+    return found
+
+
+def shared(
+    strategy_roles: Collection[str],
+    time: Distribution,
+    size_bytes: int,
+    competing: Competitors,
+) -> Distribution:
+    """Return a completion time, lengthened by the bytes of competing transfers.
+
+    `strategy_roles`: the parts that the strategy uses; over two each carries about a half.
+    """
+    part_bytes = size_bytes / len(strategy_roles)
+    mean_s = time.mean
+    bytes_of_others, way_s = 0.0, 0.0
+    for role in strategy_roles:
+        if role in competing:
+            others, fill, rtt_s = competing[role]
+            bytes_of_others += sum(_carried(others, part_bytes, mean_s, fill=fill))
+            way_s = max(way_s, _ROUND_TRIPS * rtt_s)
+    if not bytes_of_others:
+        return time
+    more = _IN_FACT * bytes_of_others / size_bytes
+    return Distribution(
+        tuple([sample + more * max(sample - way_s, 0.0) for sample in time.samples])
+    )
+
+
+def _carried(
+    others: Iterable[CompetingTransfer], part_bytes: float, time_s: float, *, fill: bool
+) -> Iterable[float]:
+    for each in others:
+        most = part_bytes if fill else min(part_bytes, each.rate_bps * time_s / 8.0)
+        yield min(each.remaining_bytes, most)
+
+
+_FILLED = 0.5
+"""A network that delivers this share of its recent rate is full."""
+
+_LEAST_S = 0.02
+"""A round trip longer by less than this tells of no queue."""
+
+_QUEUE_WAITS = 2.0
+"""A transfer waits for the queue twice: with its first packet and with its request."""
+
+_RATES = (("past1_bps", DELIVERY[Direction.DOWN]), ("past1_up_bps", DELIVERY[Direction.UP]))
+
+
+def own_queues(context: Context, roles: Roles) -> dict[str, float]:
+    """Return by role the seconds that our own queue adds to a round trip."""
+    found = {}
+    for role, network in roles.players():
+        known = context.networks.get(network.name, {})
+        rtt, least = known.get("rtt_s"), known.get("rtt_min_s")
+        if rtt is None or least is None or rtt.value < least.value + _LEAST_S:
+            continue
+        if any(_full(known, context.at_s, *names) for names in _RATES):
+            found[role] = rtt.value - least.value
+    return found
+
+
+def _full(known: Mapping[str, Indicator], at_s: float, rate: str, delivery: str) -> bool:
+    could, does = known.get(rate), known.get(delivery)
+    if could is None or does is None or at_s - does.measured_at_s > FRESH_S:
+        return False
+    return does.value >= _FILLED * could.value
+
+
+def emptied(columns: Mapping[str, float], queues_s: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the predictors' columns, with the round trips of empty paths."""
+    shorter = {
+        f"{role}_rtt_s": columns[f"{role}_rtt_s"] - queue_s
+        for role, queue_s in queues_s.items()
+        if f"{role}_rtt_s" in columns
+    }
+    return {**columns, **shorter} if shorter else columns
+
+
+def queued(
+    strategy_roles: tuple[str, ...], time: Distribution, queues_s: Mapping[str, float]
+) -> Distribution:
+    """Return a completion time, lengthened by its primary network's queue."""
+    wait_s = _QUEUE_WAITS * queues_s.get(strategy_roles[0], 0.0)
+    return time.later(wait_s) if wait_s > 0.0 else time
 
 
 def completion_times(
@@ -20,10 +147,15 @@ def completion_times(
     *,
     joined: bool,
 ) -> Mapping[str, Distribution]:
-    """The completion time of each strategy that the model knows, in seconds.
+    """Return the completion time of each strategy that the model knows, in seconds.
 
-    `columns`: `features` of the same transfer and context. `joined`: whether second subflows are there
-    already.
+    Args:
+        columns: `features` of the same transfer and context.
+        transfer: its size and direction.
+        context: what is known of the networks.
+        roles: the networks that play Wi-Fi and cellular.
+        model: the predictors.
+        joined: whether second subflows are open already.
     """
     queues_s = own_queues(context, roles)
     predicted = model.predict(emptied(columns, queues_s))
@@ -39,7 +171,7 @@ def lengthened(
     *,
     joined: bool,
 ) -> Mapping[str, Distribution]:
-    """The predicted times with what sharing, `own_queues` and silences add to them."""
+    """Return the predicted times, lengthened by sharing, `own_queues` and silences."""
     if competing := competitors(context, roles, transfer):
         size_bytes = transfer.size.median_bytes
         predicted = {

@@ -1,1 +1,1 @@
-"""What is worth fetching ahead of time (dissertation, chapter 3)."""
+"""Prefetching: which items are worth fetching ahead of time (dissertation, chapter 3)."""

@@ -1,17 +1,110 @@
-"""What networks will be like when somebody asks: averages of the past (dissertation, 3.2.2.1).
+"""The outlook on networks for prefetching: stays and absences, averages, and a later fetch's cost.
 
-When a user will ask is hard to tell, so the future is the average: how often each network is there, how
-fast, how late. Two things are kept that the paper does not keep. The mean time per bit beside the
-availability: a fetch lasts as long as the mean of 1/rate says, and on networks that swing between 0.2
-and 20 Mbit/s the mean rate promises a tenth of that. And how long a network stays, and stays away
-(`stretches`).
+**Stretches.** The time until free Wi-Fi comes back tells what waiting for it is worth; the time
+that it stays tells what can still be fetched over it (dissertation, 4.4.2: hazards fall with time).
+
+**Averages.** The time of a user's request is hard to tell, so the future is the average of the past
+(3.2.2.1): how often each network is present, how fast, how late. Two values go beyond the paper.
+The mean time per bit: a fetch lasts as long as the mean of 1/rate says, and on networks that swing
+between 0.2 and 20 Mbit/s the mean rate promises a tenth of that. And the lengths of stays and
+absences.
+
+**Paths.** A network as a prefetch would find it (rate, averages and radio), and a later fetch's
+cost.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import exp, inf, isfinite
+from math import exp, gamma, inf, isfinite
+from typing import NamedTuple, Protocol
 
-from cedos.selector.prefetch.stretches import Stretch, Stretches
+from cedos.model import Direction
+from predictors.dwell import GENERIC, DwellPredictor, Weibull
+
+_LONGEST_S = 1e8
+_KEPT = 200
+
+
+class Stretch(NamedTuple):
+    """The stretch that is under way.
+
+    Attributes:
+        age_s: how long it has lasted.
+        stay: how long the network stays when it is there.
+        away_s: until it is there, on average; 0 where it is there.
+        away: how long it stays away when it is not there.
+    """
+
+    age_s: float
+    stay: Weibull
+    away_s: float
+    away: Weibull
+
+
+class Stretches:
+    """The stays and absences of one network.
+
+    Args:
+        stay_s: what it is taken to stay on average, before anything is known; infinite: for ever.
+        absence_s: the same of its absences; or how they are taken to be distributed.
+    """
+
+    def __init__(self, stay_s: float, absence_s: float | Weibull) -> None:
+        absence = absence_s if isinstance(absence_s, Weibull) else _of_mean(absence_s)
+        self._known = {
+            True: DwellPredictor(_of_mean(stay_s)),
+            False: DwellPredictor(absence),
+        }
+        self._lately: dict[bool, deque[tuple[float, bool]]] = {
+            present: deque(maxlen=_KEPT) for present in (True, False)
+        }
+        self._present: bool | None = None
+        self._whole = False
+        self._age_s = 0.0
+
+    def passed(self, lasted_s: float, present: bool) -> None:
+        """Record that it was present, or absent, for so long until now."""
+        if present is not self._present:
+            if self._present is not None and self._age_s > 0.0:
+                # The first one had begun before the first observation.
+                self._passed(self._present, self._age_s, not self._whole)
+                self._whole = True
+            self._present, self._age_s = present, 0.0
+        self._age_s += lasted_s
+
+    def _passed(self, present: bool, lasted_s: float, censored: bool) -> None:
+        self._known[present].observe("", lasted_s, censored=censored)
+        self._lately[present].append((lasted_s, censored))
+
+    def to_state(self) -> dict[str, list[tuple[float, bool]]]:
+        """Return the last stays and absences, with whether each is known only to be longer."""
+        return {"stays": list(self._lately[True]), "absences": list(self._lately[False])}
+
+    def restore(self, state: Mapping[str, Sequence[Sequence[object]]]) -> None:
+        """Restore a kept state; senseless values are left out."""
+        for key, present in (("stays", True), ("absences", False)):
+            for each in state.get(key, ()):
+                match each:
+                    case [float() | int() as lasted_s, bool() as censored] if lasted_s > 0.0:
+                        self._passed(present, float(lasted_s), censored)
+                    case _:
+                        pass
+
+    def stretch(self) -> Stretch:
+        """Return the present stretch."""
+        away_s = 0.0
+        if self._present is False:
+            away_s = self._known[False].mean_residual_s("", self._age_s)
+        stay, away = (self._known[present].weibull("") for present in (True, False))
+        return Stretch(self._age_s, stay, min(away_s, _LONGEST_S), away)
+
+
+def _of_mean(mean_s: float) -> Weibull:
+    """Return the generic distribution with this mean."""
+    mean_s = min(max(mean_s, 0.1), _LONGEST_S) if mean_s < inf else _LONGEST_S
+    return Weibull(GENERIC.shape, mean_s / gamma(1.0 + 1.0 / GENERIC.shape))
+
 
 _SLOWEST_BPS = 10_000.0
 """A rate below that is an outage to a person, and would rule any average of times."""
@@ -19,7 +112,7 @@ _SLOWEST_BPS = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """What one network is like on average.
+    """The average of one network.
 
     Attributes:
         availability: share of the time that it is there (0 to 1).
@@ -40,12 +133,12 @@ class Average:
         return self.absence_s * self.availability / gone if gone > 0.0 else inf
 
     def fetch_s(self, size_bytes: float) -> float:
-        """T_fetch = S / BW + L."""
+        """Return T_fetch = S / BW + L."""
         return 8.0 * max(size_bytes, 0.0) * self.s_per_bit + self.latency_s
 
 
 _UNKNOWN = Average(0.5, 0.0, 0.0, 60.0)
-"""Of which only stays and absences are used."""
+"""An average of which only stays and absences are used."""
 
 
 @dataclass(slots=True)
@@ -78,7 +171,7 @@ class Outlook:
     _stretches: dict[str, Stretches] = field(default_factory=dict)
 
     def expect(self, name: str, prior: Average) -> None:
-        """What a network is taken for that nothing was said of yet."""
+        """Set the average that a network is taken to have before any observation."""
         if name not in self.prior:
             self.prior = {**self.prior, name: prior}
 
@@ -90,9 +183,11 @@ class Outlook:
         rate_bps: float | None = None,
         latency_s: float | None = None,
     ) -> None:
-        """A network was there, or not, for `lasted_s` until now; rate and latency where known.
+        """Record that a network was present or absent for `lasted_s` until now.
 
-        What cannot be (negative or not a number) is not taken in.
+        Rate and latency if known.
+
+        Impossible values (negative or not a number) are ignored.
         """
         if not (isfinite(lasted_s) and lasted_s > 0.0):
             return
@@ -115,7 +210,7 @@ class Outlook:
             sums.latency_s = sums.latency_s * keep + lasted_s * latency_s
 
     def of(self, name: str) -> Average | None:
-        """The average of a network; None where neither a prior nor an observation is there."""
+        """Return the average of a network; None if there is neither a prior nor an observation."""
         sums, prior = self._sums.get(name, _NetworkSums()), self.prior.get(name)
         weight = self.prior_s if prior is not None else 0.0
         if sums.seconds + weight <= 0.0 or (prior is None and sums.rate_weight <= 0.0):
@@ -133,19 +228,19 @@ class Outlook:
         )
 
     def stretch(self, name: str) -> Stretch | None:
-        """What is known of the network's present stay or absence; None: it was never observed."""
+        """Return the network's present stay or absence; None: it was never observed."""
         found = self._stretches.get(name)
         return None if found is None else found.stretch()
 
     def to_state(self) -> dict[str, dict[str, float]]:
-        """What a program keeps for its next start."""
+        """Return the state that a program keeps for its next start."""
         return {
             name: {key: float(value) for key, value in asdict(sums).items() if key != "present"}
             for name, sums in self._sums.items()
         }
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Takes what was kept; a network whose numbers make no sense is left out."""
+        """Restore a kept state; networks with senseless numbers are left out."""
         for name, numbers in state.items():
             known = {key: numbers.get(key) for key in asdict(_NetworkSums()) if key != "present"}
             if all(isinstance(value, float) and 0.0 <= value < inf for value in known.values()):
@@ -157,3 +252,138 @@ class Outlook:
 def _mean(total: float, weight: float, prior: float, prior_weight: float) -> float:
     seconds = weight + prior_weight
     return (total + prior * prior_weight) / seconds if seconds > 0.0 else 0.0
+
+
+_SOME_BYTES = 50_000.0
+_LONG_S = 1e6
+
+
+class RadioModel(Protocol):
+    """A radio's power and its tail, such as `selector.radio.Radio`."""
+
+    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
+        """Return the watts while data is carried."""
+
+    def added_tail_j(self, idle_s: float | None) -> float:
+        """Return the joules that any transfer adds to that, `idle_s` seconds after the last one."""
+
+    def expected_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        shares: Mapping[str, float],
+    ) -> float:
+        """Return the joules of a transfer that meets the states with the probabilities `shares`."""
+
+
+class PrefetchPrices(Protocol):
+    """Conversion rates into seconds, such as `budgets.prices.Prices`."""
+
+    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        """Return the seconds that a joule is worth where `amount` of them are spent over `duration_s`."""
+
+    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        """Return the seconds that a byte of that network is worth; 0 without a budget."""
+
+
+class Use(NamedTuple):
+    """The use of a fetch: seconds, joules, and bytes by the networks' order."""
+
+    time_s: float
+    energy_j: float
+    sent: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A network, present or not.
+
+    Attributes:
+        name: what budgets know it by.
+        rate_bps: towards the host, by the current estimates; of no meaning where not `present`.
+        latency_s: until the first byte of an answer.
+        idle_s: seconds since its radio was last used; None: long ago.
+        average: what it is like on average.
+        mean_wake_j: joules that a fetch some time later adds to those of carrying it (`mean_wake_j`).
+        present: whether it could be used now.
+        stretch: what is known of its present stay, or absence; None: it stays for ever, or away as
+            long as on average.
+    """
+
+    name: str
+    rate_bps: float
+    latency_s: float
+    radio: RadioModel
+    average: Average
+    mean_wake_j: float
+    idle_s: float | None = None
+    present: bool = True
+    stretch: Stretch | None = None
+
+    def fetch_s(self, size_bytes: float) -> float:
+        """Return the seconds of a fetch now; infinite where nothing can be carried."""
+        if not (self.present and isfinite(self.rate_bps) and self.rate_bps > 0.0):
+            return inf
+        latency_s = self.latency_s if isfinite(self.latency_s) else self.average.latency_s
+        return 8.0 * size_bytes / self.rate_bps + max(latency_s, 0.0)
+
+    def in_time(self, size_bytes: float, hazard_per_s: float) -> float:
+        """Return the probability that it appears and fetches so much before the person asks."""
+        usual_s, stretch = self.average.fetch_s(size_bytes), self.stretch
+        if not self.present:
+            away_s = self.average.absence_s if stretch is None else stretch.away_s
+            return 1.0 / (1.0 + hazard_per_s * (away_s + usual_s))
+        now_s = min(self.fetch_s(size_bytes), _LONG_S)
+        stays = 1.0 if stretch is None else stretch.stay.survival_after(stretch.age_s, now_s)
+        again = 1.0 / (1.0 + hazard_per_s * (self.average.absence_s + usual_s))
+        return stays / (1.0 + hazard_per_s * now_s) + (1.0 - stays) * again
+
+    def active_j(self, seconds: float, size_bytes: float) -> float:
+        """Return the joules of carrying that on a radio that is awake."""
+        rate_bps = 8.0 * size_bytes / seconds if seconds > 0.0 else 0.0
+        return self.radio.active_w(Direction.DOWN, rate_bps) * seconds
+
+    def wake_j(self) -> float:
+        """Return the joules that any transfer adds now: promotion, and the tail or its extension."""
+        return self.radio.added_tail_j(self.idle_s)
+
+    def later_j(self, seconds: float, size_bytes: float) -> float:
+        """Return the joules of a later fetch, averaged over the radio's states."""
+        return self.active_j(seconds, size_bytes) + self.mean_wake_j
+
+
+def mean_wake_j(radio: RadioModel, shares: Mapping[str, float]) -> float:
+    """Return the joules that a transfer adds to those of carrying it, averaged over the radio's states.
+
+    `shares`: the share of time that the radio was in each state.
+    """
+    # What is more than a packet or two is carried in the highest state, for all sizes alike.
+    expected_j = radio.expected_j(bytes_down=_SOME_BYTES, seconds=1.0, shares=shares)
+    return max(expected_j - radio.active_w(Direction.DOWN, 8.0 * _SOME_BYTES), 0.0)
+
+
+def on_demand(size_bytes: float, paths: Sequence[Path], prices: PrefetchPrices) -> Use:
+    """Return the cost of a fetch on demand some time later (T_fetch, E_fetch and D_fetch of 3.2.2).
+
+    The network of the lowest cost is used where it is present, then the next one, each weighted by
+    its average availability. The last one takes the rest, since the person waits for it.
+    """
+    joule_s = prices.energy_rate()
+    options = []
+    for index, path in enumerate(paths):
+        time_s = path.average.fetch_s(size_bytes)
+        energy_j = path.later_j(time_s, size_bytes)
+        cost = time_s + joule_s * energy_j + prices.data_rate(path.name) * size_bytes
+        options.append((cost, index, path.average.availability, time_s, energy_j))
+    options.sort()
+    left, time_s, energy_j = 1.0, 0.0, 0.0
+    sent = [0.0] * len(paths)
+    for rank, (_, index, availability, its_time_s, its_energy_j) in enumerate(options):
+        weight = left if rank == len(options) - 1 else left * availability
+        left -= weight
+        time_s += weight * its_time_s
+        energy_j += weight * its_energy_j
+        sent[index] = weight * size_bytes
+    return Use(time_s, energy_j, tuple(sent))

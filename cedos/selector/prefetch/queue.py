@@ -1,10 +1,14 @@
-"""The hints of one application and what to do about them now (dissertation, 3.2 and 3.3.1).
+"""The queue of an application's hints, and its plan of prefetches (dissertation, 3.2 and 3.3.1).
 
-Facts in, orders out: hints, demands, progress and ends are told, `plan` says what to start and what to
-stop. Whoever carries it out may be a program, an emulation or a simulation. Nothing here fetches.
+Facts come in (hints, demands, progress and ends), and `plan` says which prefetches to start and to
+stop. A program, an emulation or a simulation carries the plan out; nothing here fetches.
 
-An item in a class of higher accuracy comes first, and within a class the earlier hint. An item whose
-network goes away keeps what it has received, and goes on where it is worth it, or waits.
+An item of a class with higher accuracy comes first, and within a class the earlier hint. An item
+whose network goes away keeps its bytes, and goes on where it is worth it, or waits.
+
+`choices` gives budgets the open choices: what each unit would save. A controller paces better if it
+sees what is still waiting: 30 messages that could be fetched ahead of time are as many chances to
+turn bytes into seconds.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,11 +16,19 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, sqrt
+from typing import NamedTuple
 
-from cedos.selector.budgets.supply import PROHIBITIVE
-from cedos.selector.prefetch.accuracy import ShadowAccuracy
-from cedos.selector.prefetch.path import Path, PrefetchPrices, on_demand
-from cedos.selector.prefetch.value import Batch, Candidate, Reserve, best_batch, worth_it
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE, Option
+from cedos.selector.prefetch.outlook import Path, PrefetchPrices, on_demand
+from cedos.selector.prefetch.value import (
+    Batch,
+    Candidate,
+    Reserve,
+    ShadowAccuracy,
+    best_batch,
+    worth_it,
+)
 
 _ASSUMED_BYTES = 100_000.0
 _SIZE_WEIGHT = 2.0
@@ -26,14 +38,14 @@ _LEAST_LEFT_BYTES = 1.0
 _LONG_S = 1e6
 _PROHIBITIVE = PROHIBITIVE / 2
 _COUNTED_S = 2.0
-"""What was carried is counted by the host, and asked for by us, so late at the most."""
+"""The delay with which the host counts carried bytes and this program asks for the count."""
 
 _BETTER = 1.25
 """A running item moves to another network only if it is this much better off there."""
 
 
 class State(StrEnum):
-    """What has become of a hint."""
+    """The states of a hint."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -44,7 +56,7 @@ class State(StrEnum):
 
 @dataclass(slots=True)
 class Item:
-    """One hint. `network` is where it runs; `not_before_s` when it may be tried again."""
+    """A hint. `network` is where it runs; `not_before_s` when it may be tried again."""
 
     key: Hashable
     cls: Hashable
@@ -62,7 +74,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now: `starts` are (key, network), `stops` keys; `batches` what the starts belong to."""
+    """A plan: `starts` are (key, network), `stops` keys; `batches` group the starts."""
 
     starts: tuple[tuple[Hashable, str], ...] = ()
     stops: tuple[Hashable, ...] = ()
@@ -90,7 +102,7 @@ class Queue:
             for them beside the mean.
         keeps_for_all: whether something is left for fetches on demand also of an item that alone is more
             than what is left. Nothing can be kept for that, and keeping it would stop all others.
-        forget_s: a hint that nobody wanted for so long is counted as one that nobody will; it stays.
+        forget_s: a hint without a request for so long counts as a miss; it stays in the queue.
     """
 
     accuracy: ShadowAccuracy = field(default_factory=ShadowAccuracy)
@@ -125,7 +137,7 @@ class Queue:
         self.items[key] = Item(key, cls, self._hints, now_s, size_bytes)
 
     def demand(self, key: Hashable, now_s: float) -> State:
-        """Somebody asks for it: the state that it was in. Again changes nothing."""
+        """Record that the person asks for an item; return its state before. Again changes nothing."""
         item = self.items[key]
         was = item.state
         if not item.demanded and was is not State.DROPPED:
@@ -138,7 +150,7 @@ class Queue:
         return was
 
     def cancel(self, key: Hashable, now_s: float) -> State:
-        """Nobody will ask for it any more: the state that it was in."""
+        """Record that the person will not ask for an item any more; return its state before."""
         item = self.items[key]
         was = item.state
         if not item.demanded and was is not State.DROPPED:
@@ -149,18 +161,18 @@ class Queue:
         return was
 
     def forget(self, key: Hashable) -> None:
-        """Removes all traces of a hint whose fate is known."""
+        """Remove all traces of a hint whose fate is known."""
         self.items.pop(key, None)
 
     def started(self, key: Hashable, network: str) -> None:
-        """It is being fetched over a network, ahead of time."""
+        """Record that an item is being prefetched over a network."""
         item = self.items[key]
         item.state, item.network = State.RUNNING, network
 
     def progressed(
         self, key: Hashable, received_bytes: float, size_bytes: float | None = None
     ) -> None:
-        """So much of it is there in all, of `size_bytes` where that has become known."""
+        """Record the received bytes in all, and `size_bytes` once that is known."""
         item = self.items[key]
         if size_bytes is not None:
             item.size_bytes = size_bytes
@@ -169,7 +181,7 @@ class Queue:
             item.failures = 0
 
     def finished(self, key: Hashable, size_bytes: float) -> None:
-        """All of it is there."""
+        """Record that an item is complete."""
         item = self.items[key]
         known, total = self._sizes
         self._sizes = (known + 1.0, total + size_bytes)
@@ -178,14 +190,14 @@ class Queue:
             item.state = State.CONSUMED if item.demanded else State.READY
 
     def stopped(self, key: Hashable) -> None:
-        """It was stopped, or lost its network; what it has received stays."""
+        """Record that a prefetch was stopped, or lost its network; its bytes stay."""
         item = self.items[key]
         item.network = None
         if item.state is State.RUNNING:
             item.state = State.CONSUMED if item.demanded else State.WAITING
 
     def failed(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
-        """It failed by itself; it is tried again later, unless that is of no use."""
+        """Record a failure of a prefetch; it is tried again later unless `for_good`."""
         item = self.items[key]
         item.failures += 1
         item.not_before_s = now_s + self.retry_s * 2.0 ** min(item.failures - 1, 10)
@@ -194,7 +206,7 @@ class Queue:
             item.not_before_s = float("inf")
 
     def left_bytes(self, key: Hashable) -> float:
-        """What is still to be fetched; of an unknown size, what items are on average."""
+        """Return the bytes still to be fetched; of an unknown size, those of an average item."""
         item = self.items[key]
         size = item.size_bytes
         if size is None:
@@ -203,17 +215,17 @@ class Queue:
         return max(size - item.received_bytes, _LEAST_LEFT_BYTES)
 
     def acts_per_s(self, now_s: float) -> float:
-        """How often somebody asks for an item, or throws one away."""
+        """Return the rate at which the person asks for an item, or discards one."""
         if self._began_s is None:
             return _ACTS_PER_S
         seconds = max(now_s - self._began_s, 0.0) + _ACTS_WEIGHT_S
         return (self._acts + _ACTS_PER_S * _ACTS_WEIGHT_S) / seconds
 
     def hazards_per_s(self, now_s: float) -> dict[Hashable, float]:
-        """How likely somebody comes to each open hint within the next second.
+        """Return the probability of a request for each open hint within the next second.
 
-        Some go through hints one after another, others take any. How often the one after the last was
-        next is learned; so many of the next steps come in order, and reach the k-th one in k steps.
+        Some persons go through hints in order, others take any. The share of steps in order is
+        learned; such steps reach the k-th hint after k steps.
         """
         ahead = self._ahead()
         per_s = self.acts_per_s(now_s)
@@ -224,7 +236,7 @@ class Queue:
         }
 
     def candidates(self, now_s: float) -> list[Candidate]:
-        """What could be started: the most accurate class first, then what comes first in order."""
+        """Return the possible starts: the most accurate class first, then the order of the hints."""
         self._age(now_s)
         hazards = self.hazards_per_s(now_s)
         waiting = [
@@ -240,7 +252,7 @@ class Queue:
         ]
 
     def reserve(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Reserve:
-        """What is to be left for fetches on demand of all that is not there yet."""
+        """Return the reserve for fetches on demand of all items that are not there yet."""
         joules = squared_j = 0.0
         sent, squared = [0.0] * len(paths), [0.0] * len(paths)
         free = [path for path in paths if prices.data_rate(path.name) <= 0.0]
@@ -284,7 +296,7 @@ class Queue:
         return self.keeps_for_all or rate < _PROHIBITIVE
 
     def _uncounted(self, network: str, now_s: float) -> float:
-        """Bytes over a network that are under way, or were a moment ago: budgets do not show them yet."""
+        """Return the bytes over a network that budgets do not show yet."""
         total = 0.0
         for (key, name), one in list(self._committed.items()):
             item = self.items.get(key)
@@ -298,24 +310,27 @@ class Queue:
         return total
 
     def _ahead(self) -> list[Item]:
-        """Open hints in the order in which somebody who goes through them comes to them."""
+        """Return open hints in the order in which a person who goes through them reaches them."""
         found = [item for item in self.items.values() if _open(item)]
         found.sort(key=lambda item: (item.order < self._last, item.order))
         return found
 
     def _acted(self, item: Item) -> None:
-        """Somebody came to an item."""
+        """Record that the person reached an item."""
         self._acts += 1.0
         self._in_order += item is self._ahead()[0]
         self._last = item.order
 
     def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
-        """What to start and to stop now.
+        """Return the plan of this instant.
 
-        The network that gains most comes first; another one takes what gains more there and now than
-        in its turn on the first.
+        The network with the largest gain comes first. Another one takes the items that gain more
+        there and now than in their turn on the first.
 
-        `paths`: all networks that are known, present or not.
+        Args:
+            now_s: the instant.
+            paths: all networks that are known, present or not.
+            prices: conversion rates of today.
         """
         hazards = self.hazards_per_s(now_s)
         reserve = self.reserve(now_s, paths, prices)
@@ -367,7 +382,7 @@ class Queue:
         hazards: Mapping[Hashable, float],
         roomy: AbstractSet[str],
     ) -> bool:
-        """Whether a prefetch is no longer worth it, or one of the `roomy` networks suits it better."""
+        """Return whether a prefetch is no longer worth it, or suits a `roomy` network better."""
         one = Candidate(
             item.key,
             self.left_bytes(item.key),
@@ -386,7 +401,7 @@ class Queue:
         return here_s <= 0.0 or best_s > _BETTER * here_s
 
     def _age(self, now_s: float) -> None:
-        """Hints that nobody wanted for long are counted as misses, once."""
+        """Count hints without a request for long as misses, once."""
         for item in self.items.values():
             if not item.aged and _open(item) and now_s - item.hinted_at_s > self.forget_s:
                 item.aged = True
@@ -394,5 +409,72 @@ class Queue:
 
 
 def _open(item: Item) -> bool:
-    """Whether somebody may still ask for it for the first time."""
+    """Return whether the person may still ask for an item for the first time."""
     return not item.demanded and item.state is not State.DROPPED
+
+
+Choices = dict[Resource, list[tuple[Hashable, list[Option]]]]
+
+
+class Taking(NamedTuple):
+    """The use of one way for an item: seconds of waiting, joules, bytes by the networks' order.
+
+    `network` is the place of the one that it is fetched over ahead of time; None: it is left to demand.
+    """
+
+    network: int | None
+    time_s: float
+    energy_j: float
+    sent: tuple[float, ...]
+
+
+def ways(
+    queue: Queue, now_s: float, paths: Sequence[Path], prices: PrefetchPrices
+) -> list[tuple[Hashable, list[Taking]]]:
+    """For each item that waits: leave it to demand, or fetch it over each network.
+
+    To leave it comes first, the others follow in the order of the networks. What is left to demand
+    counts as often as it is asked for, and for as much as a free network does not come before that.
+    """
+    found: list[tuple[Hashable, list[Taking]]] = []
+    if not paths:
+        return found
+    metered = [prices.data_rate(path.name) > 0.0 for path in paths]
+    for candidate in queue.candidates(now_s):
+        size, accuracy = candidate.size_bytes, candidate.accuracy
+        spared = on_demand(size, paths, prices)
+        now = [path.fetch_s(size) if path.present else path.average.fetch_s(size) for path in paths]
+        chance = max(
+            (
+                path.in_time(size, candidate.hazard_per_s)
+                for path, counts in zip(paths, metered, strict=True)
+                if not counts and not path.present
+            ),
+            default=0.0,
+        )
+        asked = accuracy * (1.0 - chance)
+        left = tuple([asked * each for each in spared.sent])
+        options = [Taking(None, asked * spared.time_s, asked * spared.energy_j, left)]
+        for at, (path, counts, took_s) in enumerate(zip(paths, metered, now, strict=True)):
+            if path.present or counts:
+                sent = tuple([size if at == other else 0.0 for other in range(len(paths))])
+                options.append(Taking(at, 0.0, path.active_j(took_s, size), sent))
+        found.append((candidate.key, options))
+    return found
+
+
+def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Choices:
+    """Return the choices of a data budget and of an energy budget, each with the other at its price."""
+    joule_s = prices.energy_rate()
+    rates = [prices.data_rate(path.name) for path in paths]
+    found: Choices = {Resource.DATA: [], Resource.ENERGY: []}
+    for key, options in ways(queue, now_s, paths, prices):
+        data, energy = [], []
+        for one in options:
+            counted = [sent for sent, rate in zip(one.sent, rates, strict=True) if rate > 0.0]
+            data.append(Option(one.time_s + joule_s * one.energy_j, sum(counted)))
+            sent_s = sum(rate * sent for rate, sent in zip(rates, one.sent, strict=True))
+            energy.append(Option(one.time_s + sent_s, one.energy_j))
+        found[Resource.DATA].append((key, data))
+        found[Resource.ENERGY].append((key, energy))
+    return found

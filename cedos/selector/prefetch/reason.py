@@ -1,10 +1,10 @@
-"""Why an item is fetched ahead of time, or not, in words that a person understands (`cedos explain`)."""
+"""Reasons why an item is prefetched, or not, in words for people (`cedos explain`)."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cedos.selector.budgets.supply import PROHIBITIVE
-from cedos.selector.prefetch.path import Path, PrefetchPrices
+from cedos.selector.budgets.controller import PROHIBITIVE
+from cedos.selector.prefetch.outlook import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Item, Plan, Queue, State
 from cedos.selector.prefetch.value import Candidate, Weighed, weighed
 
@@ -14,7 +14,7 @@ _OUT_OF_REACH = PROHIBITIVE / 2
 
 @dataclass(frozen=True, slots=True)
 class PrefetchVerdict:
-    """What is done with an item, and why; `weighed` is by `network`, the one that it is best off on."""
+    """The verdict on an item and its reason; `weighed` is by `network`, the best one for it."""
 
     item: Item
     likely: float
@@ -33,7 +33,7 @@ def verdicts(
     plan: Plan,
     most: int,
 ) -> list[PrefetchVerdict]:
-    """The items under way, then those that wait in the order in which they would be fetched.
+    """Return the verdicts: items in progress, then waiting ones in the order of fetching.
 
     `plan`: what was decided about them at this instant, and carried out.
     """

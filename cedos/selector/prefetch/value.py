@@ -1,24 +1,105 @@
-"""What fetching ahead of time gains and costs, in seconds (dissertation, 3.2.2).
+"""The value of a prefetch in seconds, and the accuracy of hints (dissertation, 3.2.2 and 3.2.2.1).
 
-For one item on one network, with A the probability that it will be asked for:
+For one item on one network, with A the probability that the person will ask for it:
 
     A * T_fetch - c_energy * (E_prefetch - A * E_fetch) - c_data * (D_prefetch - A * D_fetch)
 
-where the fetch is the one that a person would wait for later. What many items share, waking the radio
-and its tail, is paid once per batch (3.2.2.5). The paper tries one item, two items, and so on; here an
-item joins the batch where it pays for itself on an awake radio, so that one that is too large does not
-stand in the way of the others, and the batch must pay for the waking.
+where the fetch is the later one that the person would wait for. Shared costs, waking the radio and
+its tail, are paid once per batch (3.2.2.5). The paper tries one item, two items, and so on. Here an
+item joins the batch where it pays for itself on an awake radio, so that a large one does not stand
+in the way of the others, and the batch must pay for the waking.
 
-Two things are ours. An item that may be asked for before its prefetch ends gains less. And it must gain
-more than waiting for a better network would, at the chance that this comes before the person asks.
+Two rules are ours. An item that may be asked for before its prefetch ends gains less. And it must
+gain more than waiting for a better network would, times the probability that this comes first.
+
+**Accuracy** is the share of hints that come true, per class (shadow accuracy). A hint counts
+whether or not it was prefetched, or the estimate would only learn from its own choices. The paper
+divides consumed hints by issued ones, so a fresh inbox of 35 hints looks like 35 misses; here a
+hint counts once its fate is known: consumed, cancelled, dropped, or without a request for very
+long.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite
 
-from cedos.selector.budgets.supply import PROHIBITIVE
-from cedos.selector.prefetch.path import Path, PrefetchPrices, Use, on_demand
+from cedos.selector.budgets.controller import PROHIBITIVE
+from cedos.selector.prefetch.outlook import Path, PrefetchPrices, Use, on_demand
+
+ASSUMED = 0.5
+"""The accuracy of an application of which nothing at all is known."""
+
+_APPLICATION_WEIGHT = 2.0
+_CLASS_WEIGHT = 4.0
+
+
+@dataclass(slots=True)
+class Counts:
+    """Hints whose fate is known, and how many of them were consumed; older ones count less."""
+
+    resolved: float = 0.0
+    consumed: float = 0.0
+
+    def add(self, consumed: bool, keep: float) -> None:
+        """Add one outcome; earlier ones keep the share `keep` of their weight."""
+        self.resolved = self.resolved * keep + 1.0
+        self.consumed = self.consumed * keep + consumed
+
+
+@dataclass(slots=True)
+class ShadowAccuracy:
+    """The probability that a hint of a class is consumed.
+
+    A class without a sample is taken for the application's average, and an application without one
+    for `ASSUMED`: some imagined samples of the wider group stand before the first real ones.
+
+    Args:
+        memory: so many hints of a class are remembered, as a decaying average: habits shift.
+    """
+
+    memory: float = 200.0
+    application: Counts = field(default_factory=Counts)
+    classes: dict[Hashable, Counts] = field(default_factory=dict)
+
+    def resolved(self, cls: Hashable, consumed: bool) -> None:
+        """Record the fate of a hint, prefetched or not."""
+        keep = 1.0 - 1.0 / max(self.memory, 1.0)
+        self.application.add(consumed, keep)
+        self.classes.setdefault(cls, Counts()).add(consumed, keep)
+
+    def of(self, cls: Hashable) -> float:
+        """Return the share, between 0 and 1 but never either: no habit is a law."""
+        average = _shrunk(self.application, ASSUMED, _APPLICATION_WEIGHT)
+        counts = self.classes.get(cls)
+        return average if counts is None else _shrunk(counts, average, _CLASS_WEIGHT)
+
+    def to_state(self) -> dict[str, list[float]]:
+        """Return the state that a program keeps: class (text) -> resolved, consumed."""
+        return {str(cls): [one.resolved, one.consumed] for cls, one in self.classes.items()}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, list[float]], memory: float = 200.0
+    ) -> "ShadowAccuracy":
+        """Return the accuracy from a kept state; senseless values are left out.
+
+        The classes are then texts, so that a program that keeps them names its classes by texts.
+        """
+        made = cls(memory)
+        for name, pair in state.items():
+            match pair:
+                case [int() | float() as resolved, int() | float() as consumed]:
+                    # A comparison with NaN is false.
+                    if 0.0 <= consumed <= resolved < float("inf"):
+                        made.classes[name] = Counts(float(resolved), float(consumed))
+                        made.application.resolved += resolved
+                        made.application.consumed += consumed
+        return made
+
+
+def _shrunk(counts: Counts, towards: float, weight: float) -> float:
+    return (counts.consumed + weight * towards) / (counts.resolved + weight)
+
 
 _LONG_S = 1e6
 """Spending over so long is no news for a controller that goes by the rate of it."""
@@ -26,7 +107,7 @@ _LONG_S = 1e6
 _PROHIBITIVE = PROHIBITIVE / 2
 
 _HEADERS = 1.06
-"""What a byte of an item is on the wire, with headers and acknowledgements."""
+"""The bytes on the wire for a byte of an item, with headers and acknowledgements."""
 
 _UNSURE = 1.3
 """Joules depend on rates to come: so much more than expected must fit into a budget."""
@@ -34,9 +115,9 @@ _UNSURE = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An item that could be prefetched: what is left of it, and how likely it is asked for.
+    """An item that could be prefetched: its rest, and the probability of a request.
 
-    `hazard_per_s` is how likely somebody comes to it within the next second.
+    `hazard_per_s` is the probability of a request within the next second.
     """
 
     key: Hashable
@@ -47,7 +128,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """What the fetches on demand that are still to be expected will take: joules, bytes by network.
+    """The expected use of fetches on demand: joules, bytes by network.
 
     No prefetch may spend that, but for what it spares of it.
     """
@@ -61,7 +142,7 @@ _NOTHING = Reserve()
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What would be prefetched over one network, in order, and what it gains in all (seconds).
+    """A batch of prefetches over one network, in order, and its gain in all (seconds).
 
     `gains_s` is what each item gains on the awake radio.
     """
@@ -123,7 +204,7 @@ def best_batch(
     instead: Mapping[Hashable, float] | None = None,
     reserve: Reserve = _NOTHING,
 ) -> Batch | None:
-    """The batch that gains most over one network; None: nothing is worth it now.
+    """Return the batch that gains most over one network; None: nothing is worth it now.
 
     Args:
         index: of the network among `paths`.
@@ -173,7 +254,7 @@ def best_batch(
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What fetching one item over a network is expected to gain and cost, for people.
+    """The expected gain and cost of prefetching one item over a network, for people.
 
     Attributes:
         saves_s: waiting that is spared, as often as the item is asked for in time.
@@ -193,7 +274,7 @@ class Weighed:
 def weighed(
     index: int, candidate: Candidate, paths: Sequence[Path], prices: PrefetchPrices
 ) -> Weighed | None:
-    """One item on one network; None where that cannot carry anything."""
+    """Return the weighing of one item on one network; None if the network carries nothing."""
     one = _one(index, candidate, paths, prices, 0.0)
     if one is None:
         return None
@@ -217,7 +298,7 @@ def worth_it(
     paths: Sequence[Path],
     prices: PrefetchPrices,
 ) -> float:
-    """What an item that is being fetched still gains by going on, in seconds; below 0: better not."""
+    """Return the gain of going on with a prefetch, in seconds; below 0: stop it."""
     one = _one(index, candidate, paths, prices, 0.0)
     if one is None:
         return float("-inf")
@@ -235,7 +316,7 @@ def _one(
     prices: PrefetchPrices,
     before_s: float,
 ) -> _BatchSums | None:
-    """What one item adds to a batch that takes `before_s` seconds until its turn."""
+    """Return what an item adds to a batch that takes `before_s` seconds until its turn."""
     path = paths[index]
     size, accuracy = candidate.size_bytes, candidate.accuracy
     took_s = path.fetch_s(size)
@@ -270,7 +351,7 @@ def _waiting(
     paths: Sequence[Path],
     prices: PrefetchPrices,
 ) -> tuple[float, float, float]:
-    """What leaving an item to other networks would come to.
+    """Return the gain of leaving an item to other networks.
 
     Returns:
         what the best network that is away would gain (s); the chance that any other one fetches it in

@@ -1,1 +1,1 @@
-"""When an active probe is worth sending, and what it costs."""
+"""Active probes: when one is worth sending, and what it costs."""

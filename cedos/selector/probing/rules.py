@@ -1,10 +1,9 @@
-"""When an active probe is worth sending: the interface, Delphi's rule, and the fixed rate to beat.
+"""Rules of active probing: the interface, Delphi's rule, and a fixed rate as the baseline.
 
-Our own rule (`value`) is behind the same interface.
-
-A probe is bytes, joules and a woken radio (Delphi, Table 3), so networks are probed only when the
-answer is likely to be news. Delphi (section 5.2) takes a change of the passive indicators for the
-sign of news, and lets a host that nobody looks at probe only when it has something to send.
+A probe costs bytes, joules and a woken radio (Delphi, Table 3), so networks are probed only if the
+answer is likely to be news. Delphi (section 5.2) takes a change of the passive indicators as the
+sign of news, and lets a host that no person uses probe only when it has something to send. Our own
+rule (`value`) is behind the same interface.
 """
 
 from collections.abc import Mapping
@@ -25,12 +24,12 @@ TYPICAL_RANGES: Mapping[str, tuple[float, float]] = {
     "cqi": (1.0, 15.0),
     "speed_mps": (0.0, 15.0),
 }
-"""What each passive indicator is expected to range over before its own extremes are known."""
+"""The range of each passive indicator before its own extremes are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a rule may look at.
+    """The facts that a rule may look at.
 
     Attributes:
         attended: whether a person is at the host (Delphi: the screen is on).
@@ -52,7 +51,7 @@ class Moment:
 
 
 class ProbeVerdict(NamedTuple):
-    """Whether a probe is to be sent now, and why.
+    """The verdict on a probe now, and the reason.
 
     Attributes:
         why: in words, with the numbers it rests on, either way.
@@ -74,10 +73,10 @@ class ProbeRule(Protocol):
     """Says when a network is to be probed; told of every probe."""
 
     def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
-        """Whether a probe of the network is worth sending now."""
+        """Return the verdict on a probe of the network now."""
 
     def probed(self, network: str, moment: Moment) -> None:
-        """A probe of the network has been sent at this moment."""
+        """Record that a probe of the network was sent at this moment."""
 
 
 class FixedRate:
@@ -166,5 +165,5 @@ class PassiveChange:
 
 
 def passive(indicators: Mapping[str, Indicator]) -> dict[str, float]:
-    """The values that the radio tells by itself: those of `TYPICAL_RANGES`."""
+    """Return the values that the radio reports by itself: those of `TYPICAL_RANGES`."""
     return {name: indicators[name].value for name in TYPICAL_RANGES if name in indicators}

@@ -1,9 +1,9 @@
-"""Whether a program's transfer goes over a network that is believed worse, to see what that does. Pure.
+"""Trials: send a program's transfer over a network that is believed worse, to measure it.
 
-What was not used is not measured, is believed slow, and is not used. A probe server would tell; without
-one only transfers do. Those with destinations that were visited of late say what a better belief would
-have saved, and the largest of them that loses less than that, and not much where it goes badly, is sent
-over the other network (docs/decisions/trials.md).
+A network without use is not measured, is believed slow, and is not used. A probe server would tell;
+without one only transfers do. The recent destinations say how much a better belief would have
+saved. The largest of their transfers whose loss is less than that, and not large in a bad case, is
+sent over the other network (docs/decisions/trials.md).
 """
 
 from collections import defaultdict
@@ -14,23 +14,23 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from cedos.model import Context, Decision, Evaluation, Network, Strategy, StrategyKind
-from cedos.selector.decision.rates import DELIVERY, RATES, RECENT, UPLINK
+from cedos.selector.decision.features import DELIVERY, RATES, RECENT, UPLINK
+from cedos.selector.decision.liveness import silent_s
 from cedos.selector.decision.reason import seconds
-from cedos.selector.decision.silences import silent_s
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
-from cedos.selector.uncertainty.completion import INTERVAL_SIGMAS
+from cedos.selector.uncertainty.times import INTERVAL_SIGMAS
 
 OF_LATE_S: Final = 30.0
 """Connections of so long ago say how many the answer will serve: with age it gets old itself."""
 
 _ANSWERED_S: Final = 2.0
-"""So lately the network has to have answered somebody."""
+"""The network must have answered within this time."""
 
 _ASKED_S: Final = 10.0
-"""One that did not is asked again after so long."""
+"""A network that did not answer is asked again after this time."""
 
 _LASTS: Final = 0.5
-"""Of so large a share of them what was seen is still true."""
+"""The share of the observation that still holds after `OF_LATE_S`."""
 
 _IDLE_S: Final = 10.0
 """For so long nothing told how fast the network is, in either direction. What is used shows it anyhow,
@@ -44,22 +44,22 @@ _AT_MOST_S: Final = 300.0
 _TOLD: Final = (*RATES, *(UPLINK[name] for name in RATES), *DELIVERY.values(), *RECENT)
 
 _LEAST_BYTES: Final = 20_000
-"""What is smaller shows the round trip, which pings tell as well."""
+"""A smaller transfer shows only the round trip, which pings tell as well."""
 
 _GAIN_S: Final = 0.1
-"""It has to save so much more than it loses."""
+"""A trial must save this much more than it loses."""
 
 _MOST_BYTES: Final = 2_000_000
 _MOST_LATE_S: Final = 10.0
-"""What is tried is small, or nearly surely in time."""
+"""A trial is small, or nearly surely in time."""
 
 _normal: Final = NormalDist().cdf
 
 
 class Recurring(NamedTuple):
-    """A destination's next transfer as it is seen now, and how many began of late.
+    """A destination's next transfer as it is seen now, and the number of recent ones.
 
-    `destination`: a prefix and a port (None: all ports), for whoever carries the trial out.
+    `destination`: a prefix and a port (None: all ports), for the room that carries the trial out.
     `barred`: whether none may be tried over a network, as it cannot go there, or is kept: what else it
     carries later has no bound.
     """
@@ -71,7 +71,7 @@ class Recurring(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Of which destination a transfer is tried over which network, and why.
+    """A trial: the destination, the network and the reason.
 
     `answered`: the network did, just now, so that it may begin; else it is to be pinged first.
     """
@@ -95,7 +95,7 @@ class _Tried:
     size_bytes: int = 0
 
     def is_chosen(self, name: str, recurring: Iterable[Recurring]) -> bool:
-        """Whether what is as large as the last trial goes over the network by now."""
+        """Return whether a transfer as large as the last trial goes over the network by now."""
         return any(
             each.decision.transfer.size.median_bytes >= self.size_bytes
             and name in each.decision.choice.networks
@@ -104,19 +104,19 @@ class _Tried:
 
 
 class Trials:
-    """Of one host. Every method takes instants of one clock."""
+    """The trials of one host. Every method takes instants of one clock."""
 
     def __init__(self) -> None:
         self._networks: defaultdict[str, _Tried] = defaultdict(_Tried)
 
     def made(self, network: str, size_bytes: int, now_s: float) -> None:
-        """A connection went over the network: the next one waits longer."""
+        """Record that a connection went over the network: the next one waits longer."""
         tried = self._networks[network]
         tried.not_before_s, tried.size_bytes = now_s + tried.pause_s, size_bytes
         tried.pause_s = min(_SELDOMER * tried.pause_s, _AT_MOST_S)
 
     def missed(self, network: str, now_s: float) -> None:
-        """No connection began in time."""
+        """Record that no connection began in time."""
         self._networks[network].not_before_s = now_s + _AGAIN_S
 
     def due(
@@ -126,7 +126,7 @@ class Trials:
         networks: Iterable[Network],
         objective: Objective,
     ) -> Trial | None:
-        """The trial that is worth it now; None: none is."""
+        """Return the trial that is worth it now; None: none is."""
         if isinstance(objective, MaxSPerE):  # its costs are no seconds
             return None
         now_s = context.at_s
@@ -147,20 +147,20 @@ class Trials:
         return None
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks; what is gone is forgotten."""
+        """Update the set of networks; forgets those that are gone."""
         for name in self._networks.keys() - {network.name for network in networks}:
             del self._networks[name]
 
 
 def _idle(context: Context, network: str) -> bool:
-    """Whether it may be tried: nothing speaks against it, and nothing tells what it does."""
+    """Return whether a network may be tried: no sign speaks against it, and no traffic measures it."""
     known = context.networks.get(network, {})
     told_at_s = max((known[name].measured_at_s for name in _TOLD if name in known), default=-inf)
     return context.at_s - told_at_s >= _IDLE_S and not in_doubt(context, network)
 
 
 def in_doubt(context: Context, network: str) -> bool:
-    """Whether anything lets one doubt that it carries: a silence, a lost ping, a login page."""
+    """Return whether any sign raises doubt about a network: a silence, a lost ping, a login page."""
     known = context.networks.get(network, {})
     signs = (known.get("ping_loss"), known.get("captive"))
     return silent_s(context, network) > 0.0 or any(sign and sign.value > 0.0 for sign in signs)
@@ -206,10 +206,11 @@ def _worth(
 def in_hindsight(
     chosen: Evaluation, alone: Evaluation, objective: Objective
 ) -> tuple[float, float]:
-    """What whoever knew the other network's time would save, and what one who did not loses, s.
+    """Return the seconds that knowing the network's time would save, and that not knowing loses.
 
-    Its time is lognormal, and the chosen one's cost is what it is expected to be: as an option to buy,
-    and to sell, at the time at which both cost the same (Black and Scholes, without interest).
+    Its time is lognormal, and the chosen strategy's cost is its expected one. So the values are
+    those of an option to buy, and to sell, at the time at which both cost the same (Black and
+    Scholes, no interest).
     """
     time_s = alone.cost if isinstance(objective, MaxS) else alone.time_s
     even_s = time_s + chosen.cost - alone.cost

@@ -1,26 +1,80 @@
-"""A probe is worth sending when its answer saves more than it costs (DESIGN, "The one decision").
+"""The value of a probe: send it if its answer saves more than it costs (DESIGN, "The one decision").
 
-What an answer may change is the choice of the next transfers. Let `b` be the least cost of a
-strategy that starts on the network and `r` that of the best one that does not. With age the knowledge
-of `b` gets vague: relative drift of standard deviation sigma(age). A fresh look removes that part, and
-if it turns the order of `b` and `r` around, the difference is saved. For a normal drift the expected
-saving has a closed form (the expected value of information for two alternatives). Two rarer pieces of
-news count apart, since they are not a drift: that a network in use died, and that one which is worse
-than the others, or dead, is again what it was at one of its last probes. Without the second one, a
-network that was met in a bad second is believed to be bad for as long as nothing else happens.
+An answer may change the choice of the next transfers. Let `b` be the least cost of a strategy that
+starts on the network and `r` that of the best one that does not. With age the knowledge of `b` gets
+vague: relative drift of standard deviation sigma(age). A fresh measurement removes that part, and
+if it reverses the order of `b` and `r`, the difference is saved. For a normal drift the expected
+saving has a closed form (the expected value of information for two alternatives).
 
-What scheduled pings tell is known to whoever evaluates, and triggers nothing here: a probe after each
-change of loss or round trip cost more bytes and chose no better (`emu/experiments/delphi_adaptive.toml`).
+Two rarer events count apart, since they are no drift: a network in use died, or a network that is
+worse or dead recovered to what it was at an earlier probe. Without the second, a network met in a
+bad second would be believed bad for ever.
+
+Results of scheduled pings are in the evaluations, and trigger nothing here: a probe after each
+change of loss or round trip cost more bytes and chose no better
+(`emu/experiments/delphi_adaptive.toml`).
+
+A probe's energy is Delphi's (Table 3): delay times the radio's power, for its UDP probe that of the
+bytes' direction, for a DNS query and pings that between the two; the tail, which the table leaves
+out, is added.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from math import erf, exp, expm1, hypot, pi, sqrt
 
+from cedos.model import Direction, NetworkKind
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
 from cedos.selector.rounded import rounded
+
+_ONE_WAY = 0.9
+"""A probe with this share of its bytes in one direction is charged at that direction's power."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeCost:
+    """Joules while the probe lasted, and those by which it prolonged the radio's tail."""
+
+    active_j: float
+    tail_j: float
+
+    @property
+    def energy_j(self) -> float:
+        """The joules of the probe."""
+        return self.active_j + self.tail_j
+
+
+def probe_cost(
+    kind: NetworkKind,
+    *,
+    bytes_up: float,
+    bytes_down: float,
+    seconds: float,
+    idle_s: float | None = None,
+    power: PowerModel = DELPHI,
+) -> ProbeCost:
+    """Return the joules of one probe.
+
+    `bytes_up`: sent; where nothing was sent, nothing is paid.
+    `bytes_down`: received.
+    `seconds`: from the first packet to the last, or to the end of waiting for it.
+    `idle_s`: seconds since the radio was last used; None: long ago.
+    """
+    if bytes_up <= 0:
+        return ProbeCost(0.0, 0.0)
+    radio = power.radios[kind]
+    up_share = bytes_up / (bytes_up + bytes_down)
+    if up_share > _ONE_WAY:
+        active_w = radio.active_w(Direction.UP)
+    elif up_share < 1 - _ONE_WAY:
+        active_w = radio.active_w(Direction.DOWN)
+    else:
+        active_w = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
+    return ProbeCost(active_w * seconds, radio.added_tail_j(idle_s))
+
 
 _NEVER_S = 1e9
 # A change of so many ranges is as new as news gets.
@@ -32,7 +86,7 @@ _LASTS_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How fast knowledge of a network goes stale, from how real networks change.
+    """The rates at which knowledge of a network goes stale, from how real networks change.
 
     Attributes:
         sigma_1s: standard deviation of the log completion time that one second of age adds.
@@ -56,22 +110,22 @@ class Drift:
     death_per_change: float = 0.1
 
     def sigma(self, age_s: float, change: float = 0.0) -> float:
-        """The standard deviation after `age_s` and a passive change, in logarithms of time."""
+        """Return the standard deviation after `age_s` and a passive change, in logarithms of time."""
         grown: float = self.sigma_1s * max(age_s, 0.0) ** self.growth
         return min(hypot(grown, self.sigma_change * change), self.sigma_most)
 
     def died(self, age_s: float, change: float = 0.0) -> float:
-        """The probability that a network which worked carries nothing any more."""
+        """Return the probability that a network which worked carries nothing any more."""
         return -expm1(-self.death_per_s * age_s - self.death_per_change * change)
 
     def returned(self, age_s: float, change: float = 0.0) -> float:
-        """The probability that a network which was bad is what it was before."""
+        """Return the probability that a bad network is what it was before."""
         return -expm1(-self.revival_per_s * age_s - self.death_per_change * change)
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one probe of a network costs: see `selector.probe_cost` for its joules and bytes.
+    """The price of one probe of a network; `probe_cost` gives its joules and bytes.
 
     Attributes:
         cost: in the currency of evaluations: seconds, if prices of joules and bytes are.
@@ -86,7 +140,7 @@ class Price:
     carried_bytes: float = 0.0
 
     def today(self, network: str, prices: Prices) -> float:
-        """The cost with what budgets ask for it at this moment, like any transfer's."""
+        """Return the cost with the budgets' present prices, like any transfer's."""
         return (
             self.cost
             + prices.energy_s(self.energy_j, _LASTS_S)
@@ -120,7 +174,7 @@ class ProbeValue:
         self._passive = PassiveChange(0.0)
 
     def worth(self, network: str, moment: Moment) -> float:
-        """The expected saving of all transfers that an answer would serve, in units of cost."""
+        """Return the expected saving of all transfers that an answer would serve, in units of cost."""
         best, rival = _best(network, moment)
         if rival is None:
             return 0.0  # nothing to choose from
@@ -142,7 +196,7 @@ class ProbeValue:
         return each * self._transfers(network, moment)
 
     def _quiet_s(self, network: str, moment: Moment) -> float:
-        """Seconds since anything told that the network lives: what is heard makes a probe's word old."""
+        """Return the seconds since the network was last heard: other traffic is as good as a probe."""
         probed_at_s = self._probed_at_s.get(network, -_NEVER_S)
         return moment.now_s - max(probed_at_s, moment.heard_at_s.get(network, -_NEVER_S))
 
@@ -188,7 +242,7 @@ class ProbeValue:
         return self._price.get(network) or self._price[None]
 
     def _transfers(self, network: str, moment: Moment) -> float:
-        """How many transfers begin while the answer is fresh."""
+        """Return the number of transfers that begin while the answer is fresh."""
         per_s = moment.transfers_per_s
         if moment.attended:
             per_s = max(per_s, self._idle_per_s)
@@ -196,7 +250,7 @@ class ProbeValue:
 
 
 def _best(network: str, moment: Moment) -> tuple[float | None, float | None]:
-    """The least cost of a strategy that starts on the network, and of one that does not."""
+    """Return the least cost of a strategy that starts on the network, and of one that does not."""
     mine: list[float] = []
     others: list[float] = []
     for each in moment.evaluations:
@@ -205,7 +259,7 @@ def _best(network: str, moment: Moment) -> tuple[float | None, float | None]:
 
 
 def expected_saving(gap: float, sigma: float) -> float:
-    """E[max(0, X - gap)] for a normal X of mean 0: what turning the order around saves on average."""
+    """Return E[max(0, X - gap)] for a normal X of mean 0: the average saving of a reversed order."""
     if sigma <= 0.0:
         return 0.0
     z = gap / sigma

@@ -1,9 +1,9 @@
-"""Bayesian estimation: what the quantities are, given what the predictors decided (dissertation, 4.3.3).
+"""Bayesian estimation: the quantities, given the decision of the predictors (dissertation, 4.3.3).
 
-The prior of a quantity is a histogram of its measurements. The evidence is which way the predictions
-favour; its likelihood is how often they favoured that way just before measurements like these. So the
-method learns how right *decisions* were, not predictions. Cells of the joint histogram that never were
-the case have no likelihood, and only the others are visited.
+The prior of a quantity is a histogram of its measurements. The evidence is the way that the
+predictions favour; its likelihood is how often they favoured that way just before measurements like
+these. So the method learns how right *decisions* were, not predictions. Cells of the joint
+histogram that were never observed have no likelihood, and only the others are visited.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,12 +12,21 @@ from typing import ClassVar
 
 from cedos.selector.objective import Objective
 from cedos.selector.uncertainty.brute_force import HIGH, LOW, BruteForce
-from cedos.selector.uncertainty.evaluator import Known, judged, spent, unknown
+from cedos.selector.uncertainty.evaluator import (
+    Judged,
+    Known,
+    Redundant,
+    Running,
+    Way,
+    judged,
+    spent,
+    time_of,
+    trusted,
+    unknown,
+)
 from cedos.selector.uncertainty.times import cut_off
-from cedos.selector.uncertainty.trusting import time_of, trusted
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import FADING, ErrorHistory
-from predictors.posterior import NEGLIGIBLE, bin_of
+from predictors.online import NEGLIGIBLE, bin_of
 
 _TIDY_AFTER = 50
 
@@ -54,10 +63,12 @@ class Bayesian(BruteForce):
         super().reset(gone, at_s)
 
     def _learn(self, quantity: str, known: Known, value: float, at_s: float) -> None:
+        # The favourite before this measurement is the evidence that it came with.
         decision = self._decision()
         super()._learn(quantity, known, value, at_s)
         at = bin_of(value)
         prior = self._priors.setdefault(quantity, {})
+        # Prior: the histogram of the quantity, older values fading.
         for number, each in list(prior.items()):
             if number != at:
                 each[0] *= FADING
@@ -67,6 +78,7 @@ class Bayesian(BruteForce):
         # A bin stands for the mean of what fell into it.
         prior[at] = [weight + 1.0, middle + (log(value) - middle) / (weight + 1.0)]
         self._latest[quantity] = at
+        # Likelihood: how often this cell came with this favourite.
         if decision is not None:
             cell = tuple(sorted(self._latest.items()))
             of = self._likelihood.setdefault(cell, {})
@@ -88,7 +100,7 @@ class Bayesian(BruteForce):
         self._unit = 1.0
 
     def _decision(self) -> str | None:
-        """The way that predictions favour now, among those asked about last."""
+        """Return the way that predictions favour now, among those of the last choice."""
         if self._asked is None:
             return None
         ways, objective = self._asked
@@ -108,6 +120,7 @@ class Bayesian(BruteForce):
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
+        # Without evidence the errors' prior decides.
         self._asked = (ways, objective)
         masses, cells = self._posterior(ways, now_s)
         times_of = {
@@ -117,6 +130,7 @@ class Bayesian(BruteForce):
         }
         if not cells or len(times_of) < len(ways):
             return super()._judge(ways, redundant, objective, now_s, running)
+        # A running way has not answered: only cells with longer times remain (4.3.4).
         for name, elapsed_s in running.items():
             if name in times_of:
                 agreeing = [
@@ -129,11 +143,13 @@ class Bayesian(BruteForce):
                 else:
                     # Longer than ever: as long again.
                     times_of[name] = [elapsed_s] * len(masses)
+        # A contact may end before.
         for name, way in ways.items():
             if way.lasting is not None:
                 times_of[name] = [
                     cut_off(time, way.lasting, way.detour_s) for time in times_of[name]
                 ]
+        # Expected time and use of each way, then of each redundant one by its first part.
         found = {
             name: _summary(
                 name, times_of[name], masses, [(way, times_of[name])], objective, running
@@ -153,7 +169,7 @@ class Bayesian(BruteForce):
     def _posterior(
         self, ways: Mapping[str, Way], now_s: float
     ) -> tuple[list[float], list[Mapping[str, int]]]:
-        """The cells that may be the case, each by its bins, and how likely each is."""
+        """Return the possible cells, each by its bins, and the likelihood of each."""
         needed = {term.quantity for way in ways.values() for term in way.terms}
         evidence = self._decision()
         every = sum([sum(of.values()) for of in self._likelihood.values()])
@@ -168,6 +184,7 @@ class Bayesian(BruteForce):
             bins = dict(cell)
             if not needed <= bins.keys():
                 continue
+            # Likelihood of the evidence in this cell, times the priors of its bins.
             mass = kept * of.get(evidence, 0.0) / sum(of.values()) + (1.0 - kept) * usual
             for quantity in needed:
                 known = self._priors[quantity].get(bins[quantity])
@@ -178,7 +195,7 @@ class Bayesian(BruteForce):
         return masses, cells
 
     def _case_times(self, way: Way, cells: Sequence[Mapping[str, int]]) -> list[float] | None:
-        """A way's time in each cell; None where one is no number."""
+        """Return a way's time in each cell; None if one is no number."""
         times = [way.fixed_s] * len(cells)
         for term in way.terms:
             at = [bins[term.quantity] for bins in cells]

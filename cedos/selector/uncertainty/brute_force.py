@@ -1,8 +1,8 @@
-"""Brute force: every combination of the errors seen, each as likely as it was (dissertation, 4.3.1).
+"""Brute force: every combination of past errors, each as likely as it was (dissertation, 4.3.1).
 
-Exact for ways of two quantities, and without going through the joint outcomes of several ways
-(`times`). Ways that share a quantity (a computation's length, say) are not independent: there each of
-its values is a case of its own.
+The result is exact for ways of two quantities, without enumerating the joint outcomes of several
+ways (`times`). Ways that share a quantity (a computation's length, say) are not independent: each
+of its values is a case of its own.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,16 @@ from math import isfinite
 from typing import ClassVar
 
 from cedos.selector.objective import Objective
-from cedos.selector.uncertainty.evaluator import Evaluator, judged, spent, unknown
+from cedos.selector.uncertainty.evaluator import (
+    Evaluator,
+    Judged,
+    Redundant,
+    Running,
+    Way,
+    judged,
+    spent,
+    unknown,
+)
 from cedos.selector.uncertainty.times import (
     gathered,
     interrupted,
@@ -24,7 +33,6 @@ from cedos.selector.uncertainty.times import (
     summed,
     survival_of_first,
 )
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import SLICES, sliced
 
 LOW, HIGH = 0.05, 0.95
@@ -43,6 +51,7 @@ class BruteForce(Evaluator):
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
+        # All values of the quantities, and what the silence of running ways tells of them.
         values = self._values(ways, now_s)
         told = _given_silence(ways, values, running)
         times = {
@@ -50,6 +59,7 @@ class BruteForce(Evaluator):
             for name, way in ways.items()
         }
         found = {}
+        # Ways alone are sorted lists of times.
         for name, way in ways.items():
             of = times[name]
             if not of:
@@ -59,6 +69,7 @@ class BruteForce(Evaluator):
             energy_j, metered_bytes = spent(way, mean_s, running.get(name))
             times_s = mean_s, of[int(LOW * len(of))], of[int(HIGH * len(of))]
             found[name] = judged(objective, name, times_s, energy_j, metered_bytes)
+        # Redundant ways: the first of several lists.
         for both in redundant:
             parts = [ways[name] for name in both.parts]
             if not all(times[name] for name in both.parts):
@@ -95,7 +106,7 @@ class BruteForce(Evaluator):
 def _given_silence(
     ways: Mapping[str, Way], values: Mapping[str, Sequence[float]], running: Running
 ) -> Mapping[str, Sequence[float]]:
-    """The values of quantities as silence changes them for the other ways that depend on them.
+    """Return the quantities' values, conditioned on the silence of the running ways.
 
     A computation that has not answered yet is probably a long one, wherever else it is begun.
     """
@@ -115,7 +126,7 @@ def _given_silence(
 
 
 def _times(way: Way, values: Mapping[str, Sequence[float]], elapsed_s: float | None) -> list[float]:
-    """What is left of a way, equally likely and ascending; empty where it cannot be said."""
+    """Return the equally likely rests of a way, ascending; empty if they are unknown."""
     parts = []
     for term in way.terms:
         of = values.get(term.quantity)
@@ -143,6 +154,8 @@ def _first(
     lists = [times[way.name] for way in parts]
     low, high = min(each[0] for each in lists), min(each[-1] for each in lists)
     shared = _shared(parts)
+    # Fast path: independent lists. Else each value of the shared quantities is a case of its own,
+    # weighted by the probability that the running ways are silent so long.
     if not shared:
         survival = survival_of_first(lists)
         mean_s = mean_of_first(lists)
@@ -164,7 +177,7 @@ def _first(
 
 
 def _shared(parts: Sequence[Way]) -> list[str]:
-    """The quantities that more than one of the ways depend on."""
+    """Return the quantities that more than one of the ways depend on."""
     seen: set[str] = set()
     twice: dict[str, None] = {}
     for way in parts:
@@ -177,7 +190,7 @@ def _shared(parts: Sequence[Way]) -> list[str]:
 def _likelihood(
     parts: Sequence[Way], values: Mapping[str, Sequence[float]], running: Running
 ) -> float:
-    """The probability that all that are running have not answered yet, given the shared values."""
+    """Return the probability that no running way has answered yet, given the shared values."""
     product_of = 1.0
     for way in parts:
         times = _times(replace(way, lasting=None), values, None)

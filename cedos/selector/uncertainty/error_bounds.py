@@ -1,33 +1,110 @@
 """Error bounds: a prediction interval in place of a distribution (dissertation, 4.3.2).
 
-The next error lies within the interval with 95 %, by Student's t over the errors seen; over their
-logarithms, as in the authors' implementation, since ratios are positive and an interval over them
-would not be. Hedging is worth it if the most that it can save exceeds the least that it can cost:
-generous to hedging, and said to be so by the paper.
+The next error lies within the interval with 95 %, by Student's t over the past errors. As in the
+authors' implementation the interval is one of logarithms, since ratios are positive. Hedging is
+worth it if the most that it can save exceeds the least that it can cost, which the paper calls
+generous to hedging.
 
-How long a contact goes on is told by a distribution and not by an error, so there is nothing to bound:
-its end counts by its probability, as in the authors' implementation.
+The length of a contact is a distribution and not an error, so it has no bounds: its end counts by
+its probability, as in the authors' implementation. Student's t is computed here, without scipy.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp, isfinite, log, sqrt
+from functools import lru_cache
+from math import exp, inf, isfinite, lgamma, log, sqrt
 from typing import ClassVar, NamedTuple
 
 from cedos.selector.objective import Objective, Outcome
-from cedos.selector.uncertainty import student_t
 from cedos.selector.uncertainty.evaluator import (
     Evaluator,
+    Judged,
     Known,
+    Redundant,
+    Running,
     SingleCandidate,
+    Way,
     judged,
     spent,
+    time_of,
     unknown,
 )
 from cedos.selector.uncertainty.times import cut_off
-from cedos.selector.uncertainty.trusting import time_of
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import SPREAD_OF_PRIOR
+
+_HALVINGS = 200
+_TERMS = 400
+
+
+def cdf(t: float, freedom: float) -> float:
+    """Return the probability of at most `t` with `freedom` degrees of freedom.
+
+    `freedom` is positive and need not be an integer.
+    """
+    x = freedom / (freedom + t * t)
+    tail = 0.5 * _incomplete_beta(0.5 * freedom, 0.5, x)
+    return 1.0 - tail if t > 0.0 else tail
+
+
+@lru_cache(maxsize=1024)
+def quantile(q: float, freedom: float) -> float:
+    """Return the value not exceeded with probability `q`.
+
+    Args:
+        q: 0 to 1, both excluded.
+        freedom: degrees of freedom, positive.
+
+    Raises:
+        ValueError: outside of these.
+    """
+    if not (0.0 < q < 1.0 and 0.0 < freedom < inf):
+        raise ValueError(f"no quantile {q} of Student's t with {freedom} degrees of freedom")
+    if q < 0.5:
+        return -quantile(1.0 - q, freedom)
+    if q == 0.5:
+        return 0.0
+
+    low, high = 0.0, 1.0
+    while cdf(high, freedom) < q and high < 1e150:
+        low, high = high, high * 2.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if middle in {low, high}:
+            break
+        if cdf(middle, freedom) < q:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function, by its continued fraction (Lentz)."""
+    if x <= 0.0:
+        return 0.0
+    if x >= 1.0:
+        return 1.0
+    if x > (a + 1.0) / (a + b + 2.0):
+        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
+    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(1.0 - x)) / a
+    c, d = 1.0, 1.0 / _away(1.0 - (a + b) * x / (a + 1.0))
+    found = d
+    for m in range(1, _TERMS):
+        for factor in (
+            m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0)),
+        ):
+            d = 1.0 / _away(1.0 + factor * d)
+            c = _away(1.0 + factor / c)
+            found *= c * d
+        if abs(c * d - 1.0) < 1e-15:
+            break
+    return front * found
+
+
+def _away(value: float) -> float:
+    return value if abs(value) > 1e-300 else 1e-300
+
 
 ALPHA = 0.05
 _FEWEST = 2.0
@@ -36,7 +113,7 @@ _WIDEST = 12.0
 
 
 class Reckoned(NamedTuple):
-    """One of several copies: what it is expected to cost, between which bounds its time lies, in s.
+    """A copy of a transfer: its expected cost, and the bounds of its time in s.
 
     `sparable_j`: the joules that it does not use if it ends at the lower one.
     """
@@ -48,7 +125,7 @@ class Reckoned(NamedTuple):
 
 
 def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]) -> float | None:
-    """What sending the same several times is reckoned to cost.
+    """Return the reckoned cost of sending the same several times.
 
     `best`: the copy that would be sent alone.
     `others`: those sent beside.
@@ -56,6 +133,7 @@ def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]
     Returns:
         None where the bounds do not overlap, so that nothing can be saved.
     """
+    # Without an overlap the order of the copies is certain.
     lows_s = [each.low_s for each in others]
     if max([best.low_s, *lows_s]) >= min([best.high_s, *[each.high_s for each in others]]):
         return None
@@ -108,6 +186,7 @@ class ErrorBounds(Evaluator):
             name: self._bounded(way, objective, now_s, running.get(name))
             for name, way in ways.items()
         }
+        # Hedging is judged against the best way alone.
         known = [each for each in found.values() if isfinite(each.cost)]
         if not known:
             return found | {both.name: unknown(both.name) for both in redundant}
@@ -137,7 +216,8 @@ class ErrorBounds(Evaluator):
     def _bounded(
         self, way: Way, objective: Objective, now_s: float, elapsed_s: float | None
     ) -> Judged:
-        """A way by its point, with the bounds of its time."""
+        """Return a way's evaluation by its point, with the bounds of its time."""
+        # Lower bound, centre and upper bound of each quantity.
         at: dict[str, tuple[float, float, float]] = {}
         for term in way.terms:
             known = self._known.get(term.quantity)
@@ -146,6 +226,7 @@ class ErrorBounds(Evaluator):
             low, center, high = bounds(known, now_s)
             at[term.quantity] = tuple(known.prediction * each for each in (low, center, high))  # type: ignore[assignment]
         point_s = time_of(way, lambda name: at[name][1])
+        # A term may fall with its quantity (size over bandwidth), so either end can be the lower one.
         low_s = high_s = way.fixed_s
         for term in way.terms:
             ends = [
@@ -184,7 +265,7 @@ def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
 def prediction_interval(
     samples: Sequence[float], worth: float = SPREAD_OF_PRIOR
 ) -> tuple[float, float, float]:
-    """Where the next one of some positive values lies, by Student's t over their logarithms.
+    """Return the prediction interval of the next positive value, by Student's t over logarithms.
 
     Args:
         samples: equally likely.
@@ -197,9 +278,10 @@ def prediction_interval(
     mean = sum(logs) / len(logs)
     if len(logs) < 2:
         return exp(mean), exp(mean), exp(mean)
+    # The variance of the next value contains that of the mean.
     count = max(worth, _FEWEST)
     variance = sum([(each - mean) ** 2 for each in logs]) / len(logs) * count / (count - 1.0)
     freedom = round(4.0 * (count - 1.0)) / 4.0 or 0.25
-    reach = student_t.quantile(1.0 - 0.5 * ALPHA, freedom) * sqrt(variance * (1.0 + 1.0 / count))
+    reach = quantile(1.0 - 0.5 * ALPHA, freedom) * sqrt(variance * (1.0 + 1.0 / count))
     reach = min(reach, _WIDEST)
     return exp(mean - reach), exp(mean), exp(mean + reach)

@@ -1,20 +1,124 @@
-"""What all evaluators have in common: what is known of quantities, and how a choice is made of costs."""
+"""The evaluators' interface: ways to do a thing, uncertain quantities, and the choice among them.
+
+Meatballs' strategies (dissertation, 4.4.1) need not be networks: the same evaluators choose where a
+computation runs. A way's time is a sum, each term a function of one predicted quantity, so a
+quantity's 50 errors cost 50 calls and not one for each combination of errors.
+
+`Trusting` takes predictions as the truth, like Meatballs' adaptive baseline (4.5.5).
+"""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, isfinite, isnan, log
 from typing import ClassVar, NamedTuple
 
 from cedos.selector.objective import Objective, Outcome, WeightedCost
 from cedos.selector.rounded import rounded
-from cedos.selector.uncertainty.ways import Choice, Judged, Redundant, Running, Way
 from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory
 
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of a way's time: seconds, as a monotonic function of one quantity's value."""
+
+    quantity: str
+    of: Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to do the thing.
+
+    Attributes:
+        terms: what its time is made of.
+        fixed_s: and what is certain of it.
+        watts: joules per second while it goes on.
+        fixed_j: joules beside (a radio's tail).
+        metered_bytes: what it takes of the data plan.
+        lasting: for how long it can go on, in seconds from now (the rest of a dwell time); None:
+            as long as it takes.
+        detour_s: what is lost beyond that: noticing, and doing it another way from the start.
+    """
+
+    name: str
+    terms: tuple[Term, ...] = ()
+    fixed_s: float = 0.0
+    watts: float = 0.0
+    fixed_j: float = 0.0
+    metered_bytes: float = 0.0
+    lasting: Distribution | None = None
+    detour_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Redundant:
+    """Several ways at once: the first to end counts, and all of them are paid.
+
+    `called_off`: whether the others end with it; else each goes on to its own end.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    called_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The expected cost of a way from now on; all of it infinite if it is unknown.
+
+    `low_s` and `high_s` bound the method's interval of the time: 90 % of the probability (brute
+    force, Bayesian), the prediction interval (error bounds), or the point itself (trusting).
+    """
+
+    name: str
+    time_s: float
+    low_s: float
+    high_s: float
+    energy_j: float
+    metered_bytes: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The way of least cost, all of them as they were judged, and the reason in words."""
+
+    name: str
+    evaluations: tuple[Judged, ...]
+    why: str
+
+    @property
+    def chosen(self) -> Judged:
+        return next(each for each in self.evaluations if each.name == self.name)
+
+
+Running = Mapping[str, float]
+"""Ways that are under way without an answer: name -> seconds so far. What they used is spent."""
+
+
+@lru_cache(maxsize=4096)
+def network_terms(network: str, size_bytes: float, round_trips: float = 1.0) -> tuple[Term, Term]:
+    """Return the terms of an exchange over a network, by `predictors.network`'s quantities.
+
+    Args:
+        network: the name its predictor has.
+        size_bytes: bytes carried, both ways.
+        round_trips: how many latencies pass before the last byte.
+    """
+    bits = 8.0 * size_bytes
+    return (
+        Term(f"{network}.bandwidth", lambda bps: bits / bps),
+        Term(f"{network}.latency", lambda latency_s: round_trips * latency_s),
+    )
+
+
 _KEPT = 64
 _LEAST, _LARGEST = 1e-15, 1e15
-"""Quantities beyond are no numbers that anything could be told from."""
+"""A quantity outside these bounds is no information."""
 
 _AGE_STEP = 0.05
 _NOTHING: Running = {}
@@ -22,7 +126,7 @@ _ONLY_TIME = WeightedCost()
 
 
 class SingleCandidate(NamedTuple):
-    """A network that could carry a transfer alone: what that is expected to cost, and its radio."""
+    """A network that could carry a transfer alone: its expected cost, its time and its radio's power."""
 
     outcome: Outcome
     time: Distribution
@@ -30,7 +134,7 @@ class SingleCandidate(NamedTuple):
 
 
 class Known:
-    """One quantity: what is predicted of it, and how wrong that was so far."""
+    """A quantity: its prediction, and the errors of past predictions."""
 
     __slots__ = ("errors", "prediction")
 
@@ -40,7 +144,7 @@ class Known:
 
 
 class Evaluator(ABC):
-    """One of Meatballs' methods of taking uncertainty (dissertation, 4.3).
+    """A method of taking uncertainty into account (dissertation, 4.3).
 
     Decisions on transfers, whose times predictors tell as distributions, ask the class (`times`,
     `cost_of_sending_twice`). An object chooses among ways of any kind (`choose`), and keeps the errors of
@@ -69,14 +173,14 @@ class Evaluator(ABC):
 
     @classmethod
     def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:
-        """The predicted times of strategies, as the method takes them."""
+        """Return the predicted times of strategies, as the method takes them."""
         return predicted
 
     @classmethod
     def cost_of_sending_twice(
         cls, objective: Objective, candidates: Sequence[SingleCandidate]
     ) -> float | None:
-        """What sending the same over all candidates is reckoned to cost; None: what is expected."""
+        """Return the reckoned cost of sending the same over all candidates; None: the expected one."""
         return None
 
     def predict(self, quantity: str, value: float, at_s: float) -> None:
@@ -85,7 +189,7 @@ class Evaluator(ABC):
             self._changed(at_s)
 
     def measured(self, quantity: str, value: float, prediction: float, at_s: float) -> None:
-        """Takes what a quantity turned out to be, and what is predicted of it from now on."""
+        """Record the measured value of a quantity, and its next prediction."""
         known = self._of(quantity)
         if _is_number(value):
             self._learn(quantity, known, value, at_s)
@@ -98,7 +202,7 @@ class Evaluator(ABC):
             self.measured(*each)
 
     def reset(self, quantities: Iterable[str], at_s: float) -> None:
-        """What was seen of these quantities says nothing any more, as behind a new access point.
+        """Forget the errors of these quantities, as behind a new access point.
 
         Their predictions stay until the next one comes.
         """
@@ -113,7 +217,7 @@ class Evaluator(ABC):
         now_s: float = 0.0,
         running: Running = _NOTHING,
     ) -> Choice:
-        """The way of least cost; of equals the first.
+        """Return the way of least cost; of equals the first.
 
         Args:
             ways: those there are, at least one that is not redundant.
@@ -161,7 +265,7 @@ class Evaluator(ABC):
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
-        """Every way's evaluation, by name."""
+        """Return every way's evaluation, by name."""
 
     def _learn(self, quantity: str, known: Known, value: float, at_s: float) -> None:
         if known.prediction is not None and known.errors.add(value, known.prediction, at_s):
@@ -182,7 +286,7 @@ class Evaluator(ABC):
 
 
 def unknown(name: str) -> Judged:
-    """The evaluation of a way of which nothing can be said."""
+    """Return the evaluation of a way that is unknown."""
     return Judged(name, inf, inf, inf, inf, inf, inf)
 
 
@@ -193,13 +297,13 @@ def judged(
     energy_j: float,
     metered_bytes: float,
 ) -> Judged:
-    """The evaluation of a way by its expected time and the bounds of that (in this order)."""
+    """Return the evaluation of a way by its expected time and bounds (in this order)."""
     cost = objective.cost(Outcome(times_s[0], energy_j, metered_bytes, 0.0))
     return Judged(name, *times_s, energy_j, metered_bytes, inf if isnan(cost) else cost)
 
 
 def spent(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, float]:
-    """Joules and metered bytes still to be used by a way that takes `time_s` from now on."""
+    """Return the joules and metered bytes still to be used by a way that takes `time_s` from now on."""
     if elapsed_s is None:
         return way.fixed_j + way.watts * time_s, way.metered_bytes
     return way.watts * time_s, 0.0
@@ -231,3 +335,81 @@ def _why(
             f" ({rounded(rival.time_s, 3)} s), for joules and bytes worth {rounded(max(more, 0.0))} s"
         )
     return f"{lead}, cost {rounded(best.cost, 3)} against {rounded(rival.cost, 3)} of {rival.name}"
+
+
+class Trusting(Evaluator):
+    """An evaluator without errors: the way predicted first is first, so hedging never pays."""
+
+    name: ClassVar[str] = "trusting"
+    words: ClassVar[str] = "Uncertainty: ignored, predictions are taken as certain"
+
+    @classmethod
+    def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:
+        return {name: Distribution((time.quantile(0.5),)) for name, time in predicted.items()}
+
+    def _judge(
+        self,
+        ways: Mapping[str, Way],
+        redundant: Sequence[Redundant],
+        objective: Objective,
+        now_s: float,
+        running: Running,
+    ) -> dict[str, Judged]:
+        return trusted(ways, redundant, objective, running, lambda name: self._of(name).prediction)
+
+
+def trusted(
+    ways: Mapping[str, Way],
+    redundant: Sequence[Redundant],
+    objective: Objective,
+    running: Running,
+    value: Callable[[str], float | None],
+) -> dict[str, Judged]:
+    """Return the evaluations of all ways by one value of each quantity."""
+    found = {}
+    for name, way in ways.items():
+        time_s = time_of(way, value)
+        if time_s is None:
+            found[name] = unknown(name)
+            continue
+        time_s = max(time_s - running.get(name, 0.0), 0.0)
+        if way.lasting is not None and (end_s := way.lasting.quantile(0.5)) < time_s:
+            time_s = end_s + way.detour_s
+        found[name] = _summary(name, time_s, [(way, time_s)], objective, running)
+    for both in redundant:
+        parts = [(ways[name], found[name].time_s) for name in both.parts]
+        first_s = min(time_s for _, time_s in parts)
+        if both.called_off:
+            parts = [(way, first_s) for way, _ in parts]
+        found[both.name] = (
+            _summary(both.name, first_s, parts, objective, running)
+            if all(isfinite(time_s) for _, time_s in parts)
+            else unknown(both.name)
+        )
+    return found
+
+
+def time_of(way: Way, value: Callable[[str], float | None]) -> float | None:
+    """Return a way's time for one value of each quantity; None if it is no number."""
+    time_s = way.fixed_s
+    for term in way.terms:
+        at = value(term.quantity)
+        if at is None:
+            return None
+        try:
+            time_s += term.of(at)
+        except (ArithmeticError, ValueError):
+            return None
+    return time_s if isfinite(time_s) and time_s >= 0.0 else None
+
+
+def _summary(
+    name: str,
+    time_s: float,
+    parts: Sequence[tuple[Way, float]],
+    objective: Objective,
+    running: Running,
+) -> Judged:
+    used = [spent(way, of_s, running.get(way.name)) for way, of_s in parts]
+    energy_j, metered_bytes = sum([each[0] for each in used]), sum([each[1] for each in used])
+    return judged(objective, name, (time_s, time_s, time_s), energy_j, metered_bytes)

@@ -14,13 +14,13 @@ from typing import Final
 
 from cedos import config
 from cedos.errors import ConfigError, HostError
-from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.interface_kind import (
     TUNNEL_KINDS,
     HardwareSource,
     Identity,
     MeteredWord,
     Sysfs,
+    announced_metered,
     guess,
     identify,
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from cedos.errors import HostError, SessionError
-from cedos.kernel.process.open_files import OUT_OF_FILES
+from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import QUIET_S, SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel import Acceptor, Channel

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cedos.model import Direction
-from cedos.selector.deadlines.host_networks import SeenNetwork
+from cedos.selector.deadlines.network_state import SeenNetwork
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import SessionFlow

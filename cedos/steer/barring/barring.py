@@ -12,7 +12,7 @@ import structlog
 
 from cedos.errors import SteeringError
 from cedos.model import Network
-from cedos.selector.decision.barred import usable
+from cedos.selector.decision.liveness import usable
 from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.journal.records import FILTER, change_sysctl
 from cedos.steer.journal.sysctls import MPTCP_CLOSE_TIMEOUT

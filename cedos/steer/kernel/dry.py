@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from cedos.kernel.mptcp_netlink import MptcpEvent, PathManagerCommand
+from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket

@@ -17,7 +17,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.kernel import rtnetlink
-from cedos.kernel.bpf.classic_assembly import NETWORK_HEADER, PROTOCOL, Assembler
+from cedos.kernel.classic_bpf import NETWORK_HEADER, PROTOCOL, Assembler
 from cedos.kernel.netlink import NETLINK_ROUTE, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Requester
 from cedos.kernel.rtnetlink import Link
 from cedos.steer.kernel import traffic_control

@@ -17,9 +17,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cedos.kernel.bpf import programs
-from cedos.kernel.bpf.assembly import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
-from cedos.kernel.bpf.programs import AttachType, BpfMap, ProgramType, netns_cookie
+from cedos.kernel import bpf
+from cedos.kernel.bpf import (
+    CONTEXT,
+    EXIT,
+    STACK,
+    Assembly,
+    AttachType,
+    BpfMap,
+    Helper,
+    Opcode,
+    ProgramType,
+    netns_cookie,
+)
 from cedos.model import Address
 
 _COARSE_CLOCK: Final = 6  # CLOCK_MONOTONIC_COARSE
@@ -147,7 +157,7 @@ def _attached(cgroup: Path, table: int) -> int:
     try:
         folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return programs.link(folder, program, AttachType.SOCK_OPS)
+            return bpf.link(folder, program, AttachType.SOCK_OPS)
         finally:
             os.close(folder)
     finally:
@@ -156,7 +166,7 @@ def _attached(cgroup: Path, table: int) -> int:
 
 def _loaded(table: int) -> int:
     program = timeout_program(netns_cookie(), table)
-    return programs.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
+    return bpf.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
 
 
 def _key(address: Address) -> bytes:

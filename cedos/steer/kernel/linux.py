@@ -10,15 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.kernel import (
-    generic_netlink,
-    mptcp_netlink,
-    policy_routing,
-    rtnetlink,
-    sock_diag,
-    sysctl,
-)
-from cedos.kernel.mptcp_netlink import DestroySubflow, MptcpEvent, PathManagerCommand
+from cedos.kernel import generic_netlink, mptcp, policy_routing, rtnetlink, sock_diag, sysctl
+from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
     NETLINK_NETFILTER,
@@ -172,11 +165,11 @@ class LinuxKernel:
             try:
                 (answer,) = requester.ask(
                     generic_netlink.GENL_ID_CTRL,
-                    generic_netlink.family_request(mptcp_netlink.FAMILY_NAME),
+                    generic_netlink.family_request(mptcp.FAMILY_NAME),
                 )
                 family = generic_netlink.parse_family(answer)
                 if family is None:
-                    raise FileNotFoundError(errno.ENOENT, mptcp_netlink.FAMILY_NAME)
+                    raise FileNotFoundError(errno.ENOENT, mptcp.FAMILY_NAME)
             except OSError as error:
                 requester.close()
                 raise HostError(
@@ -190,7 +183,7 @@ class LinuxKernel:
         results: list[OSError | None] = []
         for command in commands:
             try:
-                requester.ask(family.number, mptcp_netlink.command_request(command))
+                requester.ask(family.number, mptcp.command_request(command))
                 results.append(None)
             except OSError as error:
                 results.append(error)
@@ -313,14 +306,14 @@ class LinuxKernel:
                     on_routing_change()
 
         def paths(data: bytes) -> None:
-            for event in mptcp_netlink.mptcp_events(data):
+            for event in mptcp.mptcp_events(data):
                 on_mptcp_event(event)
 
         self._listeners.append(
             NetlinkListener(NETLINK_ROUTE, _ROUTING_GROUPS, routing, on_routing_change)
         )
         _, family = self._path_manager()
-        group = family.groups.get(mptcp_netlink.EVENT_GROUP)
+        group = family.groups.get(mptcp.EVENT_GROUP)
         if group is None:
             raise HostError(
                 "this kernel's MPTCP path manager tells no events (Linux 5.11 or newer)"

@@ -7,7 +7,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.kernel import conntrack, sock_diag, sysctl
-from cedos.kernel.bpf.programs import root_cgroup
+from cedos.kernel.bpf import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, Requester
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey

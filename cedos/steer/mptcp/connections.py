@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import SteeringError
-from cedos.kernel.mptcp_netlink import MptcpEvent, MptcpEventKind, SetBackup
+from cedos.kernel.mptcp import MptcpEvent, MptcpEventKind, SetBackup
 from cedos.model import Address, FlowKey, Network, Strategy
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connection import (

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from cedos.kernel.mptcp_netlink import SetBackup
+from cedos.kernel.mptcp import SetBackup
 from cedos.kernel.policy_routing import MAIN_TABLE, SeenRoute
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.steer.kernel.interface import SteeringKernel

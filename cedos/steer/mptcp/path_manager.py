@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from cedos.errors import SteeringError
-from cedos.kernel.mptcp_netlink import (
+from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
     MptcpEvent,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from cedos.kernel.mptcp_netlink import PathManagerCommand
+from cedos.kernel.mptcp import PathManagerCommand
 from cedos.model import Address, FlowKey, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection, MptcpSubflow
 

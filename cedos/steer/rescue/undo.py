@@ -7,7 +7,7 @@ if the translated one is ended and does not just fall silent.
 
 from collections import defaultdict
 
-from cedos.kernel.mptcp_netlink import DestroySubflow
+from cedos.kernel.mptcp import DestroySubflow
 from cedos.kernel.policy_routing import Rule
 from cedos.model import FlowKey
 from cedos.steer.kernel.interface import SteeringKernel

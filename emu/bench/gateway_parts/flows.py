@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
-from cedos.kernel.process import memory, open_files
+from cedos.kernel import process_limits
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
@@ -42,7 +42,7 @@ def measure(progress: Callable[[str], None], wanted: int = _WANTED) -> dict[str,
 
     `flows_idle_cpu_share` is of a core. EmulationError: the gateway does not take the connections.
     """
-    count = min(wanted, open_files.allow(wanted + _SPARE_FILES) - _SPARE_FILES)
+    count = min(wanted, process_limits.allow(wanted + _SPARE_FILES) - _SPARE_FILES)
     count -= count % (_CLIENTS * _AT_ONCE)
     with gateway_process("emu.bench.gateway_parts.flows") as pid:
         return asyncio.run(_measure(count, pid, progress))
@@ -152,7 +152,7 @@ def processor_s(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    memory.one_arena()
+    process_limits.one_arena()
     if len(sys.argv) > 1:
         print(json.dumps(measure(print, int(sys.argv[1])), indent=1))
     else:

@@ -15,7 +15,7 @@ from typing import Final
 
 from cedos import logs
 from cedos.errors import EmulationError
-from cedos.kernel.process import memory, open_files
+from cedos.kernel import process_limits
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
@@ -48,7 +48,7 @@ def measure(progress: Callable[[str], None], count: int = _COUNT) -> dict[str, f
     `idle_clients_cpu_share` of a core while they sleep, `idle_client_back_ms`: from its network to the
     answer of a new connection, median, `idle_client_back_awake_ms`. EmulationError: it fails.
     """
-    open_files.allow()
+    process_limits.allow()
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, file in (("_awake", None), ("", Path(folder) / "idle-sessions")):
@@ -125,12 +125,12 @@ async def _serve(file: Path | None) -> None:
     settings = GatewaySettings((_HOST, _GATEWAY_PORT), local=True, idle=file)
     gateway = Gateway(settings, key("gateway"), clients.get)
     await gateway.open()
-    async with memory.giving_back(1.0):
+    async with process_limits.giving_back(1.0):
         print("ready", flush=True)
         await gateway.run()
 
 
 if __name__ == "__main__":
     logs.configure("warning", "json")  # (nobody reads the pipe behind the first line)
-    memory.one_arena()
+    process_limits.one_arena()
     asyncio.run(_serve(Path(sys.argv[1]) if len(sys.argv) > 1 else None))

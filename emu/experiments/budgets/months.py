@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cedos.selector.budgets.controller import MakeController
-from cedos.selector.budgets.increments import bought
-from cedos.selector.budgets.keeper import Keeper
+from cedos.selector.budgets.controller import PROHIBITIVE, MakeController
+from cedos.selector.budgets.keeper import Keeper, bought
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
-from cedos.selector.budgets.supply import PROHIBITIVE
 from emu.experiments.budgets.plans import DAY_S, PLANS, Month, World, draw, forced_by, month, paid_s
 
 CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}

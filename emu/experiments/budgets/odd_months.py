@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from cedos.model import Every, Resource
+from cedos.model import Every
+from cedos.resources import Resource
 from emu.experiments.budgets.months import WASTED, Outcome
 from emu.experiments.budgets.plans import (
     DAY_S,

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from math import exp, log
 from typing import NamedTuple
 
-from cedos.model import Budget, Every, Increment, Resource
+from cedos.model import Budget, Every, Increment
+from cedos.resources import Resource
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.demand import increments
-from cedos.storage.radio_file import radios
+from cedos.storage.model_files import radios
 
 DAY_S = 86_400.0
 _RTT_WIFI_S, _RTT_CELLULAR_S = 0.03, 0.07

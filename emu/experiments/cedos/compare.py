@@ -8,10 +8,8 @@ from random import Random
 from typing import Any
 
 from cedos.selector.deadlines.chance import ChanceScheduler
-from cedos.selector.deadlines.d2sched import D2Sched
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
 from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
+from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan, DeadlineScheduler
 from emu.experiments.cedos.simulate import Host, simulate
 from emu.experiments.cedos.world import Wanted, World
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cedos.selector.deadlines.chance import ChanceScheduler
-from cedos.selector.deadlines.d2sched import D2Sched
-from cedos.selector.deadlines.plan import DeadlineScheduler
+from cedos.selector.deadlines.plan import D2Sched, DeadlineScheduler
 from emu.experiments.cedos.compare import AtOnce, EachAlone, feasible, most_wifi_bytes
 from emu.experiments.cedos.simulate import Carried, simulate
 from emu.experiments.cedos.world import Wanted, World

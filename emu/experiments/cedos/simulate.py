@@ -5,14 +5,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.host_networks import ABSENCE, STAY_S
-from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
-from cedos.selector.deadlines.supply import ForecastSupply
-from cedos.selector.deadlines.sustained_rate import SustainedRate
-from cedos.selector.deadlines.wake import wake_in_s
-from cedos.selector.prefetch.stretches import Stretches
+from cedos.selector.deadlines.network_state import (
+    ABSENCE,
+    STAY_S,
+    ForecastSupply,
+    NetworkState,
+    SustainedRate,
+)
+from cedos.selector.deadlines.plan import DeadlineFlow, DeadlinePlan, DeadlineScheduler
+from cedos.selector.deadlines.prospect import wake_in_s
+from cedos.selector.prefetch.outlook import Stretches
 from emu.experiments.cedos.world import World
 
 _LONGEST_S = 10**7

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
 from cedos.model import Evaluation, NetworkKind, Strategy, StrategyKind
-from cedos.selector.probing.cost import probe_cost
 from cedos.selector.probing.rules import FixedRate, PassiveChange, ProbeRule
-from cedos.selector.probing.value import Price, ProbeValue
+from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 from emu.data.datasets import DataSet
 from emu.data.folds import examples_of
 from emu.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay

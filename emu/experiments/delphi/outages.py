@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cedos.selector.uncertainty.completion import spread_of
+from cedos.selector.uncertainty.times import spread_of
 from emu.data.choices import (
     can_be_redundant,
     cedos_choices,

@@ -4,17 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cedos.model import Resource
+from cedos.resources import Resource
 from cedos.selector.budgets.controller import Controller, MakeController
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, Prices, prices
-from cedos.selector.energy.radio import Radio
-from cedos.selector.energy.radio_watch import RadioWatch
-from cedos.selector.prefetch.choices import choices
-from cedos.selector.prefetch.outlook import Outlook
-from cedos.selector.prefetch.path import Path
-from cedos.selector.prefetch.queue import Queue
+from cedos.selector.energy import Radio, RadioWatch
+from cedos.selector.prefetch.outlook import Outlook, Path
+from cedos.selector.prefetch.queue import Queue, choices
 from emu.simulation.network import ReplayedNetwork
 from predictors.network import NetworkPredictor
 

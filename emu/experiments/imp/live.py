@@ -16,9 +16,8 @@ from cedos.prefetch.http import Body, HttpFetcher
 from cedos.prefetch.prefetcher import Future, Prefetcher
 from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.prefetch.turn import FetchError, Turn
-from cedos.selector.energy.radio_watch import RadioWatch
-from cedos.selector.prefetch.outlook import Outlook
-from cedos.selector.prefetch.path import Path, PrefetchPrices
+from cedos.selector.energy import RadioWatch
+from cedos.selector.prefetch.outlook import Outlook, Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Plan, Queue
 from emu.experiments.imp import workload
 from emu.experiments.imp.demand import EVERY_S, METERED, Budgets, Demand, Knowledge

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from cedos.selector.energy.radio import Radio
+from cedos.selector.energy import Radio
 from cedos.selector.prefetch.outlook import Average
-from cedos.storage.radio_file import radios
+from cedos.storage.model_files import radios
 from emu.places.places import Place, Places
 from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.synth_paths import CONTACT_S, GAP_S, interpolated

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
 
-from cedos.selector.energy.radio import Radio
-from cedos.selector.energy.radio_watch import RadioWatch
-from cedos.selector.prefetch.outlook import Average, Outlook
-from cedos.selector.prefetch.path import Path, mean_wake_j
+from cedos.selector.energy import Radio, RadioWatch
+from cedos.selector.prefetch.outlook import Average, Outlook, Path, mean_wake_j
 from cedos.selector.prefetch.queue import Queue, State
 from emu.experiments.imp.demand import EVERY_S, METERED, Budgets, Demand, Knowledge
 from emu.experiments.imp.workload import Workload

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import exp, inf
 from statistics import NormalDist
 
-from cedos.selector.prefetch.accuracy import ShadowAccuracy
-from cedos.selector.prefetch.path import Path, PrefetchPrices
+from cedos.selector.prefetch.outlook import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Plan, Queue, State
+from cedos.selector.prefetch.value import ShadowAccuracy
 
 _NORMAL = NormalDist()
 

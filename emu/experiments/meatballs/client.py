@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from cedos.errors import ConfigError
-from cedos.selector.energy.radio import Radio
-from cedos.storage.radio_file import radios
+from cedos.selector.energy import Radio
+from cedos.storage.model_files import radios
 from emu.experiments.meatballs.race import Cancel, Chosen, Command, Race
 
 

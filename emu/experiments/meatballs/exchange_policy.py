@@ -7,9 +7,9 @@ from math import isfinite
 from typing import Protocol
 
 from cedos.selector.objective import WeightedCost
+from cedos.selector.uncertainty import evaluator
 from cedos.selector.uncertainty.brute_force import LOW
-from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, network_terms
+from cedos.selector.uncertainty.evaluator import Choice, Redundant, Term, Way, network_terms
 from emu.experiments.meatballs.client import Usage
 from emu.experiments.meatballs.outcome import Setting
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cedos.selector.energy.radio import Radio
-from cedos.selector.energy.radio_watch import RadioWatch
+from cedos.selector.energy import Radio, RadioWatch
 from emu.data.folds import Progress
 from emu.experiments.meatballs.client import Policy, Usage, radios_of
 from emu.experiments.meatballs.exchange_policy import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cedos.selector.energy.radio_watch import RadioWatch
+from cedos.selector.energy import RadioWatch
 from emu.data.folds import Progress
 from emu.experiments.meatballs.client import Usage, radios_of
 from emu.experiments.meatballs.exchange_policy import STYLES as EXCHANGE_STYLES

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from cedos.selector.objective import WeightedCost
-from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Redundant, Term, Way, network_terms
+from cedos.selector.uncertainty import evaluator
+from cedos.selector.uncertainty.evaluator import Redundant, Term, Way, network_terms
 from emu.experiments.meatballs.client import Usage
+from emu.experiments.meatballs.compute import ComputePredictor
 from emu.experiments.meatballs.exchange_policy import BOTH, Preferring, Radio, Style
 from emu.experiments.meatballs.offload import ANSWER_BYTES, LOCAL, REMOTE, WIFI, Utterance
 from emu.experiments.meatballs.outcome import Setting
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
 from emu.simulation.coverage import DETECTION_S
 from predictors.base import Distribution
-from predictors.compute import ComputePredictor
 from predictors.dwell import DwellPredictor
 from predictors.error import ErrorHistory
 from predictors.network import NetworkPredictor

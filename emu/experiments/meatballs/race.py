@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedos.selector.uncertainty.reevaluate import AGAIN_S, tipping_point
+from cedos.selector.decision.living import AGAIN_S, tipping_point
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from cedos.selector.energy.power_model import PowerModel
+from cedos.selector.energy import PowerModel
 from cedos.session.protocol.crypto import KeyPair
-from cedos.storage.radio_file import radios
+from cedos.storage.model_files import radios
 from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
 from emu.experiments.sessions.batches import Ready, in_batches

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from emu.lab.runs.calibrated import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
 from emu.lab.runs.runs import Recorded
-from predictors.calibration import size_class
+from predictors.base import size_class
 
 _MARKS = {"small": (".", "#1f77b4"), "medium": ("+", "#ff7f0e"), "large": ("x", "#2ca02c")}
 """Mark and colour of each class of sizes, the same in all panels."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from cedos.model import FlowRecord
 from emu.testbed.access import INTERFACES
-from predictors.calibration import Judged, calibration, size_class
+from predictors.base import Judged, calibration, size_class
 
 Row = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from cedos.model import Direction, NetworkKind
-from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.energy import DELPHI, PowerModel
 from emu.testbed.counters import Sample
 
 

@@ -10,7 +10,7 @@ from math import log
 from pathlib import Path
 
 from cedos.errors import EmulationError
-from cedos.profiler.priors import Prior
+from cedos.profiler.sizes import Prior
 from emu.testbed.netns import Namespace
 from emu.workloads.web import corpus
 from emu.workloads.web.corpus import CSS, FONT, IMAGE, SCRIPT, Corpus, Object, Page

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Budget, Every, Resource
+from cedos.model import Budget, Every
+from cedos.resources import Resource
 
 PORT = 8000
 SEED = 4

@@ -16,7 +16,8 @@ import pytest
 from kit.waiting import wait_until
 
 from cedos.errors import DaemonUnreachableError
-from cedos.model import Budget, Every, Resource
+from cedos.model import Budget, Every
+from cedos.resources import Resource
 
 INTERFACES, ROUTES, FLAPS = 500, 5_000, 200
 MOST_MB = 150

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.kernel.bpf.marked_program import marked_cgroup, own_cgroup, run_inside
+from cedos.kernel.bpf import marked_cgroup, own_cgroup, run_inside
 from emu.testbed.netns import Namespace
 
 SERVER = "198.51.100.1"

@@ -16,7 +16,8 @@ from kit.laptop import Installed, Tethered
 
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
-from cedos.model import Budget, Every, Resource
+from cedos.model import Budget, Every
+from cedos.resources import Resource
 from emu.bench.daemon import wakeups
 from emu.testbed.netns import Namespace
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cedos.kernel.bpf.programs import root_cgroup
+from cedos.kernel.bpf import root_cgroup
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.deaths import (
     SIZE,

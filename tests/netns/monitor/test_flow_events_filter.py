@@ -10,7 +10,6 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6
 
 from cedos.kernel import conntrack
-from cedos.kernel.bpf import flow_events
 from cedos.kernel.netlink import NETLINK_NETFILTER, NetlinkListener, messages
 from emu.testbed.netns import Namespace
 
@@ -68,6 +67,6 @@ def test_segments_of_no_connection_wake_nobody(
     all_of_it = {(port, False) for port in (7001, 7002, 7003, 7004)}
     assert asyncio.run(told(b"")) >= all_of_it
     near.run("conntrack", "-F")
-    seen = asyncio.run(told(flow_events.program()))
+    seen = asyncio.run(told(conntrack.program()))
     assert {port for port, ended in seen if not ended} == {7001, 7004}
     assert {(7002, True), (7003, True)} <= seen

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.profiler.capture.packet_socket import Capture
+from cedos.profiler.capture import Capture
 from cedos.profiler.frame import CapturedPacket
 from emu.testbed.netns import Namespace
 

@@ -21,11 +21,11 @@ from scapy.packet import Raw
 
 from cedos.errors import HostError
 from cedos.model import Direction, FlowKey
-from cedos.profiler.capture.packet_socket import open_capture
+from cedos.profiler.capture import open_capture
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.http import parse_request, parse_response
 from cedos.profiler.profiler import Profiler
-from cedos.profiler.tls.client_hello import ClientHello, read_records
+from cedos.profiler.tls import ClientHello, read_records
 
 BODY = os.urandom(2_000_000)
 GET = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cedos.profiler.capture.packet_socket import open_capture
+from cedos.profiler.capture import open_capture
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
 from emu.testbed import kernel

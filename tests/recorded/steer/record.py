@@ -13,8 +13,8 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
-from cedos.kernel import generic_netlink, mptcp_netlink, sock_diag
-from cedos.kernel.mptcp_netlink import (
+from cedos.kernel import generic_netlink, mptcp, sock_diag
+from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
     MptcpEvent,
@@ -132,11 +132,11 @@ def routing(kernel: LinuxKernel) -> None:
 def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     commands, family = kernel._path_manager()
     tap = tapped(commands)
-    request = generic_netlink.family_request(mptcp_netlink.FAMILY_NAME)
+    request = generic_netlink.family_request(mptcp.FAMILY_NAME)
     (answer,) = commands.ask(generic_netlink.GENL_ID_CTRL, request)
     save("family", tap.received)
     assert generic_netlink.parse_family(answer) == family
-    group = family.groups[mptcp_netlink.EVENT_GROUP]
+    group = family.groups[mptcp.EVENT_GROUP]
     listening = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)
     listening.bind((0, 0))
     listening.setsockopt(270, 1, group)
@@ -181,7 +181,7 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     near.ip("mptcp", "endpoint", "add", "fd00:2::1", "dev", "lte0", "subflow")
     tap.received.clear()
     requester, family = kernel._path_manager()
-    endpoints = requester.dump(family.number, generic_netlink.request(mptcp_netlink.GET_ADDRESS))
+    endpoints = requester.dump(family.number, generic_netlink.request(mptcp.GET_ADDRESS))
     assert len(list(endpoints)) == 2
     save("endpoints", tap.received)
     listening.close()

@@ -13,8 +13,8 @@ from pyroute2.netlink.rtnl import RTM_NEWROUTE, RTM_NEWRULE
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from cedos.kernel import generic_netlink, mptcp_netlink, netlink, policy_routing, sock_diag
-from cedos.kernel.mptcp_netlink import (
+from cedos.kernel import generic_netlink, mptcp, netlink, policy_routing, sock_diag
+from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
     MptcpEventKind,
@@ -33,8 +33,8 @@ HERE = Path(__file__).parent
 HEADER_BYTES = 16
 
 
-def parse_endpoint(message: NetlinkMessage) -> mptcp_netlink.MptcpEndpoint | None:
-    return mptcp_netlink.parse_endpoint(message.payload[generic_netlink.HEADER_BYTES :])
+def parse_endpoint(message: NetlinkMessage) -> mptcp.MptcpEndpoint | None:
+    return mptcp.parse_endpoint(message.payload[generic_netlink.HEADER_BYTES :])
 
 
 PARSERS = {
@@ -131,7 +131,7 @@ def test_the_family_and_its_event_group():
     (family,) = parsed("family")
     (sent, *_) = (netlink.messages(data) for data in datagrams("commands"))
     assert family.number == next(sent).type
-    assert family.groups[mptcp_netlink.EVENT_GROUP]
+    assert family.groups[mptcp.EVENT_GROUP]
 
 
 def test_endpoints_of_others():

@@ -6,7 +6,7 @@ import pytest
 
 from cedos.api.transfers import TurnMessage, instant, lateness, sentence, turn_message
 from cedos.model import Direction
-from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
+from cedos.selector.deadlines.network_state import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 
 NOW = datetime(2026, 11, 24, 17, 0)

@@ -17,7 +17,8 @@ from cedos.commands import budget, status
 from cedos.commands.console import render
 from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
 from cedos.errors import ConfigError, DaemonUnreachableError
-from cedos.model import Budget, Every, Increment, NetworkKind, Resource
+from cedos.model import Budget, Every, Increment, NetworkKind
+from cedos.resources import Resource
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 

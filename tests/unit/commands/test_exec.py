@@ -15,8 +15,8 @@ import pytest
 from cedos.api.programs import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.commands.exec import _caller
 from cedos.errors import HostError
-from cedos.kernel.bpf import marked_program
-from cedos.kernel.bpf.marked_program import User, marking_program, own_cgroup, run_inside
+from cedos.kernel import bpf
+from cedos.kernel.bpf import User, marking_program, own_cgroup, run_inside
 from cedos.model import Bulk, Direction, Urgency
 
 
@@ -54,7 +54,7 @@ def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         marks.append(mark)
         yield cgroup
 
-    monkeypatch.setattr(marked_program, "marked_cgroup", fake)
+    monkeypatch.setattr(bpf, "marked_cgroup", fake)
     return marks
 
 
@@ -68,7 +68,7 @@ def test_what_the_daemon_hears(
         assert command == ("/bin/curl", "-O", "--size", "x")
         return 0
 
-    monkeypatch.setattr(marked_program, "run_inside", run)
+    monkeypatch.setattr(bpf, "run_inside", run)
     options = ["--label", "background", "-l", "small", "--size", "2GB", "--up", "-d", "2min"]
     result = cedos("exec", *options, "--", "/bin/curl", "-O", "--size", "x")
     assert result.exit_code == 0, result.output

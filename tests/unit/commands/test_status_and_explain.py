@@ -38,7 +38,7 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
-from predictors.calibration import Calibration
+from predictors.base import Calibration
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
 STATUS = StatusMessage(

@@ -25,7 +25,8 @@ from cedos.config import (
 )
 from cedos.config.directories import Directories, directories, user_folder
 from cedos.errors import ConfigError
-from cedos.model import Budget, NetworkKind, Resource
+from cedos.model import Budget, NetworkKind
+from cedos.resources import Resource
 from emu.repository import ROOT
 
 SECTIONS = {

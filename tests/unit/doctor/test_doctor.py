@@ -32,7 +32,7 @@ from cedos.errors import PrivilegeError
 from cedos.model import NetworkKind
 from cedos.monitor.bus import BusError, SystemBus
 from cedos.steer.journal.sysctls import RETRANSMISSION, TCP_RETRIES
-from predictors.calibration import Calibration
+from predictors.base import Calibration
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from predictors.inputs import STRATEGIES
-from predictors.naive import naive_time_s
+from predictors.inputs import STRATEGIES, naive_time_s
 from predictors.training.examples import Examples
 
 

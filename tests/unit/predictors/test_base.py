@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.base import Distribution, minimum_of
+from predictors.base import Distribution, Judged, calibration, minimum_of, size_class
 
 samples = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12).map(
     lambda values: Distribution(tuple(sorted(values)))
@@ -58,3 +58,18 @@ def test_quantiles_ascend_stay_inside_and_scale(
     assert a.samples[0] <= a.quantile(low) <= a.quantile(high) * (1 + 1e-12)
     assert a.quantile(high) <= a.samples[-1]
     assert a.scaled(factor).quantile(q) == pytest.approx(factor * a.quantile(q))
+
+
+def test_expected_over_actual_and_what_the_interval_had() -> None:
+    held = calibration([Judged(0.5, 1.0, 2.0, 1.2, 1.0), Judged(0.5, 1.0, 2.0, 1.2, 4.0)])
+    assert held is not None
+    assert (held.n, held.coverage90) == (2, 0.5)
+    assert held.expected_over_actual_median == pytest.approx(0.625)
+    assert held.expected_over_actual_sum == pytest.approx(2.4 / 5.0)
+    assert calibration([]) is None
+
+
+def test_sizes_have_three_classes() -> None:
+    assert [size_class(size) for size in (99_999, 100_000, 999_999, 1e6)] == [
+        "small", "medium", "medium", "large",
+    ]  # fmt: skip

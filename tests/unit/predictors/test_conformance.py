@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.adapt import Adaptive
+from emu.experiments.meatballs.compute import ComputePredictor
 from predictors.base import Predictor
-from predictors.compute import ComputePredictor
 from predictors.dwell import DwellPredictor
 from predictors.inputs import COLUMNS
 from predictors.network import NetworkPredictor
+from predictors.online import Adaptive
 from predictors.training.examples import Examples, Settings
 from predictors.training.train import KINDS, fit
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from predictors.dwell import GENERIC, DwellPredictor
-from predictors.weibull import Weibull, fit
+from predictors.dwell import GENERIC, DwellPredictor, Weibull, fit
 
 shapes, scales = st.floats(0.3, 4.0), st.floats(0.5, 500.0)
 

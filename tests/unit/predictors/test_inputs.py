@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.inputs import COLUMNS, INPUTS, LARGEST_BYTES, STRATEGIES, inputs_of
-from predictors.naive import after_slow_start, joined_time_s, naive_time_s
+from predictors.inputs import (
+    COLUMNS,
+    INPUTS,
+    LARGEST_BYTES,
+    STRATEGIES,
+    after_slow_start,
+    inputs_of,
+    joined_time_s,
+    naive_time_s,
+)
 
 TYPICAL = {
     "wifi_rtt_s": 0.02,

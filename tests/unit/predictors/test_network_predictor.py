@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.flipflop import FlipFlop
-from predictors.network import BANDWIDTH, LATENCY, TIME, NetworkPredictor
+from predictors.network import BANDWIDTH, LATENCY, TIME, FlipFlop, NetworkPredictor
 
 
 def test_the_filter_follows_small_changes_at_once_and_doubts_large_ones() -> None:

@@ -18,9 +18,9 @@ from cedos.prefetch.surroundings import (
     PrefetchedItem,
     prices_of,
 )
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.prefetch import queue
-from cedos.selector.prefetch.choices import Taking
+from cedos.selector.prefetch.queue import Taking
 from cedos.selector.prefetch.reason import PrefetchVerdict
 
 pytestmark = pytest.mark.anyio

@@ -1,12 +1,23 @@
 """What HTTP says of its transfers, and what is learned of them."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
-from cedos.model import Direction
-from cedos.profiler.profiler import Profiler
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Bulk, Direction, FlowKey, Label, Urgency
+from cedos.profiler.flow import HintMatch, TransferHint
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.profiler import Profiler, SizeLearned
+from cedos.profiler.sizes import SizeHistory
 
 Web = Any
+
+
 DOWN, UP = Direction.DOWN, Direction.UP
 
 
@@ -162,3 +173,255 @@ def test_unstated_lengths_are_learned_from_what_follows(web: Web) -> None:
     talk.close()
     assert talk.profiler.history.samples("a.example", 80, DOWN) == 2
     assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes == 250_000
+
+
+Hello = Callable[[str], bytes]
+
+
+def test_a_retransmission_tells_nothing_new(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    packet = talk.packet(UP, web.get.encode())
+    assert len(profiler.observe(packet, 1.0)) == 1
+    assert profiler.observe(packet, 1.2) == []
+    talk.send(b"")
+    response = talk.packet(DOWN, web.answer(7).encode())
+    assert len(profiler.observe(response, 1.3)) == 1
+    assert profiler.observe(response, 1.4) == []
+    assert profiler.history.samples(web.server, 80, DOWN) == 1
+
+
+def test_a_tunnel_counts_as_a_whole(web: Web, hello: Hello) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler, replace(web.key, remote_port=3128))
+    (told,) = talk.send("CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n")
+    assert told.server_name == "far.example"
+    assert talk.receive("HTTP/1.1 200 Connected\r\n\r\n") == []
+    assert talk.send(hello("far.example"), 300) == []  # that is known
+    talk.receive(b"", 90_000)
+    talk.close()
+    assert profiler.history.estimate("far.example", 3128, DOWN).median_bytes > 90_000
+
+
+def test_an_upgraded_connection_counts_as_a_whole(web: Web) -> None:
+    talk = web.talk()
+    talk.send(web.get)
+    assert talk.receive("HTTP/1.1 101 Switching Protocols\r\n\r\n", 60_000) == []
+    talk.close()
+    assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes > 60_000
+
+
+def test_progress_counts_from_the_transfer_not_from_the_connection(web: Web) -> None:
+    profiler = Profiler()
+    profiler.opened(web.key, 0.9)
+    talk = web.talk(profiler)
+    talk.send(web.get)
+    talk.receive(web.answer(10_000_000), 10_000_000)
+    assert talk.progress() == []  # it was told exactly
+    talk.send(web.get)
+    talk.receive(web.chunked_answer, 0)
+    assert talk.progress() == []
+    talk.receive(b"", 40_000_000)
+    (told,) = talk.progress()
+    assert 40_000_000 < told.size.low_bytes < 50_000_000
+
+
+def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web: Web) -> None:
+    profiler = Profiler()
+    assert profiler.progressed(web.key, 900_000_000, 5_000, 0.5) == []
+    talk = web.talk(profiler)
+    (asked,) = talk.send(web.get)
+    assert asked.size.median_bytes == 3_000
+    assert profiler.progressed(web.key, 900_002_000, 5_100, 1.5) == []
+    (told,) = profiler.progressed(web.key, 900_500_000, 5_100, 1.6)
+    assert 500_000 <= told.size.low_bytes < 900_000_000
+
+
+def test_an_mptcp_connection_is_one_whatever_the_subflow(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler, mptcp=True)
+    for _ in range(2):
+        talk.send(web.get)
+        talk.receive(web.chunked_answer, 50_000)
+    again = talk.packet(UP, web.get.encode())
+    assert len(profiler.observe(again, 2.0)) == 1
+    assert profiler.observe(again._replace(interface="lte0"), 2.1) == []  # reinjected
+    talk.close()
+    assert profiler.history.samples("a.example", 80, DOWN) == 2
+    assert profiler.history.estimate("a.example", 80, DOWN).median_bytes == 50_000
+
+
+def test_a_fallback_to_tcp_is_not_counted_on(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler, mptcp=True)
+    talk.send(web.get)
+    talk.receive(web.chunked_answer, 50_000)
+    talk.mptcp = False
+    assert len(talk.send(web.get)) == 1
+    assert len(talk.receive(web.chunked_answer, 50_000)) == 1
+    talk.close()
+    assert len(profiler.history) == 3
+    assert profiler.history.samples("a.example", 80, DOWN) == 0
+
+
+def test_a_server_on_this_host_sends_up(web: Web) -> None:
+    profiler = Profiler()
+    key = FlowKey(ip_address("192.168.43.2"), 8080, ip_address(web.server), 51_000)
+    (opened,) = profiler.opened(key, 0.9, incoming=True)
+    assert opened.direction is UP
+    talk = web.talk(profiler, key)
+    (asked,) = talk.receive(web.get)
+    assert asked.direction is UP
+    (answered,) = talk.send(web.answer(1_000_000), 1_000_000)
+    assert (answered.direction, answered.size) == (UP, web.exactly(1_000_000))
+    assert profiler.history.samples(web.server, 8080, UP) == 1
+    assert len(profiler.history) == 1
+
+
+def test_an_opening_told_late_changes_nothing(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    talk.send(web.get)
+    assert profiler.opened(web.key, 1.1) == []
+    assert profiler.server_name(web.key) == "a.example"
+    assert len(profiler.opened(web.key, 100.0)) == 1  # the same ports again: another connection
+    assert profiler.server_name(web.key) is None
+
+
+def test_flows_are_bounded(web: Web) -> None:
+    profiler = Profiler(SizeHistory(max_hosts=10), max_flows=20)
+    for port in range(1, 500):
+        key = replace(web.key, local_port=port, remote_port=port)
+        profiler.opened(key, 1.0)
+        profiler.closed(replace(key, local_port=port + 1000), 10, 10)
+    assert len(profiler) == 20
+    assert len(profiler.history) == 10
+
+
+def test_a_server_called_by_its_address_learns_each_transfer_once(web: Web) -> None:
+    profiler = Profiler()
+    talk = web.talk(profiler)
+    talk.send(web.get.replace("a.example", web.server))
+    talk.receive(web.answer(4000), body=4000)
+    assert profiler.history.samples(web.server, 80, DOWN) == 1
+
+
+def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -> None:
+    profiler = Profiler()
+    for _ in range(5):
+        profiler.closed(web.tls_key, 9_000, 500)
+    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+    hint = TransferHint(
+        HintMatch(destination=web.server),
+        size_bytes=50_000_000,
+        label=label,
+        deadline_s=60.0,
+        until_s=10.0,
+    )
+    number, affected = profiler.hint(hint, 1.0)
+    assert affected == []
+    (told,) = profiler.opened(web.tls_key, 1.0)
+    assert told.size == web.exactly(50_000_000, "hint")
+    assert (told.label, told.deadline_s, told.direction) == (label, 60.0, DOWN)
+    talk = web.talk(profiler)
+    assert talk.send(web.get)[0].size == web.exactly(50_000_000, "hint")
+    (stated,) = talk.receive(web.answer(77), 77)
+    assert (stated.size, stated.label) == (web.exactly(77), label)
+    (late,) = profiler.opened(replace(web.tls_key, local_port=7), 10.0)
+    assert (late.size.source, late.label) == ("history", None)
+    assert profiler.unhint(number) is False  # it had run out
+
+
+def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
+    profiler = Profiler()
+    number, _ = profiler.hint(TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
+    profiler.hint(TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
+    assert profiler.opened(web.tls_key, 1.0)[0].direction is UP
+    (asked,) = web.talk(profiler).send(web.get)
+    assert (asked.direction, asked.size.source) == (DOWN, "default")
+    assert profiler.unhint(number)
+    assert profiler.opened(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
+
+
+def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
+    profiler = Profiler()
+    profiler.opened(web.tls_key, 1.0)
+    profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
+    profiler.opened(replace(web.key, local_port=3), 1.0)
+    _, affected = profiler.hint(
+        TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
+    )
+    assert [(told.key, told.size) for told in affected] == [
+        (web.tls_key, web.exactly(4_000_000, "hint"))
+    ]
+    (beyond,) = profiler.progressed(web.tls_key, 4_000_001, 0, 3.0)
+    assert beyond.size.source == "progress"
+
+
+def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
+    profiler = Profiler()
+    profiler.hint(TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
+    assert web.talk(profiler).send(web.get)[0].size.source == "default"
+    assert profiler.opened(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
+    (early,) = profiler.opened(web.tls_key, 1.1, mark=7)
+    assert early.size.source == "hint"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x16", b"HTTP/1.1 ", b"DELETE", b"OPTI", b"CONN x"])
+def test_scraps_tell_nothing(web: Web, payload: bytes) -> None:
+    profiler = Profiler()
+    profiler.opened(web.key, 0.0)
+    assert profiler.observe(CapturedPacket(web.key, True, payload), 1.0) == []
+
+
+PAYLOADS = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [
+            b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+            b"\x16\x03\x01\x00\x10\x01\x00\x00\x0c" + bytes(12),
+            b"HTTP/1.1 101 x\r\n\r\n",
+            b"HTTP/1.1 100 x\r\n\r\n",
+            b"HEAD / HTTP/1.1\r\n\r\n",
+            b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+            b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ]
+    ),
+)
+
+
+STEPS = st.one_of(
+    st.tuples(
+        PAYLOADS,
+        st.booleans(),
+        st.none() | st.integers(0, (1 << 32) - 1),
+        st.none() | st.integers(0, (1 << 32) - 1),
+        st.booleans(),
+    ),
+    st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)),
+    st.none(),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+def test_no_order_of_events_breaks_it(
+    web: Web,
+    steps: list[tuple[bytes, bool, int | None, int | None, bool] | tuple[int, int] | None],
+) -> None:
+    profiler = Profiler()
+    told: list[SizeLearned] = []
+    for at, step in enumerate(steps):
+        if step is None:
+            profiler.closed(web.key, 10_000, 10_000)
+            told += profiler.opened(web.key, float(at))
+        elif len(step) == 2:
+            told += profiler.progressed(web.key, step[0], step[1], float(at))
+        else:
+            payload, outgoing, sequence, acknowledgement, mptcp = step
+            packet = CapturedPacket(web.key, outgoing, payload, sequence, acknowledgement, mptcp)
+            told += profiler.observe(packet, float(at))
+    for one in told:
+        assert one.key == web.key
+        assert 0 <= one.size.low_bytes <= one.size.median_bytes <= one.size.high_bytes

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import HistoryError
 from cedos.model import Direction
-from cedos.profiler.priors import CHUNKED, UNKNOWN, Prior
-from cedos.profiler.sizes import SizeHistory, resource_name
+from cedos.profiler.sizes import CHUNKED, UNKNOWN, Prior, SizeHistory, resource_name
 
 DOWN, UP = Direction.DOWN, Direction.UP
 

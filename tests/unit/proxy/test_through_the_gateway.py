@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cedos.kernel.process.memory_room import MemoryRoom
+from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway import gateway
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from kit.steer_kernel import MemoryKernel
 
-from cedos.kernel.mptcp_netlink import MptcpEvent, MptcpEventKind
+from cedos.kernel.mptcp import MptcpEvent, MptcpEventKind
 from cedos.kernel.policy_routing import LOOPBACK_INDEX
 from cedos.model import FlowKey, Network, NetworkKind
 

@@ -9,12 +9,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
-from cedos.kernel.mptcp_netlink import (
-    DestroySubflow,
-    MptcpEvent,
-    MptcpEventKind,
-    SetBackup,
-)
+from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, MptcpEventKind, SetBackup
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Strategy, StrategyKind
 from cedos.steer.mptcp.connection import ConnectionOpened, SubflowUp

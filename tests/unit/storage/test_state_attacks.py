@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from cedos.daemon import state_file
 from cedos.kernel import own_file
-from cedos.storage import whole_file
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -34,7 +33,7 @@ def state(tmp_path: Path) -> Path:
 
 def test_a_link_in_the_way_of_a_new_file_is_not_followed(state: Path, elsewhere: Path) -> None:
     (state / "sizes.new").symlink_to(elsewhere)
-    whole_file.write(state / "sizes.json", b"{}")
+    own_file.write(state / "sizes.json", b"{}")
     assert elsewhere.read_text() == "root:x:0:0\n"
     assert (state / "sizes.json").read_bytes() == b"{}"
     assert not (state / "sizes.json").is_symlink()
@@ -42,17 +41,17 @@ def test_a_link_in_the_way_of_a_new_file_is_not_followed(state: Path, elsewhere:
 
 def test_what_holds_the_new_file_already_is_not_written_to(state: Path, elsewhere: Path) -> None:
     (state / "sizes.new").hardlink_to(elsewhere)
-    whole_file.write(state / "sizes.json", b"{}")
+    own_file.write(state / "sizes.json", b"{}")
     assert elsewhere.read_text() == "root:x:0:0\n"
     os.mkfifo(state / "sizes.new")
-    whole_file.write(state / "sizes.json", b"[]")  # and nobody waits for its reader
+    own_file.write(state / "sizes.json", b"[]")  # and nobody waits for its reader
     assert (state / "sizes.json").read_bytes() == b"[]"
 
 
 def test_state_files_are_for_their_owner_alone(state: Path) -> None:
     before = os.umask(0)
     try:
-        whole_file.write(state / "sizes.json", b"{}")
+        own_file.write(state / "sizes.json", b"{}")
         Usage(state / "usage.sqlite", "boot").close()
         History(state / "history.sqlite").close()
         (state / "old.sqlite").touch(0o644)

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from cedos.daemon.budgets.messages import messages
-from cedos.model import Budget, Every, Resource
+from cedos.model import Budget, Every
 from cedos.monitor.providers.battery import Battery
+from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
 

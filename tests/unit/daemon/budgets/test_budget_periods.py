@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Budget, Every, Resource
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.model import Budget, Every
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cedos.config import BudgetConfig, Config
-from cedos.model import Budget, Resource
+from cedos.model import Budget
+from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from cedos.config import Config, PlanConfig
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Every, Resource
+from cedos.model import Budget, Every
+from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,8 @@ from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Budget, Every, Network, NetworkKind, Resource
+from cedos.model import Budget, Every, Network, NetworkKind
+from cedos.resources import Resource
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 

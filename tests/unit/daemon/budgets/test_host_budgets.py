@@ -19,9 +19,10 @@ from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
-from cedos.model import Budget, Every, Resource
+from cedos.model import Budget, Every
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.objective import MaxSPerE
 
 pytestmark = pytest.mark.anyio

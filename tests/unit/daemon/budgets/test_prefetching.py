@@ -25,8 +25,9 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Budget, Network, NetworkKind, Resource
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.model import Budget, Network, NetworkKind
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 

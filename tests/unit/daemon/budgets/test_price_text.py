@@ -3,9 +3,9 @@
 import pytest
 
 from cedos.daemon.budgets.price_text import amount, note, worth_s
-from cedos.model import Budget, Network, NetworkKind, Resource
-from cedos.selector.budgets.calendar import Period
-from cedos.selector.budgets.keeper import Standing
+from cedos.model import Budget, Network, NetworkKind
+from cedos.resources import Resource
+from cedos.selector.budgets.keeper import Period, Standing
 from cedos.selector.budgets.prices import Prices
 
 

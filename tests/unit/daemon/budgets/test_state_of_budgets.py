@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Budget, Every, Network, NetworkKind, Resource
+from cedos.model import Budget, Every, Network, NetworkKind
+from cedos.resources import Resource
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio

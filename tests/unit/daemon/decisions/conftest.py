@@ -26,7 +26,7 @@ from cedos.monitor.events import FlowOpened
 from cedos.profiler.profiler import SizeLearned
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.objective import MaxS
-from cedos.selector.uncertainty.completion import CompletionModel
+from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
 
 

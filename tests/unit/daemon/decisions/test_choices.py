@@ -15,7 +15,7 @@ from cedos.daemon.flows.learning import Learning
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
 from cedos.selector.objective import WeightedCost
-from cedos.selector.uncertainty.methods import METHODS
+from cedos.selector.uncertainty import METHODS
 from predictors.base import Distribution
 
 BOTH = (

@@ -22,9 +22,9 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
-from cedos.selector.decision.sent import Sent
+from cedos.selector.decision.case import Sent
+from cedos.selector.decision.sessions import Detour
 from cedos.selector.objective import WeightedCost
-from cedos.selector.sessions.detour import Detour
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio

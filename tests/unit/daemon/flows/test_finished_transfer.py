@@ -20,7 +20,7 @@ from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler, SizeLearned
 from cedos.selector.decision.roles import assign
-from cedos.storage import predictor_file
+from cedos.storage import model_files
 from predictors.completion import CompletionModel
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
@@ -44,7 +44,7 @@ KNOWN = Context(
 
 @pytest.fixture(scope="module")
 def model() -> CompletionModel:
-    return predictor_file.load()
+    return model_files.load()
 
 
 def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(

@@ -23,9 +23,9 @@ from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
 from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import assign
-from cedos.storage import predictor_file
+from cedos.storage import model_files
 from predictors.completion import CompletionModel
-from predictors.posterior import Posterior
+from predictors.online import Posterior
 
 WLAN = Network(
     "wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),),
@@ -47,7 +47,7 @@ KNOWN = Context(
 
 @pytest.fixture(scope="module")
 def model() -> CompletionModel:
-    return predictor_file.load()
+    return model_files.load()
 
 
 def finish(

@@ -25,7 +25,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.profiler.profiler import Profiler
 from cedos.selector.decision.roles import assign
-from cedos.storage import predictor_file
+from cedos.storage import model_files
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
@@ -49,7 +49,7 @@ LARGE = replace(SMALL, carried_bytes=3_000_000, time_s=2.0)
 
 @pytest.fixture
 def events() -> FlowEvents:
-    choices = SimpleNamespace(model=predictor_file.load())
+    choices = SimpleNamespace(model=model_files.load())
     director = SimpleNamespace(networks=(WLAN, LTE), decider=SimpleNamespace(choices=choices))
     nobody = cast(Any, None)
     return FlowEvents(
@@ -109,7 +109,7 @@ async def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expecte
     anybody = cast(Any, SimpleNamespace(**dict.fromkeys((*names, "context"), nothing)))
     anybody.recent_context = lambda: KNOWN
     anybody.networks = (WLAN, LTE)
-    anybody.decider = SimpleNamespace(choices=SimpleNamespace(model=predictor_file.load()))
+    anybody.decider = SimpleNamespace(choices=SimpleNamespace(model=model_files.load()))
     flows, reliability = LivingFlows(), Reliability()
     flows.networks_changed([WLAN, LTE])
     events = FlowEvents(

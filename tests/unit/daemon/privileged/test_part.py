@@ -18,10 +18,10 @@ from cedos.daemon.privileged import part as module
 from cedos.daemon.privileged import wire
 from cedos.daemon.privileged.part import PrivilegedPart
 from cedos.daemon.privileged.process import answered
+from cedos.daemon.privileged.wake_timer import WakeTimer
 from cedos.kernel.netlink import NETLINK_ROUTE
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
-from cedos.kernel.process.wake_timer import WakeTimer
-from cedos.kernel.sockets.privileged_sockets import EventSocket, PacketSocket
+from cedos.kernel.privileges import EventSocket, PacketSocket
 from cedos.model import FlowKey
 from cedos.steer.journal.reading import journal_line
 from cedos.steer.journal.records import FILTER, RESCUE, ROUTING, HostRecord, Record, SysctlRecord

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.daemon.privileged import wire
-from cedos.kernel.mptcp_netlink import CreateSubflow, DestroySubflow, PathManagerCommand, SetBackup
+from cedos.kernel.mptcp import CreateSubflow, DestroySubflow, PathManagerCommand, SetBackup
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey

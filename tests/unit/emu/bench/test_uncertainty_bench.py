@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from cedos.selector.uncertainty.methods import METHODS
+from cedos.selector.uncertainty import METHODS
 from emu.bench import names, uncertainty
 
 

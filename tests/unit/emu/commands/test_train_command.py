@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import ModelError
-from cedos.storage import predictor_file
+from cedos.storage import model_files
 from emu.commands import cedos_emu
 
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
@@ -50,7 +50,7 @@ def test_a_strategy_without_times_is_refused_unless_it_is_meant(
     assert not out.exists()
     assert cedos_emu_status(monkeypatch, *asked, "--partial") == 0
     with pytest.raises(ModelError, match="no times of wifi alone"):
-        predictor_file.load(out)
+        model_files.load(out)
 
 
 def test_data_are_asked_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_data_are_asked_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     out = tmp_path / "model.json"
     asked = ("train", *files, "--out", out, "--kind", "last-rate")
     assert cedos_emu_status(monkeypatch, *asked) == 0
-    assert set(predictor_file.load(out).strategies) == set(STRATEGIES)
+    assert set(model_files.load(out).strategies) == set(STRATEGIES)
 
 
 def test_figures_of_rows_that_a_model_was_trained_on_are_called_so(

@@ -8,7 +8,7 @@ from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows import delivery
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.networks.rates import RateSample
-from predictors.naive import naive_time_s
+from predictors.inputs import naive_time_s
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)

@@ -1,20 +1,33 @@
+"""A month in whose last week much more is used without a choice than in those before."""
+
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budgets.controller import Controller, MakeController, Option
+from cedos.model import Increment
+from cedos.selector.budgets import pacer as budget_pacer
+from cedos.selector.budgets.controller import (
+    DURATION_S,
+    PROHIBITIVE,
+    Controller,
+    MakeController,
+    Option,
+    SteppedQuote,
+    reduced,
+    steps,
+)
 from cedos.selector.budgets.demand import Demand, DemandIncrement, curve, increments
-from cedos.selector.budgets.hours import Hours
+from cedos.selector.budgets.habits import DAY_S, Hours, Unchosen
+from cedos.selector.budgets.keeper import IncrementQuote
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
-from cedos.selector.budgets.supply import PROHIBITIVE, reduced
 
 BOTH = pytest.mark.parametrize("make", [Odyssey, Pacer])
-DAY_S = 86_400.0
 
 
 def test_a_share_of_what_is_left_and_of_the_supply_is_not_planned_with() -> None:
@@ -295,3 +308,112 @@ def test_what_may_not_fit_if_it_takes_more_than_its_guess_is_dear() -> None:
     dear = 30 * DAY_S / 1000.0
     assert quote.rate_for(0.5 * quote.planned, 10.0) < dear
     assert quote.rate_for(0.7 * quote.planned, 10.0) == dear
+
+
+_STEP_S = 1800.0
+
+
+def _month(usual: float, on_trip: float, days: int = 30, trip: int = 7) -> float:
+    """What is spent of 1000 units, with so many used a day without a choice; choices would take 5000."""
+    supply, spent = 1000.0, 0.0
+    pacer = Pacer(supply, 0.0, days * DAY_S)
+    steps = int(days * DAY_S / _STEP_S)
+    for step in range(steps):
+        at_s = step * _STEP_S
+        away = at_s >= (days - trip) * DAY_S
+        spent += (on_trip if away else usual) * _STEP_S / DAY_S
+        pacer.observe(at_s, supply - spent)
+        options = [Option(10.0 ** (step * 7 % 11 - 4), 0.0), Option(0.0, 5000.0 / steps)]
+        rate = pacer.quote(at_s).rate_for(options[1].amount, 1.0)
+        chosen = options[options[1].amount * rate < options[0].cost_s]
+        pacer.offered(at_s, options, chosen)
+        spent += chosen.amount
+    return spent
+
+
+def test_a_trip_in_the_last_week_is_got_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _month(8.0, 8.0) > 950.0
+    assert _month(8.0, 34.0) <= 1000.0
+    # What made months break: all that the last days' habits leave over was counted on.
+    monkeypatch.setattr(budget_pacer, "_SURE_LONG", 0.0)
+    assert _month(8.0, 34.0) > 1000.0
+
+
+def test_what_was_seen_long_ago_is_remembered_over_periods() -> None:
+    unchosen = Unchosen(5 * DAY_S, 30 * DAY_S)
+    for day in range(1, 61):
+        unchosen.passed(day * DAY_S, DAY_S, 10.0 if day <= 30 else 0.0)
+    lately, _ = unchosen.to_come(60 * DAY_S, 70 * DAY_S, 0.0)
+    assert lately < 1.0
+    assert unchosen.ever(10 * DAY_S) == pytest.approx(50.0)
+    again = Unchosen(5 * DAY_S, 30 * DAY_S, unchosen.state())
+    assert again.ever(10 * DAY_S) == pytest.approx(50.0)
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """Cheap up to an amount, dear beyond it, and not to be had beyond another."""
+
+    cheap: float
+    most: float
+    rate: float = 1e-7
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        if amount > self.most:
+            return PROHIBITIVE
+        return self.rate if amount <= self.cheap else 1000.0 * self.rate
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    cheap=st.floats(1e-5, 1.0), most=st.floats(0.1, 1.2), amount=st.floats(1e-7, 1.1)
+)  # fmt: skip
+def test_jumps_are_known_to_a_hundredth(cheap: float, most: float, amount: float) -> None:
+    quote = Jumps(1e9 * cheap, 1e9 * most)
+    stepped = SteppedQuote(quote.rate, steps(quote, 1e9)).rate_for(1e9 * amount, 1.0)
+    assert stepped >= quote.rate_for(1e9 * amount, DURATION_S) or amount > 1.0
+    assert stepped <= quote.rate_for(1e9 * amount * 1.011, DURATION_S) or amount > 0.98
+
+
+@pytest.mark.parametrize("make", [Pacer, Odyssey])
+def test_controllers_prices_are_told_closely(make: type[Pacer] | type[Odyssey]) -> None:
+    controller = make(4e9, 0.0, 30 * 86_400.0)
+    for number in range(2000):
+        now_s, size = number * 600.0, 10.0 ** (4 + (number * 7 % 35) / 10)
+        controller.observe(now_s, 4e9 - number * 0.8e6)
+        options = [Option(0.01 * (number * 13 % 97), 0.0), Option(0.1, size)]
+        controller.offered(now_s, options, options[1])
+    quote, left = controller.quote(1.2e6), 2e9
+    found = steps(quote, left)
+    assert 2 < len(found) < 200
+    stepped = SteppedQuote(quote.rate, found)
+    for number in range(1, 900):
+        amount = left * number / 1000
+        exact = quote.rate_for(amount, DURATION_S)
+        assert exact * 0.999 <= stepped.rate_for(amount, 1.0) <= 1.21 * quote.rate_for(
+            amount * 1.011, DURATION_S
+        )  # fmt: skip
+
+
+def test_what_is_spent_has_no_steps() -> None:
+    assert steps(Jumps(1.0, 0.0), 1e9) == []
+    assert steps(Jumps(1.0, 1.0), 0.0) == []
+    assert steps(Jumps(1.0, 1.0), float("nan")) == []
+    assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
+
+
+@settings(max_examples=60, deadline=None)
+@given(left=st.floats(1e5, 2e9), units=st.integers(0, 30), place=st.floats(0.0, 1.0))
+def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
+    left: float, units: int, place: float
+) -> None:
+    unit = Increment(1e9, 10.0, 60.0, 40)
+    quote = IncrementQuote(Jumps(1e12, 1e12, 1e-9), left, units, unit)
+    most = left + units * unit.amount
+    found = steps(quote, left + 40 * unit.amount)
+    assert len(found) < 200
+    stepped, amount = SteppedQuote(quote.rate, found), 1e3 * (0.98 * most / 1e3) ** place
+    exact = quote.rate_for(amount, DURATION_S)
+    assert stepped.rate_for(amount, 1.0) >= exact / 1.21
+    near = [quote.rate_for(amount * 1.2 ** (n / 20), DURATION_S) for n in range(-21, 22)]
+    assert stepped.rate_for(amount, 1.0) <= 1.21 * max(near)

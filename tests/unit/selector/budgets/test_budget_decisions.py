@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import Context, StrategyKind
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import Outcome, WeightedCost
-from cedos.selector.uncertainty.completion import CompletionModel
+from cedos.selector.uncertainty.times import CompletionModel
 
 NOTHING = Context(1000.0, {})
 RECORD = {"number": 1, "made_unix_s": 0.0}

@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Budget, Increment, Resource
-from cedos.selector.budgets.hard import Account, Bars, Stage
+from cedos.model import Budget, Increment
+from cedos.resources import Resource, Tariff
+from cedos.selector.budgets.hard import Account, Bars, Pace, Stage
 
 DATA = Budget("data", Resource.DATA, 1000.0, "2026-12-01T00:00:00", hard=True)
+
+
 MONEY = replace(DATA, name="money", resource=Resource.MONEY)
+
+
 PRESENT = ("wlan0", "lte0", "usb0")
 
 
@@ -20,7 +25,7 @@ def account(spent: float, budget: Budget = DATA, *, over: bool = False) -> Accou
 
 
 def looked(bars: Bars, *accounts: Account, present=PRESENT, metered=("lte0", "usb0")) -> list[str]:
-    bars.update(accounts, present, metered, ("lte0",))
+    bars.update(accounts, present, Tariff({"lte0": 1.0, "wlan0": 0.0}, metered))
     return sorted(bars.networks)
 
 
@@ -114,3 +119,32 @@ def test_what_is_coming_counts_and_what_is_barred_stays_so() -> None:
     assert replace(account(995.0), coming=4.0).stage is Stage.RESERVE
     assert replace(account(1.0), coming=math.inf).stage is Stage.SPENT
     assert replace(account(5000.0, over=True), coming=math.inf).stage is Stage.EASY
+
+
+def test_the_nearer_the_end_the_sooner_the_next_look() -> None:
+    pace = Pace(usual_per_s=1e6)
+    pace.observe(0.0, 10.0)
+    # A quarter of the time that is left, between a twentieth of a second and one.
+    for left, next_s in ((1e9, 1.0), (2e6, 0.5), (1.0, 0.05), (-5.0, 0.05)):
+        assert pace.next_check_s(left, 10.0) == next_s
+    assert pace.next_check_s(1.0, 12.0) == 0.2  # nothing moves
+    pace.observe(8e6, 12.0)  # quicker than was thought
+    assert pace.next_check_s(8e6, 12.0) == 0.5
+    assert Pace(0.0).next_check_s(0.0, 0.0) == 1.0
+
+
+def test_what_is_coming_follows_the_last_moments_and_is_never_much() -> None:
+    pace = Pace(1e6)
+    pace.observe(5e6, 10.0)
+    assert pace.coming(1e9) == 0.0
+    pace.observe(6e6, 11.0)
+    assert pace.coming(1e9) == 2e5
+    assert pace.coming(1e6) == 1e4  # 1 % of all, at most
+    pace.observe(6e6, 11.5)
+    assert pace.coming(1e9) == 2e5
+    pace.observe(6e6, 12.1)
+    assert pace.coming(1e9) == 0.0
+    pace.observe(100.0, 13.0)  # a new period
+    assert pace.coming(1e9) == 0.0
+    pace.observe(200.0, 13.0)  # twice in one instant
+    assert pace.coming(1e9) == 0.0

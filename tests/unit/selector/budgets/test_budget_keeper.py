@@ -1,3 +1,6 @@
+"""What a budget will have been used at its end: nine of ten turn out within the range."""
+
+import random
 from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -6,18 +9,28 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cedos.model import Budget, Every, Increment, Resource
-from cedos.selector.budgets.calendar import Period, period_at, stamp
-from cedos.selector.budgets.controller import MakeController, Option
-from cedos.selector.budgets.increments import IncrementQuote, bought
-from cedos.selector.budgets.keeper import Keeper
+from cedos.model import Budget, Every, Increment
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import PROHIBITIVE, MakeController, Option
+from cedos.selector.budgets.keeper import (
+    Forecast,
+    IncrementQuote,
+    Keeper,
+    Period,
+    bought,
+    period_at,
+    stamp,
+)
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, prices
-from cedos.selector.budgets.supply import PROHIBITIVE
 
 MONTHLY = Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00", every=Every.MONTH)
+
+
 BATTERY = Budget("b", Resource.ENERGY, 0.0, MONTHLY.until, every=Every.MONTH, battery=True)
+
+
 DAY_S = 86_400.0
 
 
@@ -297,3 +310,71 @@ def test_prices_of_several_budgets_add_up() -> None:
     assert known.energy_s(10.0, 2.0) == pytest.approx(10.0 * battery.rate_for(10.0, 2.0))
     assert known.energy_s(0.0, 2.0) == 0.0
     assert FREE.data_s("lte0", 1e9, 1.0) == FREE.energy_s(1e9, 1.0) == 0.0
+
+
+_MONTH_S = 30 * 86_400.0
+
+
+_HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize("lumps_a_month", [60, 400])
+@pytest.mark.parametrize("seen_share", [0.2, 0.5, 0.8])
+def test_nine_of_ten_months_end_within_the_range(lumps_a_month: int, seen_share: float) -> None:
+    dice = random.Random(f"{lumps_a_month} {seen_share}")
+    inside, count = 0, 200
+    for _ in range(count):
+        used = [
+            dice.expovariate(1e-6) if dice.random() < lumps_a_month / 720 else 0.0
+            for _ in range(720)
+        ]
+        forecast, seen = Forecast(0.0, _MONTH_S), int(seen_share * 720)
+        for hour in used[:seen]:
+            forecast.add(hour, _HOUR_S)
+        expected = forecast.at_end(sum(used[:seen]), (720 - seen) * _HOUR_S)
+        assert expected is not None
+        inside += expected.low <= sum(used) <= expected.high
+    assert 0.82 <= inside / count <= 0.98
+
+
+def test_it_narrows_to_what_was_used() -> None:
+    forecast = Forecast(0.0, _MONTH_S)
+    for hour in range(720):
+        forecast.add(float(hour % 3), _HOUR_S)
+    assert forecast.at_end(720.0, 0.0) == (720.0, 720.0, 720.0)
+
+
+def test_a_long_sleep_is_one_piece_of_news() -> None:
+    forecast = Forecast(0.0, _MONTH_S)
+    forecast.add(10.0, _MONTH_S / 2)
+    expected = forecast.at_end(10.0, _MONTH_S / 2)
+    assert expected is not None
+    assert expected.likely == pytest.approx(20.0)
+
+
+MONTH_S = 30 * DAY_S
+
+
+def begun(supply: float, ends_s: float = MONTH_S) -> Pacer:
+    """An hour old, with 4 MB spent."""
+    pacer = Pacer(supply, 0.0, ends_s, now_s=1000.0)
+    pacer.observe(1000.0, supply)
+    pacer.observe(4600.0, supply - 4e6)
+    return pacer
+
+
+@pytest.mark.parametrize(("before", "after"), [(4e9, 1e9), (1e9, 4e9), (3e6, 1e9), (1e9, 3e6)])
+def test_another_supply_costs_what_it_would_have_cost_from_the_beginning(
+    before: float, after: float
+) -> None:
+    pacer = begun(before)
+    pacer.changed(4600.0, after, MONTH_S)
+    assert pacer.quote(4600.0).rate == begun(after).quote(4600.0).rate
+
+
+def test_an_end_today_in_place_of_one_next_month_prices_the_day() -> None:
+    pacer = begun(1e8)
+    assert pacer.quote(4600.0).dear == pytest.approx(MONTH_S / 1e8)
+    pacer.changed(4600.0, 1e8, DAY_S)
+    # Beyond what may be spent unseen, all of it is worth its period: a day.
+    assert pacer.quote(4600.0).dear == pytest.approx(DAY_S / 1e8)

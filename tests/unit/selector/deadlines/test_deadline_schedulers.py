@@ -9,11 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.selector.deadlines.chance import ChanceScheduler, accepted
-from cedos.selector.deadlines.d2sched import D2Sched
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
-from cedos.selector.deadlines.sustained_rate import deviations
+from cedos.selector.deadlines.network_state import NetworkState, deviations
+from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan, DeadlineScheduler
 
 EPOCH_S = 1.0
 

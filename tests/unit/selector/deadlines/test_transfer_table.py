@@ -7,9 +7,9 @@ import pytest
 
 from cedos.errors import NotFoundError
 from cedos.model import Direction
-from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.deadlines import transfer_table
-from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
+from cedos.selector.deadlines.network_state import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.transfer_table import SILENT_S, TableTransfer, TransferTable
 
 WIFI, LTE = SeenNetwork("wlan0", True, 0.0), SeenNetwork("lte0", True, 2e-7)

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 import pytest
 
 from cedos.model import Direction
-from cedos.selector.deadlines.deadline_flow import DeadlineFlow
-from cedos.selector.deadlines.host_networks import SeenNetwork
-from cedos.selector.deadlines.network_state import NetworkState
-from cedos.selector.deadlines.supply import ForecastSupply
-from cedos.selector.deadlines.sustained_rate import SustainedRate
+from cedos.selector.deadlines.network_state import (
+    ForecastSupply,
+    NetworkState,
+    SeenNetwork,
+    SustainedRate,
+)
+from cedos.selector.deadlines.plan import DeadlineFlow
+from cedos.selector.deadlines.prospect import WAKING_S, wake_in_s
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
-from cedos.selector.deadlines.wake import WAKING_S, wake_in_s
 
 
 def known(rate_bps: float, until_s: float = 1000.0) -> SustainedRate:

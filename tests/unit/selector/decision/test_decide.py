@@ -1,6 +1,9 @@
+"""The methods of taking uncertainty, in the daemon's own decision: when each sends twice, and says so."""
+
 import math
 from dataclasses import replace
 from itertools import product
+from math import nan
 from typing import Any
 
 import pytest
@@ -9,19 +12,39 @@ from hypothesis import strategies as st
 
 from cedos.model import Context, NetworkKind, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.decide import decide
-from cedos.selector.energy.power_model import DELPHI
+from cedos.selector.decision.decide import RuleOfThumb, decide
+from cedos.selector.decision.evaluate import second_share
+from cedos.selector.energy import DELPHI
 from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
+from cedos.selector.uncertainty.bayesian import Bayesian
+from cedos.selector.uncertainty.brute_force import BruteForce
+from cedos.selector.uncertainty.error_bounds import ErrorBounds, prediction_interval
+from cedos.selector.uncertainty.evaluator import Evaluator, Trusting
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
+
+
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
+
+
 NOTHING = Context(1000.0, {})
+
+
 EQUAL = {"wifi": 1.0, "cellular": 1.0, "mptcp_wifi": 1.0, "mptcp_cellular": 1.0}
 
+
 seconds = st.floats(0.01, 100)
+
+
 four_times = st.fixed_dictionaries(dict.fromkeys(EQUAL, seconds))
+
+
 samples = st.lists(seconds, min_size=1, max_size=20)
+
+
 four_samples = st.fixed_dictionaries(dict.fromkeys(EQUAL, samples))
+
+
 objectives = st.one_of(
     st.just(MaxS()),
     st.builds(WeightedCost, st.floats(0, 10), st.floats(0, 1e-5)),
@@ -328,3 +351,154 @@ def test_redundancy_is_never_expected_later_than_its_parts(
         assert redundant.time_s <= part.time_s * (1 + 1e-9)
     pairs = [min(pair) for pair in product(wifi, cellular)]
     assert redundant.time_s == pytest.approx(sum(pairs) / len(pairs)), "Meatballs' brute force"
+
+
+HEDGED = frozenset({StrategyKind.SINGLE, StrategyKind.REDUNDANT})
+
+
+# Wi-Fi is usually faster, and sometimes hangs; cellular is a little slower and sure.
+WIFI = (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 2.0)
+
+
+SURE = (0.4,) * 10
+
+
+def decided(host: Any, method: type[Evaluator], s_per_j: float = 0.0, wifi: Any = WIFI) -> Any:
+    return decide(Case(
+        host.transfer(3_000), Context(1000.0, {}), host.both, host.oracle(wifi=wifi, cellular=SURE),
+        WeightedCost(s_per_j), number=1, made_unix_s=0.0, kinds=HEDGED, method=method,
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [BruteForce, Bayesian, ErrorBounds])
+def test_what_is_not_certain_is_sent_twice_where_that_is_free(
+    host: Any, method: type[Evaluator]
+) -> None:
+    decision = decided(host, method)
+    assert decision.choice.kind == StrategyKind.REDUNDANT
+    # What everybody does by default need not be said.
+    assert (method.words in decision.reason) is (method is not BruteForce)
+
+
+def test_who_trusts_predictions_never_sends_twice_and_takes_the_usual_time(host: Any) -> None:
+    decision = decided(host, Trusting)
+    assert str(decision.choice) == "single(wlan0)"
+    times = {str(each.strategy): each.time_s for each in decision.evaluations}
+    assert times["single(wlan0)"] == pytest.approx(0.1)
+    assert times["redundant(wlan0, lte0)"] == pytest.approx(0.1)
+    assert "taken as certain" in decision.reason
+
+
+def test_error_bounds_pay_for_what_can_be_saved_at_most(host: Any) -> None:
+    """Cellular is on until its earliest end, and Wi-Fi at its worst: from bound to bound is saved."""
+    bounds = {network: prediction_interval(of) for network, of in (("wlan0", WIFI), ("lte0", SURE))}
+    free = {str(each.strategy): each for each in decided(host, ErrorBounds).evaluations}
+    alone = free["single(wlan0)"]
+    saved_s = bounds["wlan0"][2] - bounds["lte0"][0]
+    assert free["redundant(wlan0, lte0)"].cost == pytest.approx(alone.cost - saved_s)
+    # Cellular's tail alone is 6.5 J: no brute force would pay so much for a hang in ten.
+    price = 0.9 * saved_s / 7.2
+    assert decided(host, ErrorBounds, price).choice.kind == StrategyKind.REDUNDANT
+    assert decided(host, BruteForce, price).choice.kind == StrategyKind.SINGLE
+    assert decided(host, ErrorBounds, 1.2 * saved_s / 6.5).choice.kind == StrategyKind.SINGLE
+
+
+def test_bounds_that_do_not_overlap_leave_nothing_to_hedge(host: Any) -> None:
+    decision = decided(host, ErrorBounds, 0.01, wifi=(0.1,) * 10)
+    assert str(decision.choice) == "single(wlan0)"
+
+
+KNOWN = {
+    "wifi_rtt_s": 0.02,
+    "wifi_past5_bps": 5e6,
+    "cellular_rtt_s": 0.06,
+    "cellular_past5_bps": 50e6,
+}
+
+
+def best(**features: float) -> str:
+    predicted = RuleOfThumb().predict(features)
+    return min(predicted, key=lambda name: predicted[name].mean)
+
+
+def test_what_is_small_goes_where_a_round_trip_is_shorter() -> None:
+    assert best(size_bytes=1000.0, **KNOWN) == "wifi"
+
+
+def test_what_is_large_goes_where_more_came_through() -> None:
+    assert best(size_bytes=10e6, **KNOWN) == "mptcp_cellular"
+    predicted = RuleOfThumb().predict({"size_bytes": 10e6, **KNOWN})
+    assert predicted["cellular"].mean < predicted["wifi"].mean
+
+
+def test_rates_are_taken_from_what_is_known() -> None:
+    for name in ("past1_bps", "past5_bps", "past10_bps"):
+        known = {
+            "wifi_rtt_s": 0.02,
+            "wifi_past5_bps": 5e6,
+            "cellular_rtt_s": 0.06,
+            f"cellular_{name}": 50e6,
+        }
+        assert best(size_bytes=10e6, **known) == "mptcp_cellular"
+
+
+def test_a_rate_of_zero_is_slow_and_no_error() -> None:
+    predicted = RuleOfThumb().predict({"size_bytes": 1e6, "wifi_past5_bps": 0.0})
+    assert 60.0 < predicted["wifi"].mean < 3600.0
+
+
+def test_nothing_known_is_the_typical_network() -> None:
+    unknown = RuleOfThumb().predict({"size_bytes": 1e5})
+    not_a_number = RuleOfThumb().predict({"size_bytes": 1e5, "wifi_rtt_s": nan})
+    assert unknown["wifi"].mean == not_a_number["wifi"].mean < unknown["cellular"].mean
+
+
+@given(
+    st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0.001, 1), st.floats(1e4, 1e9), st.booleans()
+)
+def test_more_bytes_never_take_less_time(
+    a: float, b: float, rtt_s: float, bps: float, up: bool
+) -> None:
+    small, large = (
+        RuleOfThumb().predict(
+            {
+                "size_bytes": size,
+                "direction_up": float(up),
+                "wifi_rtt_s": rtt_s,
+                "wifi_past5_bps": bps,
+            }
+        )
+        for size in sorted((a, b))
+    )
+    for name in RuleOfThumb.strategies:
+        assert 0 < small[name].mean <= large[name].mean * (1 + 1e-9)
+        assert list(small[name].samples) == sorted(small[name].samples)
+
+
+times = st.floats(0.001, 1000)
+
+
+def test_a_request_that_is_over_before_the_join_costs_the_second_network_nothing() -> None:
+    assert second_share(0.05, 0.1, 0.05, join_s=0.15) == 0.0
+
+
+def test_a_long_transfer_divides_like_the_rates() -> None:
+    # 10 s over Wi-Fi alone, 30 s over LTE alone: a quarter of the bytes go over LTE.
+    assert second_share(10.0, 30.0, 7.5, join_s=0.0) == pytest.approx(0.25)
+    assert second_share(30.0, 10.0, 7.5, join_s=0.0) == pytest.approx(0.75)
+
+
+@given(times, times, times, st.floats(0, 1))
+def test_a_share_is_a_share(
+    primary_s: float, second_s: float, both_s: float, join_s: float
+) -> None:
+    assert 0.0 <= second_share(primary_s, second_s, both_s, join_s) <= 1.0
+
+
+@given(times, times, times, st.floats(0, 1), st.floats(0, 1))
+def test_a_later_join_carries_less(
+    primary_s: float, second_s: float, both_s: float, a_s: float, b_s: float
+) -> None:
+    soon_s, late_s = sorted((a_s, b_s))
+    soon = second_share(primary_s, second_s, both_s, soon_s)
+    assert second_share(primary_s, second_s, both_s, late_s) <= soon

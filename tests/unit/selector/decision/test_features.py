@@ -1,12 +1,18 @@
+from dataclasses import replace
 from math import nan
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Context, Indicator
-from cedos.selector.decision.features import features
+from cedos.model import Attachment, Context, Direction, Indicator
+from cedos.selector.decision.case import Case
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.features import features, rates_of
 from cedos.selector.decision.roles import Roles, assign
+from cedos.storage import model_files
+from predictors.inputs import LARGEST_AGE_S
 
 
 def test_columns_are_those_of_a_data_set(host: Any) -> None:
@@ -101,3 +107,136 @@ def test_asking_for_everything_by_name_is_the_same(host: Any, known: dict[str, f
     roles = assign(host.both)
     all_known = features(context, host.transfer(), roles)
     assert features(context, host.transfer(), roles, tuple(all_known)) == all_known
+
+
+NOW_S = 1000.0
+
+
+DOWN, UP = Direction.DOWN, Direction.UP
+
+
+def context(wifi: tuple[float, float], cellular: tuple[float, float]) -> Context:
+    """(rate in bit/s, its age in s) of both networks; round trips are fresh."""
+    return Context(
+        NOW_S,
+        {
+            name: {
+                "past5_bps": Indicator(rate_bps, NOW_S - age_s),
+                "rtt_s": Indicator(0.03, NOW_S - 0.2),
+            }
+            for name, (rate_bps, age_s) in (("wlan0", wifi), ("lte0", cellular))
+        },
+    )
+
+
+def told(known: Context, network: str, **more: tuple[float, float]) -> Context:
+    """With indicators more of a network: (value, age in s)."""
+    found = {name: Indicator(value, NOW_S - age_s) for name, (value, age_s) in more.items()}
+    return replace(known, networks=known.networks | {network: {**known.networks[network], **found}})
+
+
+@pytest.fixture
+def roles(host: Any) -> Roles:
+    return assign(host.both)
+
+
+def test_rates_are_handed_on_as_they_were_measured_old_ones_with_their_age(roles: Roles) -> None:
+    assert dict(rates_of(context((1e6, 0.4), (2e7, 12.0)), roles, DOWN)) == {
+        "wifi_past5_bps": 1e6,
+        "cellular_past5_bps": 2e7,
+        "cellular_rate_age_s": 12.0,
+    }
+
+
+def test_what_was_measured_at_another_access_point_is_as_old_as_can_be(roles: Roles) -> None:
+    seen = context((1e6, 0.4), (2e7, 0.4))
+    seen = told(seen, "wlan0", recent_s=(0.2, 0.4), recent_bytes=(3000.0, 0.4))
+    here = replace(seen, attachments={"wlan0": Attachment("aa:bb", "cafe", NOW_S - 60.0)})
+    assert "wifi_rate_age_s" not in dict(rates_of(here, roles, DOWN))
+    moved = replace(seen, attachments={"wlan0": Attachment("cc:dd", "cafe", NOW_S - 0.1)})
+    found = dict(rates_of(moved, roles, DOWN))
+    assert found["wifi_rate_age_s"] == LARGEST_AGE_S
+    assert "wifi_recent_s" not in found
+    assert "cellular_rate_age_s" not in found
+
+
+def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: Roles) -> None:
+    old = context((2e7, 0.5), (1e6, 20.0))
+    more = dict(rates_of(told(old, "lte0", delivery_down_bps=(3e7, 4.0)), roles, DOWN))
+    assert (more["cellular_past5_bps"], more["cellular_rate_age_s"]) == (3e7, 4.0)
+    little = told(old, "lte0", delivery_down_bps=(1e5, 0.0))
+    assert dict(rates_of(little, roles, DOWN)) == dict(rates_of(old, roles, DOWN))
+    # A fresh rate is known better; an uplink's delivery says nothing of the downlink.
+    fresh = told(old, "wlan0", delivery_down_bps=(9e7, 0.0), delivery_up_bps=(9e7, 0.0))
+    for direction in (DOWN, UP):
+        assert dict(rates_of(fresh, roles, direction)) == dict(rates_of(old, roles, DOWN))
+    upwards = told(old, "lte0", delivery_up_bps=(3e7, 0.0))
+    assert dict(rates_of(upwards, roles, DOWN)) == dict(rates_of(old, roles, DOWN))
+    assert dict(rates_of(upwards, roles, UP))["cellular_past5_bps"] == 3e7
+
+
+def test_what_was_delivered_before_the_rate_was_measured_does_not_raise_it(roles: Roles) -> None:
+    fading = context((1e6, 2.0), (2e7, 0.5))
+    before = told(fading, "wlan0", delivery_down_bps=(1e7, 3.0))
+    assert dict(rates_of(before, roles, DOWN)) == dict(rates_of(fading, roles, DOWN))
+    # Nor what an uplink delivered before its downlink was seen to fade.
+    upwards = told(fading, "wlan0", past5_up_bps=(8e6, 5.0), delivery_up_bps=(9e6, 3.0))
+    assert dict(rates_of(upwards, roles, UP)) == dict(rates_of(fading, roles, DOWN))
+
+
+def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles: Roles) -> None:
+    seen = told(context((5e5, 0.5), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
+    assert dict(rates_of(seen, roles, UP))["wifi_past5_bps"] == 5e5
+    # A downlink that is better than the uplink was says nothing of it, and neither does an older one.
+    for rate_bps, age_s in ((5e7, 0.5), (5e5, 6.0)):
+        other = told(context((rate_bps, age_s), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
+        found = dict(rates_of(other, roles, UP))
+        assert (found["wifi_past5_bps"], found["wifi_rate_age_s"]) == (8e6, 5.0)
+
+
+def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much(
+    roles: Roles,
+) -> None:
+    known = Context(NOW_S, {"lte0": {"rtt_s": Indicator(0.03, NOW_S)}})
+    assert dict(rates_of(told(known, "lte0", delivery_down_bps=(1e6, 0.0)), roles, DOWN)) == {}
+    much = told(known, "lte0", delivery_down_bps=(5e7, 0.0))
+    assert dict(rates_of(much, roles, DOWN))["cellular_past1_bps"] == 5e7
+    elsewhere = replace(much, attachments={"lte0": Attachment("aa", "here", NOW_S + 0.1)})
+    assert dict(rates_of(elsewhere, roles, DOWN)) == {}
+
+
+def expected_s(host: Any, known: Context, network: str = "wlan0") -> tuple[float, float, float]:
+    """Mean and interval of 4.5 MB over a network, by the shipped predictors."""
+    case = Case(host.transfer(4_500_000), known, host.both, model_files.load())
+    of = {str(each.strategy): each for each in decide(case).evaluations}[f"single({network})"]
+    return of.time_s, of.time_low_s, of.time_high_s
+
+
+def test_an_old_rate_is_uncertain_and_not_slow(host: Any) -> None:
+    """42 Mbit/s of 12 s ago on a network that answers pings as ever: 20 s were expected of it once."""
+    wide = []
+    for age_s in (0.5, 12.0, 60.0):
+        known = Context(
+            NOW_S,
+            {
+                name: {
+                    **{f"past{span}_bps": Indicator(bps, NOW_S - age) for span in (1, 5, 10)},
+                    "rtt_s": Indicator(0.022, NOW_S - 0.2),
+                    "rtt_min_s": Indicator(0.021, NOW_S - 0.2),
+                    "ping_loss": Indicator(0.0, NOW_S - 0.2),
+                    "available": Indicator(1.0, NOW_S - 0.2),
+                }
+                for name, bps, age in (("wlan0", 42e6, age_s), ("lte0", 16e6, 0.5))
+            },
+        )
+        mean_s, low_s, high_s = expected_s(host, known)
+        assert mean_s < 4.0
+        wide.append(high_s / low_s)
+    assert wide[0] < min(wide[1:])
+
+
+def test_small_transfers_that_take_long_are_believed(host: Any) -> None:
+    known = context((2e7, 10.0), (1e7, 0.5))
+    fine = told(known, "wlan0", recent_s=(0.09, 0.2), recent_bytes=(20_000.0, 0.2))
+    late = told(known, "wlan0", recent_s=(3.0, 0.2), recent_bytes=(20_000.0, 0.2))
+    assert expected_s(host, late)[0] > 1.5 * expected_s(host, fine)[0]

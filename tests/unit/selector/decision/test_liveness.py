@@ -1,9 +1,23 @@
+"""What is barred counts as down, and nothing else of a network changes."""
+
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cedos.model import Context, Indicator
-from cedos.selector.decision.liveness import BELIEVED_S, ago, dead_networks, may_return, why_dead
+from cedos.model import Context, Indicator, Network, NetworkKind, Strategy, StrategyKind
+from cedos.selector.decision.case import Case
+from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.liveness import (
+    BELIEVED_S,
+    ago,
+    dead_networks,
+    longer_s,
+    may_return,
+    usable,
+    why_dead,
+)
+from cedos.selector.decision.living import Living, rest_of
 
 
 @pytest.mark.parametrize(
@@ -84,3 +98,119 @@ def test_only_a_portal_waits_for_somebody(host: Any) -> None:
 )
 def test_how_long_ago_is_told_as_exactly_as_it_matters(age_s: float, words: str) -> None:
     assert ago(age_s) == words
+
+
+RECORD = {"number": 7, "made_unix_s": 1.7e9}
+
+
+def test_the_rest_of_a_silence_is_what_was_measured() -> None:
+    """The means in the module's text, within a quarter."""
+    for kind, measured in (
+        (NetworkKind.WIFI, {0.35: 5.63, 0.5: 6.02, 1.0: 7.95, 2.0: 11.4}),
+        (NetworkKind.CELLULAR, {0.35: 0.88, 0.5: 0.96, 1.0: 1.17, 2.0: 1.44}),
+    ):
+        for silent_s, rest_s in measured.items():
+            assert longer_s(kind, silent_s) == pytest.approx(rest_s, rel=0.25)
+
+
+def test_a_network_that_only_ever_paused_is_expected_to_pause() -> None:
+    """It was expected to be gone for six seconds each time."""
+    assert longer_s(NetworkKind.WIFI, 0.4, [0.7, 0.6, 0.8, 0.7]) == pytest.approx((6.02 + 1.2) / 5)
+    assert longer_s(NetworkKind.WIFI, 0.9, [0.7, 0.6, 0.8, 0.7]) == longer_s(
+        NetworkKind.WIFI, 0.9
+    ), "it never did so"
+
+
+def test_pauses_of_its_own_keep_transfers_on_a_network(host: Any) -> None:
+    for pauses, chosen in (((), "single(lte0)"), ((0.6, 0.7, 0.6), "single(wlan0)")):
+        context = replace(host.context(wlan0_silence_s=0.5), pauses={"wlan0": pauses})
+        model = host.oracle(wifi=0.2, cellular=4.0)
+        decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
+        assert str(decision.choice) == chosen
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen"), [("wifi", "single(eth0)"), ("cellular", "single(usb0)")]
+)
+def test_a_network_is_silent_for_as_long_as_its_kind_whatever_part_it_plays(
+    host: Any, kind: str, chosen: str
+) -> None:
+    """Beside Ethernet, Wi-Fi plays the predictors' cellular network; of two phones one plays Wi-Fi."""
+    other, role = ("eth0", "cellular") if kind == "wifi" else ("usb1", "wifi")
+    networks = [
+        host.network("usb0", kind),
+        host.network(other, "ethernet" if role == "cellular" else kind),
+    ]
+    context = host.context(usb0_silence_s=0.5)
+    elsewhere = {"wifi": "cellular", "cellular": "wifi"}[role]
+    model = host.oracle(**{role: 0.2, elsewhere: 3.0})
+    decision = decide(Case(host.transfer(), context, networks, model, **RECORD))
+    assert str(decision.choice) == chosen
+    living = Living(Strategy(StrategyKind.SINGLE, ("usb0",)), 0.1, observed_bps=0.0, stalled_s=0.5)
+    case = Case(rest_of(host.transfer(), 100_000), host.context(), networks, model, **RECORD)
+    assert str(decide_again(case, living).choice) == chosen
+
+
+def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str, str]:
+    context = host.context(**{f"{which}_silence_s": silent_s})
+    decision = decide(Case(host.transfer(), context, host.both, host.oracle(**times), **RECORD))
+    return str(decision.choice), decision.reason
+
+
+def test_a_silent_wifi_is_left_and_a_silent_phone_waited_for(host: Any) -> None:
+    assert choice(host, "wlan0", 0.4, wifi=0.2, cellular=4.0)[0] == "single(lte0)"
+    chosen, why = choice(host, "lte0", 0.4, wifi=4.0, cellular=0.2)
+    assert chosen == "single(lte0)"
+    assert "lte0: no reply for 0.4 s (probably another 1 s)" in why
+    assert choice(host, "lte0", 0.4, wifi=0.5, cellular=0.2)[0] == "single(wlan0)"
+
+
+def test_what_was_silent_too_long_is_dead(host: Any) -> None:
+    chosen, why = choice(host, "lte0", 3.5, wifi=90.0, cellular=0.2)
+    assert chosen == "single(wlan0)"
+    assert "lte0 did not reply for more than 3 s, until" in why
+
+
+@pytest.mark.parametrize(
+    ("current", "stalled_s", "elsewhere_s", "moves"),
+    [("wlan0", 0.5, 4.0, True), ("lte0", 0.5, 4.0, False), ("lte0", 5.0, 4.0, True)],
+)
+def test_a_stalled_flow_moves_where_waiting_costs_more(
+    host: Any, current: str, stalled_s: float, elsewhere_s: float, moves: bool
+) -> None:
+    names = {"wlan0": ("wifi", "cellular"), "lte0": ("cellular", "wifi")}[current]
+    model = host.oracle(**dict(zip(names, (0.5, elsewhere_s), strict=True)))
+    living = Living(
+        Strategy(StrategyKind.SINGLE, (current,)), 0.1, observed_bps=0.0, stalled_s=stalled_s
+    )
+    rest = rest_of(host.transfer(), 100_000)
+    decision = decide_again(Case(rest, host.context(), host.both, model, **RECORD), living)
+    assert (decision.choice.networks[0] != current) is moves
+
+
+def test_mptcp_waits_for_the_path_that_it_begins_on(host: Any) -> None:
+    context = host.context(lte0_silence_s=0.5)
+    model = host.oracle(wifi=9.0, cellular=9.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
+    decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
+    assert str(decision.choice) == "mptcp(wlan0, lte0)"
+    times = [each.time_s for each in decision.evaluations]
+    assert times[2] == 1.0
+    assert times[3] > 1.8
+
+
+WLAN = Network("home", "wlan0", 2, NetworkKind.WIFI, False)
+
+
+LTE = Network("phone", "lte0", 3, NetworkKind.CELLULAR, True)
+
+
+GONE = replace(LTE, name="usb", interface="usb0", up=False)
+
+
+def test_what_is_barred_is_down_by_name_and_the_rest_as_it_was() -> None:
+    networks = (WLAN, LTE, GONE)
+    assert list(usable(networks, ())) == [WLAN, LTE, GONE]
+    assert list(usable(networks, {"phone": "spent"})) == [WLAN, replace(LTE, up=False), GONE]
+    # Names are what counts, not interfaces; nothing that is down comes up by it.
+    assert list(usable(networks, {"lte0", "usb", "nosuch"})) == [WLAN, LTE, GONE]
+    assert [each.up for each in networks] == [True, True, False]

@@ -1,6 +1,7 @@
 """Deciding again: a flow that is under way stays, or moves because that is clearly better."""
 
 from dataclasses import fields, replace
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -10,15 +11,25 @@ from hypothesis import strategies as st
 from cedos.model import Context, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide_again
-from cedos.selector.decision.living import Living, rest_of
+from cedos.selector.decision.living import Living, Reevaluation, rest_of, tipping_point
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
-from cedos.storage import predictor_file
+from cedos.storage import model_files
 
 CASE = {each.name for each in fields(Case)}
+
+
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
+
+
 NOTHING = Context(1000.0, {})
+
+
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+
+
 four_times = st.fixed_dictionaries(dict.fromkeys(STRATEGIES, st.floats(0.01, 100)))
+
+
 objectives = st.one_of(
     st.just(MaxS()),
     st.builds(WeightedCost, st.floats(0, 10), st.floats(0, 1e-5)),
@@ -252,7 +263,7 @@ def test_a_large_download_does_not_flap_between_networks_that_are_alike(
     )
     decision = again(
         host,
-        predictor_file.load(),
+        model_files.load(),
         current,
         context=context,
         networks=networks,
@@ -282,3 +293,57 @@ def test_a_slow_program_on_a_network_that_is_slower_still_is_helped(host: Any) -
     model = host.oracle(wifi=60.0, cellular=3.0, mptcp_wifi=3.0, mptcp_cellular=3.0)
     priced = {"objective": WeightedCost(0.01, 2e-7), "bytes_remaining": 10_000_000}
     assert "lte0" in again(host, model, "wlan0", pace_bps=4e6, **priced).choice.networks
+
+
+def test_silence_is_news_after_twice_the_expected_time_and_then_every_200_ms() -> None:
+    watch = Reevaluation(10.0, 0.5)
+    assert not watch.due(10.9)
+    assert not watch.late(10.9)
+    assert watch.late(11.0)
+    assert watch.due(11.0)
+    assert not watch.due(11.1)
+    assert watch.due(11.2)
+    assert watch.next_at_s == pytest.approx(11.4)
+    assert watch.due(20.0)
+    assert watch.next_at_s == pytest.approx(20.2), "what was missed is not made up for"
+
+
+def test_networks_that_come_and_go_are_news_at_once_and_once() -> None:
+    watch = Reevaluation(10.0, 60.0)
+    assert not watch.due(10.1)
+    watch.changed()
+    assert watch.due(10.2)
+    assert not watch.due(10.3)
+
+
+def test_progress_is_news_and_silence_counts_anew() -> None:
+    watch = Reevaluation(10.0, 1.0)
+    assert watch.due(12.5)
+    watch.progressed(12.6, 2.0)
+    assert watch.due(12.7)
+    assert not watch.late(16.5)
+    assert not watch.due(16.5)
+    assert watch.due(16.7)
+
+
+@pytest.mark.parametrize("expected_s", [inf, nan, -1.0])
+def test_without_an_expectation_only_news_counts(expected_s: float) -> None:
+    watch = Reevaluation(0.0, expected_s)
+    assert not watch.due(1e9)
+    watch.changed()
+    assert watch.due(1e9)
+
+
+@given(st.floats(0.5, 99.5), st.floats(0.001, 0.5))
+def test_the_tipping_point_is_found_as_exactly_as_asked(tips_at: float, granularity: float) -> None:
+    found = tipping_point(lambda x: x >= tips_at, 0.0, 100.0, granularity)
+    assert found is not None
+    assert tips_at <= found <= tips_at + granularity
+
+
+def test_what_does_not_tip_has_no_tipping_point() -> None:
+    assert tipping_point(lambda _: "stay", 0.0, 100.0, 0.1) is None
+
+
+def test_it_ends_even_where_no_granularity_can_be_reached() -> None:
+    assert tipping_point(lambda x: x > 0.3, 0.0, 1.0, 0.0) == pytest.approx(0.3)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind
+from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living

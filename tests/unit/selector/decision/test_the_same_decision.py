@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from cedos.model import Context, Direction, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.energy.power_model import DELPHI
+from cedos.selector.energy import DELPHI
 from cedos.selector.objective import WeightedCost
-from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Redundant, Term, Way
+from cedos.selector.uncertainty import evaluator
+from cedos.selector.uncertainty.evaluator import Redundant, Term, Way
 from predictors.base import Distribution
 from predictors.error import ErrorHistory
 

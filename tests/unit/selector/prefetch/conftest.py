@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cedos.selector.prefetch.outlook import Average
-from cedos.selector.prefetch.path import Path
+from cedos.selector.prefetch.outlook import Average, Path
 from cedos.selector.prefetch.value import Candidate
 
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch.accuracy import ASSUMED, ShadowAccuracy
-from cedos.selector.prefetch.outlook import Average, Outlook
-from cedos.selector.prefetch.stretches import Stretches
+from cedos.selector.prefetch.outlook import Average, Outlook, Stretches
+from cedos.selector.prefetch.value import ASSUMED, ShadowAccuracy
 
 
 class TestAccuracy:

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch.outlook import Average
-from cedos.selector.prefetch.path import Path, on_demand
+from cedos.selector.prefetch.outlook import Average, Path, Stretches, on_demand
 from cedos.selector.prefetch.queue import Queue
-from cedos.selector.prefetch.stretches import Stretches
 from cedos.selector.prefetch.value import Candidate, best_batch
 
 Make = Any

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
+from cedos.selector.decision.living import tipping_point
 from cedos.selector.objective import Outcome, WeightedCost
-from cedos.selector.uncertainty.evaluator import Evaluator
-from cedos.selector.uncertainty.methods import METHODS, evaluator
-from cedos.selector.uncertainty.reevaluate import tipping_point
-from cedos.selector.uncertainty.ways import (
+from cedos.selector.uncertainty import METHODS, evaluator
+from cedos.selector.uncertainty.evaluator import (
     Choice,
+    Evaluator,
     Redundant,
     Term,
     Way,

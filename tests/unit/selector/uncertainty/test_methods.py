@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cedos.selector.objective import WeightedCost
-from cedos.selector.uncertainty import student_t
+from cedos.selector.uncertainty import error_bounds, evaluator
 from cedos.selector.uncertainty.error_bounds import bounds
-from cedos.selector.uncertainty.evaluator import Known
-from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Redundant, Term, Way
+from cedos.selector.uncertainty.evaluator import Known, Redundant, Term, Way
+from cedos.selector.uncertainty.times import interval_of, spread_of
 from predictors.base import Distribution
 from predictors.error import ErrorHistory
 
@@ -35,8 +34,8 @@ def plain(quantity: str) -> ErrorHistory:
 @given(st.floats(0.0005, 0.9995), st.floats(0.5, 500.0))
 def test_quantiles_of_student_s_t_are_those_of_scipy(q: float, freedom: float) -> None:
     expected = stats.t.ppf(q, freedom)
-    assert student_t.quantile(q, freedom) == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert student_t.cdf(expected, freedom) == pytest.approx(q, rel=1e-6)
+    assert error_bounds.quantile(q, freedom) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert error_bounds.cdf(expected, freedom) == pytest.approx(q, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_quantiles_of_student_s_t_are_those_of_scipy(q: float, freedom: float) -
 )
 def test_there_are_no_other_quantiles(q: float, freedom: float) -> None:
     with pytest.raises(ValueError, match="quantile"):
-        student_t.quantile(q, freedom)
+        error_bounds.quantile(q, freedom)
 
 
 def test_bounds_are_the_prediction_interval_of_the_logarithms() -> None:
@@ -201,3 +200,24 @@ def test_redundant_parts_may_be_called_off() -> None:
     for called_off, expected_j in ((False, 10.0 + 40.0), (True, 10.0 + 20.0)):
         both = Redundant("both", ("A", "B"), called_off)
         assert knows.choose((*parts, both)).evaluations[2].energy_j == pytest.approx(expected_j)
+
+
+def test_a_distribution_in_short() -> None:
+    times = Distribution(tuple(float(number) for number in range(1, 101)))
+    spread = spread_of(times)
+    assert spread.mean_s == 50.5
+    assert (spread.low_s, spread.high_s) == interval_of(times)
+
+
+def test_the_interval_is_wider_than_the_middle_of_errors_held_out() -> None:
+    times = Distribution(tuple(float(number) for number in range(1, 101)))
+    low_s, high_s = interval_of(times)
+    assert low_s == pytest.approx(50.5 * (5.5 / 50.5) ** 1.3)
+    assert high_s == pytest.approx(50.5 * (95.5 / 50.5) ** 1.3)
+    assert interval_of(Distribution((2.0,))) == (2.0, 2.0)
+
+
+def test_a_rare_hang_rules_the_mean_and_not_what_is_usual() -> None:
+    spread = spread_of(Distribution((0.1,) * 9 + (10.0,)))
+    assert spread.mean_s == pytest.approx(1.09)
+    assert spread.usual_s == pytest.approx(0.1 * 100**0.1)

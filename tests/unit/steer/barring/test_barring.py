@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cedos.errors import SteeringError
-from cedos.kernel.mptcp_netlink import DestroySubflow
+from cedos.kernel.mptcp import DestroySubflow
 from cedos.steer.journal.journal import FILE_NAME
 from cedos.steer.steering import Steering
 

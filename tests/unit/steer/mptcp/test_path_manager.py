@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cedos.errors import SteeringError
-from cedos.kernel.mptcp_netlink import (
+from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
     MptcpEvent,

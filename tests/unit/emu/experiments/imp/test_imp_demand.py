@@ -7,7 +7,7 @@ import pytest
 from cedos.model import NetworkKind
 from cedos.selector.budgets.prices import FREE
 from cedos.selector.prefetch.outlook import Average
-from cedos.storage.radio_file import radios
+from cedos.storage.model_files import radios
 from emu.experiments.imp import workload
 from emu.experiments.imp.demand import Budgets, Offer, best, moves
 from emu.experiments.imp.live import LiveHost

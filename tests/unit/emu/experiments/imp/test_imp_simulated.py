@@ -10,7 +10,7 @@ from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from cedos.selector.prefetch.outlook import Average
 from cedos.selector.prefetch.queue import Queue
-from cedos.storage.radio_file import radios
+from cedos.storage.model_files import radios
 from emu.experiments.imp import grid, workload
 from emu.experiments.imp.demand import Budgets
 from emu.experiments.imp.setting import drive

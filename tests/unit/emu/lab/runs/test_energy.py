@@ -1,7 +1,7 @@
 import pytest
 
 from cedos.model import NetworkKind
-from cedos.selector.energy.power_model import DELPHI
+from cedos.selector.energy import DELPHI
 from emu.lab.runs.energy import run_energy_j
 from emu.testbed.counters import Sample
 

@@ -1,5 +1,5 @@
 from cedos.model import Direction
-from cedos.profiler.priors import WHOLE
+from cedos.profiler.sizes import WHOLE
 from emu.workloads.web.visits import fitted, made
 
 

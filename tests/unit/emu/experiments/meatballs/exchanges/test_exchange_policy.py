@@ -2,9 +2,9 @@
 
 import pytest
 
-from cedos.selector.energy.radio_watch import RadioWatch
-from cedos.selector.uncertainty.reevaluate import AGAIN_S
-from cedos.storage.radio_file import radios
+from cedos.selector.decision.living import AGAIN_S
+from cedos.selector.energy import RadioWatch
+from cedos.storage.model_files import radios
 from emu.experiments.meatballs.client import Usage
 from emu.experiments.meatballs.exchange_policy import STYLES, ExchangePolicy, Request
 from emu.experiments.meatballs.outcome import SETTINGS

@@ -1,1 +1,0 @@
-"""What a process asks of the kernel and of the C library for itself: memory, open files."""

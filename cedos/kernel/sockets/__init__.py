@@ -1,1 +1,0 @@
-"""Sockets that need privileges, wherever these are held."""

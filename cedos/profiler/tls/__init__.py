@@ -1,1 +1,0 @@
-"""Server names from TLS and QUIC handshakes."""

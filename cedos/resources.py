@@ -1,0 +1,219 @@
+"""The resources that can be budgeted, each with its unit, its meter and its price.
+
+A new kind of budget is a `Meter` and a member of `Resource` in this file, with its key in
+`cedos/config/sections.py`. The other rooms ask the resource: the daemon how much was used, the prices
+whether networks decide what counts, the commands how to write an amount. Keepers and controllers
+count plain units.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+RADIOS: Final = "radios"
+"""The odometer of all radios' joules."""
+
+RADIO, METERED, FREE = "radio/", "metered/", "free/"
+"""Before a network's name: the odometers of its joules, its metered bytes, its other bytes."""
+
+_PER_MB: Final = 1e6
+
+
+class Odometers(Protocol):
+    """What this host has used since it was installed, by odometer."""
+
+    @property
+    def totals(self) -> Mapping[str, float]: ...
+
+    def since(self, keys: Iterable[str], begin_s: float) -> float:
+        """Return the sum of these odometers since an instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What the networks of this host cost.
+
+    Attributes:
+        money_per_mb: by network, where it is configured.
+        metered: the networks that are metered now.
+    """
+
+    money_per_mb: Mapping[str, float] = field(default_factory=dict)
+    metered: Collection[str] = ()
+
+    @property
+    def priced(self) -> list[str]:
+        """The networks whose bytes cost money."""
+        return sorted(name for name, price in self.money_per_mb.items() if price > 0.0)
+
+
+class Unit(NamedTuple):
+    """How people read amounts of a resource, and its price.
+
+    Attributes:
+        symbols: units in steps of 1000, the smallest first; none: a plain number.
+        priced: so many of the smallest have the price that people read.
+        priced_symbol: the symbol of so many; "": none.
+        priced_name: the name of so many, without its article.
+    """
+
+    symbols: tuple[str, ...]
+    priced: float
+    priced_symbol: str
+    priced_name: str
+
+
+class Meter(ABC):
+    """How much of a resource was used, and how much a way to carry a transfer would use."""
+
+    by_network = False
+    """Whether the networks' names decide what counts; if so, a price is one of a network's bytes."""
+
+    can_bar = False
+    """Whether a budget can be hard: keeping programs off networks keeps them from using it."""
+
+    @abstractmethod
+    def spent(
+        self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
+    ) -> float:
+        """Return the units used since an instant; `networks`: those the budget names."""
+
+    @abstractmethod
+    def amount(
+        self,
+        energy_j: float,
+        carried: Iterable[tuple[str, float]],
+        networks: Collection[str],
+        tariff: Tariff,
+    ) -> float:
+        """Return the units that these joules, and bytes by network, are."""
+
+    def blind(self, tariff: Tariff) -> str:
+        """Say why nothing can be counted on this host; "": it can."""
+        return ""
+
+    def barred(
+        self,
+        networks: Collection[str],
+        tariff: Tariff,
+        gone: Collection[str],
+    ) -> list[str]:
+        """Return the networks that a hard budget bars once it is spent.
+
+        `gone`: networks that it barred and that are unplugged; they find their bar again.
+        """
+        return []
+
+    def usual_per_s(self, bytes_per_s: float, tariff: Tariff) -> float:
+        """Return the units that networks of this rate use in a second."""
+        return bytes_per_s
+
+
+class DataMeter(Meter):
+    """Bytes of all programs, by the interfaces' counters."""
+
+    by_network = True
+    can_bar = True
+
+    def spent(
+        self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
+    ) -> float:
+        if networks:
+            keys = of_networks(networks)
+        else:
+            keys = [key for key in odometers.totals if key.startswith(METERED)]
+        return odometers.since(keys, begin_s)
+
+    def amount(
+        self,
+        energy_j: float,
+        carried: Iterable[tuple[str, float]],
+        networks: Collection[str],
+        tariff: Tariff,
+    ) -> float:
+        counted = networks or tariff.metered
+        return sum(size for network, size in carried if network in counted)
+
+    def barred(self, networks: Collection[str], tariff: Tariff, gone: Collection[str]) -> list[str]:
+        return list(networks) if networks else sorted({*tariff.metered, *gone})
+
+
+class EnergyMeter(Meter):
+    """Joules of the radios, by their traffic."""
+
+    def spent(
+        self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
+    ) -> float:
+        return odometers.since([RADIOS], begin_s)
+
+    def amount(
+        self,
+        energy_j: float,
+        carried: Iterable[tuple[str, float]],
+        networks: Collection[str],
+        tariff: Tariff,
+    ) -> float:
+        return energy_j
+
+
+class MoneyMeter(Meter):
+    """Money for the bytes of networks with a configured price."""
+
+    can_bar = True
+
+    def spent(
+        self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
+    ) -> float:
+        return sum(
+            odometers.since([f"{METERED}{name}", f"{FREE}{name}"], begin_s) * price / _PER_MB
+            for name, price in tariff.money_per_mb.items()
+        )
+
+    def amount(
+        self,
+        energy_j: float,
+        carried: Iterable[tuple[str, float]],
+        networks: Collection[str],
+        tariff: Tariff,
+    ) -> float:
+        prices = tariff.money_per_mb
+        return sum(size * prices.get(network, 0.0) / _PER_MB for network, size in carried)
+
+    def blind(self, tariff: Tariff) -> str:
+        return "" if tariff.money_per_mb else "no network has a money_per_mb"
+
+    def barred(self, networks: Collection[str], tariff: Tariff, gone: Collection[str]) -> list[str]:
+        return tariff.priced
+
+    def usual_per_s(self, bytes_per_s: float, tariff: Tariff) -> float:
+        return bytes_per_s * (max(tariff.money_per_mb.values(), default=0.0) / _PER_MB)
+
+
+class Resource(StrEnum):
+    """A resource that can be budgeted; its value is its name in configurations and messages."""
+
+    DATA = "data"
+    ENERGY = "energy"
+    MONEY = "money"
+
+    @property
+    def unit(self) -> Unit:
+        return _KINDS[self][0]
+
+    @property
+    def meter(self) -> Meter:
+        return _KINDS[self][1]
+
+
+_KINDS: Final[Mapping[Resource, tuple[Unit, Meter]]] = {
+    Resource.DATA: (Unit(("B", "kB", "MB", "GB", "TB"), 1e6, "MB", "megabyte"), DataMeter()),
+    Resource.ENERGY: (Unit(("J", "kJ", "MJ", "GJ", "TJ"), 1.0, "J", "joule"), EnergyMeter()),
+    Resource.MONEY: (Unit((), 1.0, "", "unit of money"), MoneyMeter()),
+}
+
+
+def of_networks(names: Iterable[str]) -> list[str]:
+    """Return the odometers of all bytes over these networks."""
+    return [f"{kind}{name}" for name in names for kind in (METERED, FREE)]

@@ -1,0 +1,174 @@
+"""Sessions: the detour of a new connection through a gateway, and looks at another network.
+
+The **detour** costs a round trip to the gateway before the first byte, and the bytes that a session
+adds. It buys what a plain TCP connection cannot have: several networks at once, and survival of a
+network's death. Both are counted in seconds.
+
+A **look** spreads a large transfer of a session over one more network for a moment. Only a transfer
+that fills a network shows its rate; a network that faded once is believed slow while no large
+transfer uses it, and no large transfer uses a network that is believed slow. A look costs no
+metered bytes (docs/decisions/looks.md).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from cedos.model import Decision, Evaluation, Network, NetworkKind, Strategy, StrategyKind
+from cedos.selector.decision import reason
+from cedos.selector.decision.features import RATES, indicator_of
+from cedos.selector.decision.liveness import silent_s
+from cedos.selector.decision.reason import seconds, sentences
+
+_MORE: Final = 0.025
+"""The share by which a download through the gateway takes longer (`bench gateway`)."""
+
+_DEATHS_PER_S: Final[Mapping[NetworkKind, float]] = {
+    NetworkKind.ETHERNET: 1 / 86_400,
+    NetworkKind.WIFI: 1 / 3_600,
+    NetworkKind.CELLULAR: 1 / 3_600,
+}
+"""Assumed, not measured: a cable is pulled once a day, a radio lost once an hour."""
+
+_LOST_S: Final = 26.0
+"""The seconds that a plain TCP connection waits after its Wi-Fi died,
+with another network up (README).
+"""
+
+_ALONE_LOST_S: Final = 5.0
+"""With no other network up there is nothing to go on over until one comes: assumed."""
+
+_LIVES_S: Final = 60.0
+_LONG_LIVES_S: Final = 8 * 3_600.0
+_LONG_PORTS: Final = frozenset({22, 143, 993, 1194, 3389, 5222, 5900, 6667, 6697})
+"""The ports of shells, remote desktops, pushed mail and calls, whose connections live for hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """The way by the gateway: its round trip, and the port that is connected to."""
+
+    rtt_s: float
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class DetourVerdict:
+    """`direct`, or by the gateway; and why, in words."""
+
+    direct: bool
+    reason: str
+
+
+def weigh(decision: Decision, networks: Sequence[Network], detour: Detour) -> DetourVerdict:
+    """Judge by the times of a decision, which knows all strategies that a session could carry out."""
+    singles = [each for each in decision.evaluations if each.strategy.kind is StrategyKind.SINGLE]
+    if not singles:
+        return DetourVerdict(False, "through the gateway: no network is known to be usable")
+    alone = min(singles, key=lambda each: each.cost)
+    chosen = _of(decision) or alone
+    faster_s = max(alone.time_s - chosen.time_s, 0.0)
+    costs_s = detour.rtt_s + _MORE * chosen.time_s
+    survives_s = _survives_s(alone, singles, networks, detour.port)
+    if costs_s > faster_s + survives_s:
+        others = len(singles) - 1
+        no_other = "" if others else ", and no other network is there to go on over"
+        return DetourVerdict(
+            True,
+            f"direct: the way through the gateway takes {reason.seconds(costs_s)} more and is worth"
+            f" {reason.seconds(faster_s + survives_s)}{no_other}",
+        )
+    parts = [f"that it survives a network's death is worth {reason.seconds(survives_s)}"]
+    if faster_s > 0.0:
+        parts.insert(0, f"using several networks saves {reason.seconds(faster_s)}")
+    return DetourVerdict(
+        False,
+        f"through the gateway, which takes {reason.seconds(costs_s)} more: {', and '.join(parts)}",
+    )
+
+
+def _of(decision: Decision) -> Evaluation | None:
+    return next((each for each in decision.evaluations if each.strategy == decision.choice), None)
+
+
+def _survives_s(
+    alone: Evaluation, singles: Sequence[Evaluation], networks: Sequence[Network], port: int
+) -> float:
+    """Return the seconds of waiting that a session spares: the wait times its probability."""
+    kinds = {network.name: network.kind for network in networks}
+    kind = kinds.get(alone.strategy.networks[0], NetworkKind.WIFI)
+    lives_s = _LONG_LIVES_S if port in _LONG_PORTS else max(_LIVES_S, alone.time_s)
+    lost_s = _LOST_S if len(singles) > 1 else _ALONE_LOST_S
+    return min(_DEATHS_PER_S[kind] * lives_s, 1.0) * lost_s
+
+
+LOOK_S: Final = 2.5
+"""Sessions ask every two seconds: from one answer to the next."""
+
+AGAIN_S: Final = 10.0
+"""From one look at a network to the next."""
+
+_OLD_S: Final = 5.0
+_WORTH_S: Final = 1.0
+"""A look has to save so much where the network is as good as it is once in twenty times."""
+
+
+class Looks:
+    """The looks of one host; its transfers share them."""
+
+    def __init__(self) -> None:
+        self._at_s: dict[str, float] = {}
+
+    def beside(self, decision: Decision, networks: Sequence[Network]) -> Decision:
+        """Return the decision with the network to look at beside the chosen ones, and the reason."""
+        choice, transfer = decision.choice, decision.transfer
+        times = {each.strategy: each for each in decision.evaluations}
+        chosen = times.get(choice)
+        if (
+            chosen is None
+            or transfer.deadline_s is not None
+            or choice.kind is StrategyKind.REDUNDANT
+        ):
+            return decision
+        for network in networks:
+            name = network.name
+            alone = times.get(Strategy(StrategyKind.SINGLE, (name,)))
+            if alone is None or network.metered or not network.up or name in choice.networks:
+                continue
+            age_s = _age_s(decision, name)
+            if self._worth(name, decision, age_s, chosen, alone):
+                self._at_s.setdefault(name, decision.context.at_s)
+                both = Strategy(StrategyKind.MPTCP, (*choice.networks, name))
+                known = "unknown" if age_s is None else f"{seconds(age_s)} old"
+                why = f"{name} joins for a moment to show what it does: its rate is {known}"
+                return replace(decision, choice=both, reason=sentences(decision.reason, why))
+        return decision
+
+    def _worth(
+        self,
+        name: str,
+        decision: Decision,
+        age_s: float | None,
+        chosen: Evaluation,
+        alone: Evaluation,
+    ) -> bool:
+        context = decision.context
+        if silent_s(context, name) > 0.0:
+            return False
+        # Spread over both, it goes at the sum of their rates.
+        saves_s = chosen.time_s**2 / (chosen.time_s + alone.time_low_s)
+        if saves_s < _WORTH_S:
+            return False
+        looked_s = context.at_s - self._at_s.get(name, -inf)
+        if looked_s >= AGAIN_S:
+            self._at_s.pop(name, None)
+            return age_s is None or age_s >= _OLD_S
+        return looked_s <= LOOK_S
+
+
+def _age_s(decision: Decision, network: str) -> float | None:
+    """Return the age of the network's known rate; None: no rate is known."""
+    known = decision.context.networks.get(network, {})
+    rate = indicator_of(known, RATES[0], decision.transfer.direction)
+    return None if rate is None else decision.context.at_s - rate.measured_at_s

@@ -1,1 +1,0 @@
-"""What transfers cost in joules: constant powers, and radios with states and tails."""

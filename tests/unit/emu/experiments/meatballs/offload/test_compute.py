@@ -1,0 +1,83 @@
+import random
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.experiments.meatballs.compute import VALUE, ComputePredictor, solved
+
+
+def test_a_computation_is_a_line_over_its_parameters() -> None:
+    dice = random.Random(1)
+    predictor = ComputePredictor(("length_s", "words"), "recognition")
+    for k in range(60):
+        length_s, words = dice.uniform(1, 8), dice.uniform(2, 30)
+        took_s = (0.4 + 0.6 * length_s + 0.02 * words) * dice.lognormvariate(0.0, 0.05)
+        told = predictor.observe({"length_s": length_s, "words": words}, took_s, float(k))
+        assert told[0].quantity == "recognition"
+        assert told[0].prediction == 1.0
+    assert predictor.point({"length_s": 5.0, "words": 10.0}) == pytest.approx(3.6, rel=0.05)
+    assert predictor.predict({"length_s": 5.0, "words": 10.0})[VALUE].quantile(0.95) < 4.5
+
+
+def test_two_runs_of_about_the_same_length_say_little_of_longer_ones() -> None:
+    """The longer one took a little less, by chance: a line through both would cross zero soon."""
+    predictor = ComputePredictor(("length_s",))
+    predictor.observe({"length_s": 1.5}, 1.2, 0.0)
+    predictor.observe({"length_s": 1.6}, 1.1, 30.0)
+    assert 1.5 < predictor.point({"length_s": 6.0}) < 5.0
+    for k, length_s in enumerate((4.0, 7.0, 2.0, 5.0, 6.5)):
+        predictor.observe({"length_s": length_s}, 0.75 * length_s, 60.0 + 30.0 * k)
+    assert predictor.point({"length_s": 6.0}) == pytest.approx(4.5, rel=0.05)
+
+
+def test_before_the_first_run_it_says_what_is_typical() -> None:
+    predictor = ComputePredictor(("length_s",), typical=2.0)
+    assert predictor.point({"length_s": 100.0}) == 2.0
+    assert predictor.predict({})[VALUE].quantile(0.95) > 4.0
+
+
+def test_an_unknown_parameter_counts_as_usual() -> None:
+    predictor = ComputePredictor(("length_s",))
+    for length_s in (1.0, 2.0, 3.0):
+        predictor.observe({"length_s": length_s}, 2.0 * length_s, 0.0)
+    assert predictor.point({}) == pytest.approx(4.0, rel=0.03)
+    assert predictor.point({"length_s": nan}) == pytest.approx(4.0, rel=0.03)
+    assert predictor.observe({}, 3.0, 0.0) == []
+
+
+def test_a_line_that_crosses_zero_predicts_something_positive() -> None:
+    predictor = ComputePredictor(("size",))
+    for size in (10.0, 11.0, 12.0):
+        predictor.observe({"size": size}, 5.0 * (size - 9.0), 0.0)
+    assert 0.0 < predictor.point({"size": 1.0}) < 5.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=15), st.floats())
+def test_whatever_is_observed_predictions_stay_numbers(
+    runs: list[tuple[float, float]], at: float
+) -> None:
+    predictor = ComputePredictor(("x",))
+    for x, value in runs:
+        predictor.observe({"x": x}, value, 0.0)
+    found = predictor.predict({"x": at})[VALUE].samples
+    assert all(0.0 < each < inf for each in found)
+
+
+@given(st.integers(1, 4), st.integers(0, 1000))
+def test_equations_are_solved_as_numpy_does(size: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    matrix, right = draw.normal(size=(size, size)), draw.normal(size=size)
+    expected = np.linalg.solve(matrix, right)
+    assert solved(matrix.tolist(), right.tolist()) == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+def test_a_computation_is_not_less_certain_for_having_been_long_ago() -> None:
+    predictor = ComputePredictor(("length_s",))
+    for k in range(20):
+        predictor.observe({"length_s": 2.0}, 3.0 * (1.0 + 0.1 * (k % 2)), 30.0 * k)
+    fresh = predictor.predict({"length_s": 2.0, "at_s": 570.0})["value"]
+    assert predictor.predict({"length_s": 2.0, "at_s": 9_000.0})["value"] == fresh

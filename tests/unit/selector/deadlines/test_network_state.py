@@ -1,0 +1,200 @@
+"""What rate a network keeps up."""
+
+from math import exp, inf, isfinite, nan
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Direction
+from cedos.selector.deadlines.network_state import (
+    TYPICAL_ERRORS,
+    ForecastSupply,
+    HostNetworks,
+    SeenNetwork,
+    SustainedRate,
+    deviations,
+)
+from cedos.selector.prefetch.outlook import Stretch, Stretches
+from predictors.dwell import Weibull
+
+
+def drawn(spread: float, seconds: int = 3000, seed: int = 1) -> SustainedRate:
+    random, rate = Random(seed), SustainedRate()
+    for at_s in range(seconds):
+        rate.observe(random.lognormvariate(15.0, spread), 1.0, float(at_s))
+    return rate
+
+
+def test_nothing_is_known_before_anything_was_measured() -> None:
+    rate = SustainedRate()
+    assert not rate.known
+    assert rate.mean_bps(10.0) == rate.quantile_bps(10.0, 0.01, 0.0) == 0.0
+    assert rate.error(1.0, 0.0) == pytest.approx(TYPICAL_ERRORS[0])
+
+
+def test_longer_means_are_surer() -> None:
+    rate = drawn(0.5)
+    low = [rate.quantile_bps(over_s, 0.01, 3000.0) for over_s in (1.0, 10.0, 100.0)]
+    assert low == sorted(low)
+
+
+def test_a_tenth_of_seconds_is_below_the_tenth_quantile() -> None:
+    rate, random = drawn(0.5), Random(2)
+    bound = rate.quantile_bps(1.0, 0.1, 3000.0)
+    below = sum(random.lognormvariate(15.0, 0.5) < bound for _ in range(2000))
+    assert 0.03 < below / 2000 < 0.15
+
+
+def test_a_steady_network_is_known_soon() -> None:
+    rate = SustainedRate()
+    for at_s in range(100):
+        rate.observe(5e6, 1.0, float(at_s))
+    assert rate.quantile_bps(60.0, 0.005, 100.0) > 0.6 * 5e6
+
+
+def test_an_old_rate_is_less_certain() -> None:
+    rate = drawn(0.2)
+    assert rate.error(100.0, 3000.0) < rate.error(100.0, 3600.0) < rate.error(100.0, 9000.0)
+
+
+def test_one_second_of_use_does_not_make_an_old_rate_certain_again() -> None:
+    """It did: a download that had just begun over LTE stopped again, and was a minute and a half late."""
+    rate = drawn(0.2)
+    fresh, old = rate.error(300.0, 3000.0), rate.error(300.0, 9000.0)
+    rate.observe(1e6, 1.0, 9000.0)
+    assert old - rate.error(300.0, 9000.0) < 0.1 * (old - fresh)
+    for second in range(1, 150):
+        rate.observe(3.3e6, 1.0, 9000.0 + second)
+    assert rate.error(300.0, 9149.0) < fresh + 0.1 * (old - fresh)
+
+
+def test_what_is_kept_comes_back() -> None:
+    rate, again = drawn(0.4), SustainedRate()
+    again.restore(rate.to_state(), 3000.0)
+    assert again.quantile_bps(50.0, 0.05, 3000.0) == rate.quantile_bps(50.0, 0.05, 3000.0)
+    again.restore({"1": [nan, 1.0, 1.0], "10": [1.0], "100": [-1.0, 1.0, 1.0]}, 3000.0)
+    assert again.quantile_bps(50.0, 0.05, 3000.0) == rate.quantile_bps(50.0, 0.05, 3000.0)
+
+
+def test_what_cannot_be_is_not_taken_in() -> None:
+    rate = SustainedRate()
+    for bps, lasted_s in ((nan, 1.0), (-1.0, 1.0), (1e6, 0.0), (1e6, nan)):
+        rate.observe(bps, lasted_s, 0.0)
+    assert not rate.known
+
+
+def test_deviations_are_those_of_the_normal_distribution() -> None:
+    assert deviations(0.5) == pytest.approx(0.0)
+    assert deviations(0.01) == pytest.approx(-2.326, abs=1e-3)
+    assert isfinite(deviations(0.0))
+    assert exp(deviations(1.0)) > 1.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e9), st.floats(0.1, 2000.0)), min_size=1, max_size=50),
+    st.floats(0.0, 1e6),
+    st.floats(0.001, 0.999),
+)
+def test_any_measurements_give_a_rate(
+    measured: list[tuple[float, float]], over_s: float, q: float
+) -> None:
+    rate, at_s = SustainedRate(), 0.0
+    for bps, lasted_s in measured:
+        at_s += lasted_s
+        rate.observe(bps, lasted_s, at_s)
+    found = rate.quantile_bps(over_s, q, at_s + 10.0)
+    assert isfinite(found)
+    assert found >= 0.0
+
+
+def carried(now: float, *, gone_s: float, within_s: float, q: float) -> float:
+    """Its share of the time, of a Wi-Fi that was there since anybody looked, and has gone lately."""
+    networks = HostNetworks()
+    networks.measured("wlan0", Direction.DOWN, 8e6, 1.0, 0.0)
+    for at_s in range(int(now) + 1):
+        networks.watched([SeenNetwork("wlan0", at_s < now - gone_s, 0.0)], float(at_s))
+    seen = SeenNetwork("wlan0", gone_s == 0.0, 0.0)
+    (state,) = networks.states([seen], Direction.DOWN, now)
+    there = state.supply.there_s  # type: ignore[attr-defined]
+    return float(there(within_s, q)) / within_s
+
+
+def test_one_that_is_there_may_falter_but_is_not_taken_to_leave_for_ever() -> None:
+    assert 0.3 < carried(100.0, gone_s=0.0, within_s=300.0, q=0.01) < 0.95
+
+
+def test_one_that_has_just_gone_may_be_back_in_a_moment() -> None:
+    assert carried(100.0, gone_s=3.0, within_s=120.0, q=0.5) > 0.5
+    assert carried(100.0, gone_s=3.0, within_s=120.0, q=0.01) == 0.0
+
+
+def test_one_that_has_been_away_for_long_is_not_waited_for() -> None:
+    assert carried(700.0, gone_s=600.0, within_s=600.0, q=0.01) == 0.0
+    assert carried(700.0, gone_s=600.0, within_s=60.0, q=0.3) == 0.0
+
+
+def steady(bps: float, lasted_s: int = 2000) -> SustainedRate:
+    rate = SustainedRate()
+    for at_s in range(lasted_s):
+        rate.observe(bps, 1.0, float(at_s))
+    return rate
+
+
+def test_a_steady_network_that_stays_is_nearly_certain() -> None:
+    supply = ForecastSupply(steady(1e6), 2000.0)
+    assert 0.75e8 < supply.bits(100.0, 0.01) <= supply.bits(100.0, 0.5) <= 1.001e8
+
+
+def test_it_carries_less_where_it_waits_first() -> None:
+    supply = ForecastSupply(steady(1e6), 2000.0)
+    assert supply.bits(100.0, 0.5, 40.0) == supply.bits(60.0, 0.5)
+
+
+def test_a_network_that_is_away_may_come_back() -> None:
+    away = Stretch(10.0, Weibull(0.77, 600.0), 100.0, Weibull(0.77, 120.0))
+    supply = ForecastSupply(steady(1e6), 2000.0, up=False, stretch=away)
+    assert supply.bits(30.0, 0.01) == 0.0
+    assert supply.bits(3600.0, 0.5) > 0.0
+    assert supply.bits(86_400.0, 0.01) > 0.3 * 86_400e6
+
+
+def test_one_that_never_came_or_went_stays_as_it_is() -> None:
+    assert ForecastSupply(steady(1e6), 2000.0, up=False).bits(1e5, 0.99) == 0.0
+    for_ever = Stretches(inf, 60.0)
+    for_ever.passed(10.0, True)
+    supply = ForecastSupply(steady(1e6), 2000.0, stretch=for_ever.stretch())
+    assert supply.there_s(600.0, 0.005) > 590.0
+
+
+@given(
+    st.booleans(),
+    st.floats(0, 1e5),
+    st.floats(0.3, 2.0),
+    st.floats(0.3, 2.0),
+    st.floats(1, 1e5),
+    st.floats(1, 1e5),
+    st.lists(st.floats(0, 1e7), min_size=1, max_size=30),
+    st.tuples(st.floats(1e-4, 0.9999), st.floats(1e-4, 0.9999)),
+    st.floats(0, 1e5),
+)
+def test_more_surely_is_less_and_never_more_than_there_is_time_for(
+    up: bool,
+    age_s: float,
+    stays: float,
+    absences: float,
+    stay_s: float,
+    away_s: float,
+    rates: list[float],
+    quantiles: tuple[float, float],
+    within_s: float,
+) -> None:
+    rate = SustainedRate()
+    for at_s, bps in enumerate(rates):
+        rate.observe(bps, 1.0, float(at_s))
+    stretch = Stretch(age_s, Weibull(stays, stay_s), 0.0, Weibull(absences, away_s))
+    supply = ForecastSupply(rate, float(len(rates)), up=up, stretch=stretch)
+    low, high = sorted(quantiles)
+    assert 0.0 <= supply.there_s(within_s, low) <= supply.there_s(within_s, high) <= within_s
+    assert supply.bits(within_s, low) >= 0.0

@@ -1,0 +1,168 @@
+"""What a transfer loses to this host's others."""
+
+from ipaddress import ip_address
+from math import inf
+from typing import Any
+
+import pytest
+
+from cedos.model import (
+    CompetingTransfer,
+    Context,
+    Direction,
+    FlowKey,
+    Indicator,
+    SizeEstimate,
+    Transfer,
+)
+from cedos.selector.decision.case import Case
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.roles import Roles, assign
+from cedos.selector.decision.times import competitors, emptied, own_queues, queued, shared
+from predictors.base import Distribution
+
+MB = 1_000_000
+
+
+ALONE = Distribution((1.0, 2.0))
+
+
+def key(port: int) -> FlowKey:
+    return FlowKey(ip_address("10.0.0.2"), port, ip_address("198.51.100.1"), 443)
+
+
+def transfer(size_bytes: int = MB, flow: FlowKey | None = None) -> Transfer:
+    return Transfer(SizeEstimate(size_bytes, size_bytes, size_bytes, "content-length"), flow=flow)
+
+
+def context(*others: CompetingTransfer, direction: Direction = Direction.DOWN) -> Context:
+    known = {"past1_bps": 8e6, "rtt_s": 0.05, "rtt_min_s": 0.05}
+    return Context(
+        100.0,
+        {"wlan0": {name: Indicator(value, 99.9) for name, value in known.items()}},
+        competing={"wlan0": {direction: others}},
+    )
+
+
+@pytest.fixture
+def roles(host: Any) -> Roles:
+    return assign(host.both)
+
+
+def over_wifi(known: Context, roles: Roles, *, size_bytes: int = MB) -> tuple[float, ...]:
+    asked = transfer(size_bytes)
+    return shared(("wifi",), ALONE, size_bytes, competitors(known, roles, asked)).samples
+
+
+def test_two_alike_take_half_as_long_again_but_for_the_way(roles: Roles) -> None:
+    """Twice as long by processor sharing; of what that adds, live transfers needed about a half."""
+    other = CompetingTransfer(key(1), MB, 8e6)
+    assert over_wifi(context(other), roles) == pytest.approx((1.45, 2.95))
+
+
+@pytest.mark.parametrize(("left", "times"), [(MB / 2, (1.225, 2.475)), (50 * MB, (1.45, 2.95))])
+def test_another_counts_with_what_it_has_left_at_most(
+    left: float, times: tuple[float, ...], roles: Roles
+) -> None:
+    assert over_wifi(context(CompetingTransfer(key(1), left)), roles) == pytest.approx(times)
+
+
+def test_those_that_a_server_holds_back_take_what_they_are_given(roles: Roles) -> None:
+    """A video of 0.8 Mbit/s on 8 Mbit/s carries 150 kB while the other one takes 1.5 s."""
+    video = CompetingTransfer(key(1), 50 * MB, 8e5)
+    assert over_wifi(context(video), roles)[0] == pytest.approx(1.0 + 0.5 * 0.15 * 0.9)
+
+
+def test_neither_itself_nor_the_other_direction_counts(roles: Roles) -> None:
+    it = CompetingTransfer(key(1), MB)
+    assert competitors(context(it), roles, transfer(flow=key(1))) == {}
+    assert competitors(context(it, direction=Direction.UP), roles, transfer()) == {}
+    assert competitors(Context(1.0, {}), roles, transfer()) == {}
+
+
+def test_over_two_networks_half_of_it_meets_the_others(roles: Roles) -> None:
+    other = CompetingTransfer(key(1), 50 * MB, inf)
+    found = competitors(context(other), roles, transfer())
+    both = shared(("wifi", "cellular"), ALONE, MB, found)
+    assert both.samples == pytest.approx((1.225, 2.475))
+
+
+def test_a_busy_network_is_left_to_those_who_are_there(host: Any) -> None:
+    """Wi-Fi is a little quicker alone; with another download on it, LTE is."""
+    model = host.oracle(wifi=1.0, cellular=1.3)
+    other = CompetingTransfer(key(1), 5 * MB)
+    for known, chosen in ((context(), "wlan0"), (context(other), "lte0")):
+        case = Case(transfer(), known, host.both, model)
+        assert decide(case).choice.networks[0] == chosen
+
+
+NOW_S = 100.0
+
+
+def context_of_queue(*, delivery_age_s: float = 0.1, **indicators: float) -> Context:
+    """A cellular network with a round trip of 300 ms, and of 60 ms when it is empty."""
+    known = {"rtt_s": 0.3, "rtt_min_s": 0.06} | indicators
+    indicators = {
+        name: Indicator(value, NOW_S - (delivery_age_s if "delivery" in name else 0.1))
+        for name, value in known.items()
+    }
+    return Context(NOW_S, {"lte0": indicators})
+
+
+def test_whoever_fills_a_network_has_made_its_queue(roles: Roles) -> None:
+    full = context_of_queue(past1_bps=1e7, delivery_down_bps=8e6)
+    assert own_queues(full, roles) == {"cellular": pytest.approx(0.24)}
+    up = context_of_queue(past1_bps=1e7, past1_up_bps=1e6, delivery_up_bps=9e5)
+    assert own_queues(up, roles) == {"cellular": pytest.approx(0.24)}
+
+
+@pytest.mark.parametrize(
+    "not_ours",
+    [
+        context_of_queue(),
+        context_of_queue(past1_bps=1e7),
+        context_of_queue(past1_bps=1e7, delivery_down_bps=4e6),
+        context_of_queue(past1_bps=1e7, delivery_down_bps=8e6, delivery_age_s=2.0),
+        context_of_queue(past1_bps=1e7, delivery_down_bps=8e6, rtt_s=0.07),
+        context_of_queue(delivery_down_bps=8e6),
+        Context(NOW_S, {}),
+    ],
+)
+def test_what_we_did_not_fill_is_long_for_its_own_reasons(not_ours: Context, roles: Roles) -> None:
+    assert own_queues(not_ours, roles) == {}
+
+
+def test_models_see_the_empty_path_and_the_queue_is_added(roles: Roles) -> None:
+    columns = {"size_bytes": 3e3, "cellular_rtt_s": 0.3, "wifi_rtt_s": 0.02}
+    queues_s = {"cellular": 0.24}
+    shown = emptied(columns, queues_s)
+    assert shown == columns | {"cellular_rtt_s": pytest.approx(0.06)}
+    assert emptied({"size_bytes": 3e3}, queues_s) == {"size_bytes": 3e3}
+    time = Distribution((0.1, 0.2))
+    assert queued(("cellular",), time, queues_s).samples == pytest.approx((0.58, 0.68))
+    assert queued(("cellular", "wifi"), time, queues_s).samples == pytest.approx((0.58, 0.68))
+    assert queued(("wifi", "cellular"), time, queues_s) is time
+
+
+class TwoRoundTrips:
+    """Predictors that know of nothing but round trips."""
+
+    features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
+
+    def predict(self, columns: Any, /) -> dict[str, Distribution]:
+        return {
+            role: Distribution(tuple(2.0 * columns[f"{role}_rtt_s"] for _ in range(5)))
+            for role in ("wifi", "cellular")
+        }
+
+
+def test_a_decision_counts_the_queue_once(host: Any) -> None:
+    known = context_of_queue(past1_bps=1e7, delivery_down_bps=8e6).networks
+    wifi = {"rtt_s": Indicator(0.02, NOW_S)}
+    both = Context(NOW_S, {**known, "wlan0": wifi})
+    decision = decide(
+        Case(host.transfer(3_000), both, host.both, TwoRoundTrips(), number=1, made_unix_s=1.0)
+    )
+    times = {each.strategy.networks: each.time_s for each in decision.evaluations}
+    assert times["lte0",] == pytest.approx(2 * 0.06 + 2 * 0.24)
+    assert times["wlan0",] == pytest.approx(0.04)
