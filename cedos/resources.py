@@ -22,7 +22,7 @@ _PER_MB: Final = 1e6
 
 
 class Odometers(Protocol):
-    """What this host has used since it was installed, by odometer."""
+    """The use of this host since its installation, by odometer."""
 
     @property
     def totals(self) -> Mapping[str, float]: ...
@@ -33,7 +33,7 @@ class Odometers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """What the networks of this host cost.
+    """The costs of this host's networks.
 
     Attributes:
         money_per_mb: by network, where it is configured.
