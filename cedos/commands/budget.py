@@ -354,10 +354,7 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
     """Return all budgets as the last daemon left them. Their prices are unknown."""
     # These imports are slow, and needed only while no daemon answers.
     from cedos.daemon.budgets.metering import money_per_mb  # noqa: PLC0415
-    from cedos.selector.budgets.keeper import (
-        bought,  # noqa: PLC0415
-        period_at,  # noqa: PLC0415
-    )
+    from cedos.selector.budgets.keeper import bought, period_at  # noqa: PLC0415
     from cedos.storage.usage import Usage  # noqa: PLC0415
 
     config = load()
