@@ -336,7 +336,7 @@ def test_who_may_not_write_the_file_is_told_who_may(
     def forbidden(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(budget_file.whole_file, "write", forbidden)
+    monkeypatch.setattr(budget_file.own_file, "write", forbidden)
     refused = cedos(*SET, "data", "1GB", "--until", "18:00")
     assert refused.exit_code == 3
     assert "only root sets and removes budgets" in refused.stderr
