@@ -104,7 +104,7 @@ def command(context: click.Context, as_json: bool) -> None:
 
 
 @command.command("set", cls=_Set, exits=_EXITS, files=[SOCKET, STATE])
-@click.argument("what", type=click.Choice([*Resource, "battery"]))
+@click.argument("what", type=click.Choice([*(each.value for each in Resource), "battery"]))
 @click.argument("amount", required=False)
 @click.option("--until", required=True, help='The end: "18:00", "30d", "2026-12-01 08:00".')
 @click.option(

@@ -96,7 +96,7 @@ def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does
 
 def test_only_another_answer_is_a_change() -> None:
     bars = Bars()
-    facts = PRESENT, ("lte0",), ()
+    facts = PRESENT, Tariff(metered=("lte0",))
     assert not bars.update([account(1.0)], *facts)
     assert bars.update([account(1000.0)], *facts)
     assert not bars.update([account(1001.0)], *facts)
