@@ -106,7 +106,7 @@ class StuckConnections:
                 self.check(self._observer.context(), self._observer.asked_at_s())
 
     def check(self, context: Context, asked_at_s: Mapping[str, float]) -> None:
-        """Closes what is stuck at the context's instant; `asked_at_s`: of pings without a reply."""
+        """Close what is stuck at the context's instant; `asked_at_s`: of pings without a reply."""
         for closing in list(self.stuck(context, asked_at_s)):
             key = closing.flow.key
             try:
@@ -167,7 +167,7 @@ class StuckConnections:
         self._pinged_at_s = pinged
 
     def _owes_a_reply(self, name: str, now_s: float) -> bool:
-        """Whether a ping has had no reply for long enough; where none was sent, one is."""
+        """Tell whether a ping has had no reply for long enough; send one where none was sent."""
         pinged_at_s = self._pinged_at_s.get(name)
         if pinged_at_s is None:
             for network in self._director.networks:
@@ -177,7 +177,7 @@ class StuckConnections:
         return now_s - pinged_at_s >= _PING_S
 
     def _heard_at_s(self, context: Context, name: str) -> float:
-        """When something last came from beyond a network."""
+        """Return when something last came from beyond a network."""
         rtt = context.networks.get(name, {}).get("rtt_s")
         return max(
             self._flows.heard_at_s(name),
@@ -199,7 +199,7 @@ class StuckConnections:
         ]
 
     def _may_be_closed(self, flow: LivingFlow, path: FlowPath) -> bool:
-        """Whether it is a plain connection of a program of this host, of a kind that is begun again."""
+        """Tell whether it is a plain connection of a program here, of a kind that is begun again."""
         key, sample = flow.key, path.sample
         plain = key.protocol == "tcp" and flow.token is None and len(flow.paths) == 1
         return (
@@ -217,7 +217,7 @@ class StuckConnections:
         )
 
     def _living(self, context: Context, dead: str) -> Network | None:
-        """The network that a program which connects again reaches; None: none is known to live."""
+        """Return the network that a program then reaches; None: none is known to live."""
         for network in self._director.decider.usable:
             if not network.up or network.name == dead:
                 continue
@@ -232,7 +232,7 @@ class StuckConnections:
 
 
 def _heard_s(path: FlowPath, now_s: float) -> float:
-    """Seconds since something came on a connection; 0 where no look at it is fresh."""
+    """Return the seconds since something came on a connection; 0 where no look at it is fresh."""
     sample = path.sample
     if sample is None or now_s - sample.at_s > _FRESH_S:
         return 0.0
@@ -240,7 +240,7 @@ def _heard_s(path: FlowPath, now_s: float) -> float:
 
 
 def _waits(flow: LivingFlow, path: FlowPath, lasted_s: float) -> bool:
-    """Whether something is due: an acknowledgement, or the rest of an answer that was on its way."""
+    """Tell whether something is due: an acknowledgement, or the rest of an answer that was on its way."""
     sample = path.sample
     if sample is None:
         return False
@@ -255,7 +255,7 @@ def _waits(flow: LivingFlow, path: FlowPath, lasted_s: float) -> bool:
 
 
 def _again_s(flow: LivingFlow, living: Network, context: Context) -> float:
-    """Seconds that carrying again takes what the connection has carried: so long a wait is no loss.
+    """Return the seconds for carrying the same again: so long a wait is no loss.
 
     A rate that was seen is the least that a network does, and of an idle one next to nothing.
     """
