@@ -221,7 +221,7 @@ class RadioMessage(ControlMessage, frozen=True, kw_only=True):
     """The radio of a network.
 
     Attributes:
-        radio: its power model (`selector.energy.radio.Radio`).
+        radio: its power model (`cedos.selector.energy.Radio`).
         shares: the share of time in each state.
         idle_s: seconds since the last use; None: it was not used since the daemon started.
     """

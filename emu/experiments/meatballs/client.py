@@ -176,7 +176,7 @@ class Client(Generic[T]):
 
 
 class Watch(Protocol):
-    """A radio's states as its traffic makes them (`cedos.selector.energy.radio`)."""
+    """A radio's states as its traffic makes them (`cedos.selector.energy`)."""
 
     def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None: ...
 

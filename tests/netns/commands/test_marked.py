@@ -36,7 +36,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
 MARKED = """
 import sys
 from pathlib import Path
-from cedos.kernel.bpf.marked_program import marked_cgroup, run_inside
+from cedos.kernel.bpf import marked_cgroup, run_inside
 with marked_cgroup(0xCE000007) as cgroup:
     sys.exit(run_inside(cgroup, [sys.executable, "-c", *sys.argv[1:]]))
 """
@@ -101,7 +101,7 @@ def test_a_cgroup_that_outlived_its_program_is_removed_by_the_next() -> None:
 
 def test_without_privileges(tmp_path: Path) -> None:
     code = (
-        "import os; from cedos.kernel.bpf.marked_program import marked_cgroup\n"
+        "import os; from cedos.kernel.bpf import marked_cgroup\n"
         "from cedos.errors import PrivilegeError\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try:\n"

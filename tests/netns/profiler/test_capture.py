@@ -296,7 +296,7 @@ def test_a_missing_interface_and_a_missing_capability_are_named(pair: Any) -> No
         open_capture("nope")
     program = (
         "from cedos.errors import PrivilegeError\n"
-        "from cedos.profiler.capture.packet_socket import open_capture\n"
+        "from cedos.profiler.capture import open_capture\n"
         "try: open_capture()\n"
         "except PrivilegeError as error: print(error)\n"
     )

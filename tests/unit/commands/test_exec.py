@@ -127,7 +127,7 @@ def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
 
 def test_signals_reach_the_program(cgroup: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from cedos.kernel.bpf.marked_program import run_inside\n"
+        "import sys; from pathlib import Path; from cedos.kernel.bpf import run_inside\n"
         "sys.exit(run_inside(Path(sys.argv[1]), ['sh', '-c', 'echo on; sleep 30 & wait']))"
     )
     with subprocess.Popen(
