@@ -4,8 +4,11 @@ import asyncio
 import math
 import selectors
 import time
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from unittest.mock import patch
 
+T = TypeVar("T")
 _GRACE_S = 0.001
 
 
@@ -79,3 +82,12 @@ def monotonic() -> float:
     """Return the time of the running `JumpingLoop`, else that of the machine."""
     loop = asyncio.events._get_running_loop()
     return loop.time() if isinstance(loop, JumpingLoop) else _really()
+
+
+def run_jumping(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, on a `JumpingLoop`."""
+    with (
+        patch.object(time, "monotonic", monotonic),
+        asyncio.Runner(loop_factory=JumpingLoop) as runner,
+    ):
+        return runner.run(main)

@@ -14,7 +14,7 @@ from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.packet_filter import PacketFilter
 from cedos.steer.repairs import Repairs
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 
 class Repaired:

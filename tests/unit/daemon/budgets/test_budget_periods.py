@@ -73,6 +73,7 @@ async def test_one_that_is_over_begins_anew_when_it_is_set_again(host: Host) -> 
     assert host.spent() == 0
 
 
+@pytest.mark.jumping
 async def test_a_day_that_begins_at_any_minute_counts_from_that_minute(host: Host) -> None:
     every_day = replace(DATA, until="2026-11-21T09:07:00", every=Every.DAY)
     await host.budgets.set(every_day)
