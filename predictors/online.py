@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from math import exp, floor, isfinite, log
 from typing import Any
-from zlib import crc32
 
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
@@ -237,7 +236,7 @@ class Adaptive:
     def state(self) -> dict[str, Any]:
         """Return the knowledge as plain data for JSON; the model is not part of it."""
         return {
-            "model": fingerprint(self.model),
+            "model": self.model.fingerprint(),
             "places": {name: place.to_dict() for name, place in self._places.items()},
         }
 
@@ -254,13 +253,8 @@ class Adaptive:
             learned_on, places = state["model"], dict(state["places"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not an adaptive model's state: {error!r}") from error
-        if learned_on != fingerprint(model):
+        if learned_on != model.fingerprint():
             raise ValueError("it was learned as the difference from another model; start anew")
         for name, data in places.items():
             found._places[str(name)] = Place.from_dict(data, found._prior)
         return found
-
-
-def fingerprint(model: CompletionModel) -> str:
-    """Return a text that tells models apart: knowledge about one means nothing to another."""
-    return f"{crc32(repr(model.to_dict()).encode()):08x}"

@@ -113,7 +113,7 @@ def command(
 
     from cedos import logs  # noqa: PLC0415
     from cedos.kernel.rtnetlink import host_addresses  # noqa: PLC0415
-    from cedos.monitor.probing.server_limits import ProbeLimits  # noqa: PLC0415
+    from cedos.monitor.probing.server import ProbeLimits  # noqa: PLC0415
 
     logs.configure()
     # Answers must leave from the address of the request, so each address has its own sockets.

@@ -49,7 +49,7 @@ from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import ConfigError
 from cedos.model import Budget
-from cedos.monitor.flows.open_sockets import OpenSockets
+from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.sessions import Detour

@@ -59,8 +59,7 @@ from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.events import Change, NetworkEvent
 from cedos.monitor.flows.flow_monitor import FlowMonitor
-from cedos.monitor.flows.flow_source import KernelFlows
-from cedos.monitor.flows.open_sockets import open_sockets
+from cedos.monitor.flows.flow_source import KernelFlows, open_sockets
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.monitor.providers.metered import HostMetered

@@ -50,8 +50,9 @@ from cedos.monitor.dns import message as dns
 from cedos.monitor.dns.resolvers import parse_resolv_conf
 from cedos.monitor.portal.verdict import TestPage, judge
 from cedos.monitor.probing import ping, wire
-from cedos.monitor.providers import access_points, adb, android, wifi
-from cedos.monitor.providers.information_elements import says_metered
+from cedos.monitor.providers import access_points, adb, wifi
+from cedos.monitor.providers import adb as android
+from cedos.monitor.providers.access_points import says_metered
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
 from cedos.proxy import names

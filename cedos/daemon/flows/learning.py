@@ -11,7 +11,7 @@ from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import assign
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
-from predictors.online import Adaptive, Posterior, fingerprint
+from predictors.online import Adaptive, Posterior
 
 PLACES_FILE = "places.json"
 POSTERIOR_FILE = "posterior.json"
@@ -69,7 +69,7 @@ class Learning:
             state_file.write(folder / PLACES_FILE, self._adaptive.state(), _PLACES)
         if self._posterior is not None:
             # Which strategy is favoured, and when rightly so, is another thing with another model.
-            state = {"model": fingerprint(self._adaptive.model), **self._posterior.state()}
+            state = {"model": self._adaptive.model.fingerprint(), **self._posterior.state()}
             state_file.write(folder / POSTERIOR_FILE, state, _POSTERIOR)
 
     def moved(self, networks: Sequence[Network], context: Context) -> None:
@@ -121,7 +121,7 @@ def _posterior(model: CompletionModel, path: Path) -> Posterior:
         return Posterior()
     try:
         found = Posterior.from_state(state)
-        if state.get("model") != fingerprint(model):
+        if state.get("model") != model.fingerprint():
             raise ValueError("it was learned of another model")
     except ValueError as error:
         state_file.unusable(path, _POSTERIOR, error)

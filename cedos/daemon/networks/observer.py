@@ -27,7 +27,7 @@ from cedos.monitor.flows.passive import PassiveWatch
 from cedos.monitor.networks.counters import InterfaceCounters
 from cedos.monitor.networks.rates import LEAST_BYTES
 from cedos.monitor.networks.sleep_watch import SleepWatch
-from cedos.monitor.portal import check, gateway
+from cedos.monitor.portal import check
 from cedos.monitor.portal.verdict import TestPage
 from cedos.monitor.portal.watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probing.keyfile import read_key
@@ -179,7 +179,7 @@ class Observer:
             self._captive,
             check=portal_page(config),
             manager=manager.captive if manager is not None else None,
-            gateway_answers=gateway.answers if config.probes.enabled else None,
+            gateway_answers=check.gateway_answers if config.probes.enabled else None,
             pings_wait=self._pings_wait,
             rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
         )

@@ -9,15 +9,54 @@ final `tcp_info`; a UDP flow when connection tracking gives it up. Events join o
 import asyncio
 import contextlib
 import math
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from cedos.kernel import conntrack, sock_diag
 from cedos.model import Address, FlowKey
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened, FlowSample, Mailbox
-from cedos.monitor.flows.fair_table import FairTable
 from cedos.monitor.flows.flow_source import FlowSource, KernelFlows
+
+T = TypeVar("T")
+
+_BUCKETS = 32
+
+
+class FairTable(Generic[T]):
+    """A table of flows that strangers may fill: at most `limit` entries, no sender drives out another's.
+
+    Each peer has a bucket by a salted hash of its address (as in stochastic fair queueing, McKenney
+    1990). A peer that sends much drives out the oldest entries of its own bucket, which one in 32 of the
+    other peers shares.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._salt = secrets.randbits(64)
+        self._share = max(limit // _BUCKETS, 1)
+        self._buckets: list[OrderedDict[FlowKey, T]] = [OrderedDict() for _ in range(_BUCKETS)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets))
+
+    def __contains__(self, key: FlowKey) -> bool:
+        return key in self._bucket(key)
+
+    def put(self, key: FlowKey, value: T) -> FlowKey | None:
+        """Adds or replaces; the flow that had to go for it, if any."""
+        bucket = self._bucket(key)
+        bucket[key] = value
+        return bucket.popitem(last=False)[0] if len(bucket) > self._share else None
+
+    def pop(self, key: FlowKey) -> T | None:
+        return self._bucket(key).pop(key, None)
+
+    def _bucket(self, key: FlowKey) -> "OrderedDict[FlowKey, T]":
+        return self._buckets[hash((self._salt, key.remote)) % _BUCKETS]
+
 
 # At most one comparison in so many seconds: it reads every socket and tracked flow.
 _REST_S = 1.0

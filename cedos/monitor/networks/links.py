@@ -7,7 +7,7 @@ drops the IPv4 routes of a link that goes down without a word.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Protocol
 
 from cedos.errors import HostError
@@ -25,7 +25,25 @@ from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import Address, Network, NetworkOverride
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
-from cedos.monitor.networks.metered import MeteredSource, NobodysWord
+
+
+class MeteredSource(Protocol):
+    """A source of the system's word on metered networks."""
+
+    async def start(self, changed: Callable[[], None]) -> None: ...
+
+    async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
+        """By interface, of these (name -> index); those without a word are missing; never raises."""
+
+
+class NobodysWord:
+    """Without a system that says anything."""
+
+    async def start(self, changed: Callable[[], None]) -> None: ...
+
+    async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
+        return {}
+
 
 # Bursts of events (an interface coming up) are read once, this long after the first of them.
 _SETTLE_S = 0.005

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from ipaddress import ip_address
 
+from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 from cedos.monitor.dns import message
@@ -21,6 +22,7 @@ from cedos.monitor.portal.verdict import (
     origin,
     same_private_address,
 )
+from cedos.monitor.probing.ping import PingSocket
 
 _DNS_PORT = 53
 _ASK_AGAIN_S = 0.5
@@ -134,3 +136,26 @@ def _complete(answer: bytes, page: TestPage) -> bool:
     head, end, body = answer.partition(b"\r\n\r\n")
     right = head.split(b" ", 2)[1:2] == [b"200"]
     return bool(end) and (not right or (bool(page.body) and page.body.encode() in body))
+
+
+async def gateway_answers(network: Network, timeout_s: float = 0.8) -> bool:
+    """Return whether the network's router answers a ping in time; False where none can be sent.
+
+    A router answers behind a portal, and where its uplink is gone.
+    """
+    if not network.gateways:
+        return False
+    gateway = network.gateways[0]
+    answered = asyncio.Event()
+    try:
+        pinger = PingSocket(network.interface, gateway.version, lambda _, __: answered.set())
+    except (OSError, PrivilegeError):
+        return False
+    try:
+        with contextlib.suppress(OSError, TimeoutError):
+            pinger.send(gateway)
+            async with asyncio.timeout(timeout_s):
+                await answered.wait()
+    finally:
+        pinger.close()
+    return answered.is_set()

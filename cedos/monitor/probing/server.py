@@ -9,9 +9,10 @@ import errno
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 import structlog
@@ -21,8 +22,145 @@ from cedos.model import Address, Direction
 from cedos.monitor.probing import wire
 from cedos.monitor.probing.datagrams import CLOCK_S, Datagrams, Source, clock_offset_s
 from cedos.monitor.probing.result import UDP_HEADERS
-from cedos.monitor.probing.server_limits import ProbeLimits
-from cedos.monitor.probing.server_tcp import TransferServer
+from cedos.monitor.probing.wire import RefusalReason
+from cedos.token_bucket import TokenBucket
+
+_MOST_SOURCES = 4096
+_V6_PREFIX = 64
+
+
+class ProbeLimits:
+    """Rate limits of each source (IPv6: its /64) and of all; `burst_s` seconds may be had at once."""
+
+    def __init__(self, source_bps: float, total_bps: float, burst_s: float = 5.0) -> None:
+        self._source_bps = source_bps
+        self._burst_s = burst_s
+        self._total = self._bucket(total_bps, 0.0)
+        # A source that was not heard of for longest is forgotten first. Only who holds the key and
+        # has shown its address gets an entry, so nobody can wash others, or a debt, away cheaply.
+        self._sources: OrderedDict[object, TokenBucket] = OrderedDict()
+
+    def _bucket(self, rate_bps: float, now_s: float) -> TokenBucket:
+        burst_bytes = rate_bps / 8 * self._burst_s
+        return TokenBucket(rate_bps / 8, burst_bytes, now_s)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
+        """Takes `count` bytes; else why not, and the seconds until they will be there."""
+        key: object = source
+        if isinstance(source, IPv6Address):
+            key = ip_network((source, _V6_PREFIX), strict=False)
+        own = self._sources.get(key)
+        if own is None:
+            own = self._sources[key] = self._bucket(self._source_bps, now_s)
+            if len(self._sources) > _MOST_SOURCES:
+                self._sources.popitem(last=False)
+        self._sources.move_to_end(key)
+        for reason, bucket in (
+            (RefusalReason.SOURCE_LIMIT, own),
+            (RefusalReason.TOTAL_LIMIT, self._total),
+        ):
+            missing = count - bucket.available(now_s)
+            if count > bucket.burst:
+                return RefusalReason.TOO_LARGE, 0.0
+            if missing > 0:
+                return reason, missing / bucket.per_s
+        own.take(now_s, count)
+        self._total.take(now_s, count)
+        return None
+
+
+_MOST_CONNECTIONS = 64
+_REQUEST_S = 5.0
+_WHOLE_S = 30.0
+_BLOCK = bytes(65536)
+_BUFFER_BYTES = 1 << 16
+
+
+class TransferServer:
+    """The TCP half of a probe server: a challenge, a signed request, the bytes, and a report of them.
+
+    `note` is called with each event in a few words.
+    """
+
+    def __init__(self, key: bytes, limits: ProbeLimits, note: Callable[[str], None]) -> None:
+        self._key = key
+        self._limits = limits
+        self._note = note
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self, address: Address, port: int) -> None:
+        self._server = await asyncio.start_server(
+            self._accepted, str(address), port, limit=_BUFFER_BYTES, backlog=_MOST_CONNECTIONS
+        )
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._serving) >= _MOST_CONNECTIONS:
+            self._note("connections too many")
+            writer.transport.abort()
+            return
+        self._serving.add(task)
+        try:
+            async with asyncio.timeout(_WHOLE_S):
+                await self._serve(reader, writer)
+        except TimeoutError:
+            self._note("transfers too slow")
+        except (OSError, asyncio.IncompleteReadError):
+            self._note("transfers broken off")
+        except asyncio.CancelledError:
+            pass  # the server ends; its own task waits for this one
+        finally:
+            self._serving.discard(task)
+            writer.close()
+            with suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = secrets.token_bytes(wire.SESSION_BYTES)
+        writer.write(wire.encode(wire.Challenge(number), b""))
+        async with asyncio.timeout(_REQUEST_S):
+            request = wire.decode(await reader.readexactly(wire.REQUEST_BYTES), self._key)
+        if not isinstance(request, wire.TransferRequest) or request.challenge != number:
+            self._note("connections without the key")
+            return
+        peer = ip_address(writer.get_extra_info("peername")[0])
+        refused: tuple[wire.RefusalReason, float] | None = (wire.RefusalReason.TOO_LARGE, 0.0)
+        if 0 < request.size_bytes <= wire.MAX_TRANSFER_BYTES:
+            refused = self._limits.take(peer, request.size_bytes, time.monotonic())
+        if refused is not None:
+            self._note(f"refused, {wire.REASONS[refused[0]]}")
+            writer.write(wire.encode(wire.Refused(request.session, *refused), self._key))
+            await writer.drain()
+            return
+        self._note(f"transfers {request.direction}")
+        writer.write(wire.encode(wire.TransferGrant(request.session), self._key))
+        left = request.size_bytes
+        while left:
+            if request.direction is Direction.DOWN:
+                block = _BLOCK[: min(left, len(_BLOCK))]
+                writer.write(block)
+                await writer.drain()
+                left -= len(block)
+            else:
+                received = await reader.read(min(left, _BUFFER_BYTES))
+                if not received:
+                    raise ConnectionResetError("closed by the client")
+                left -= len(received)
+        writer.write(wire.encode(wire.End(request.session, request.size_bytes), self._key))
+        await writer.drain()
+
 
 _log = structlog.get_logger(__name__)
 

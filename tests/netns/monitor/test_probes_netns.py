@@ -15,8 +15,7 @@ from cedos.monitor.probing.ping import PING_BYTES
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, ProbeServer
 from cedos.monitor.probing.schedule import ProbeSchedule
-from cedos.monitor.probing.server import ProbeServing
-from cedos.monitor.probing.server_limits import ProbeLimits
+from cedos.monitor.probing.server import ProbeLimits, ProbeServing
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

@@ -27,7 +27,7 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
-from cedos.monitor.flows.open_sockets import OpenSockets
+from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 

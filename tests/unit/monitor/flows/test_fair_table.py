@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 
 from cedos.model import FlowKey
-from cedos.monitor.flows.fair_table import FairTable
+from cedos.monitor.flows.flow_monitor import FairTable
 
 OWN = ip_address("10.0.0.2")
 

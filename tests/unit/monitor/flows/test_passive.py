@@ -2,8 +2,8 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
+from cedos.monitor.context import Losses
 from cedos.monitor.events import FlowSample
-from cedos.monitor.flows.losses import Losses
 from cedos.monitor.flows.passive import PassiveSample, PassiveWatch
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))

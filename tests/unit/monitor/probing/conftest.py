@@ -11,8 +11,7 @@ import pytest
 from cedos.model import Direction
 from cedos.monitor.probing import udp_train
 from cedos.monitor.probing.result import ProbeOutcome, ProbeServer
-from cedos.monitor.probing.server import ProbeServing
-from cedos.monitor.probing.server_limits import ProbeLimits
+from cedos.monitor.probing.server import ProbeLimits, ProbeServing
 
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32

@@ -13,9 +13,7 @@ from cedos.model import Address, Direction
 from cedos.monitor.probing import tcp_probe, udp_train
 from cedos.monitor.probing.dispersion import INDICATORS
 from cedos.monitor.probing.result import ProbeServer
-from cedos.monitor.probing.server import ProbeServing
-from cedos.monitor.probing.server_limits import ProbeLimits
-from cedos.monitor.probing.server_tcp import TransferServer
+from cedos.monitor.probing.server import ProbeLimits, ProbeServing, TransferServer
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
-from cedos.monitor.probing import server_limits as limits_module
+from cedos.monitor.probing import server as limits_module
 from cedos.monitor.probing.keyfile import read_key, write_new_key
-from cedos.monitor.probing.server_limits import ProbeLimits
+from cedos.monitor.probing.server import ProbeLimits
 from cedos.monitor.probing.wire import RefusalReason
 
 A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cedos.errors import HostError
 from cedos.model import Network, NetworkKind
 from cedos.monitor.providers import adb
-from cedos.monitor.providers.android import parse_registry
+from cedos.monitor.providers.adb import parse_registry
 from cedos.monitor.providers.usb import usb_path
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.providers.information_elements import elements, says_metered, ssid
+from cedos.monitor.providers.access_points import elements, says_metered, ssid
 
 NAME = bytes.fromhex("0005") + b"Phone"
 RATES = bytes.fromhex("010882848b960c121824")
