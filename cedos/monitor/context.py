@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cedos.model import Attachment, Context, Direction, Indicator
+from cedos.monitor.liveness.pings import PingWitness
 from cedos.monitor.networks.rates import QUEUE_EMPTY, RateEstimator, RateSample
-from cedos.monitor.probing.ping_witness import PingWitness
 
 WINDOW_S = 10.0
 # Fewer segments say nothing: one lost of three is no loss rate of a third.

@@ -48,7 +48,7 @@ from cedos.kernel.tcp_info import read_info
 from cedos.model import FlowKey
 from cedos.monitor.dns import message as dns
 from cedos.monitor.dns.resolvers import parse_resolv_conf
-from cedos.monitor.portal.verdict import TestPage, judge
+from cedos.monitor.liveness.portal_verdict import TestPage, judge
 from cedos.monitor.probing import ping, wire
 from cedos.monitor.providers import access_points, adb, wifi
 from cedos.monitor.providers import adb as android

@@ -22,6 +22,7 @@ from cedos.model import (
     Transfer,
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.monitor.liveness.silence import PathWait
 from cedos.profiler.profiler import SizeLearned
 from predictors.inputs import FIRST_WINDOW_BYTES
 
@@ -55,6 +56,16 @@ class LivingFlows:
     def heard_at_s(self, network: str) -> float:
         """When something last came from beyond a network, as looks and ends tell; -inf: nothing did."""
         return self._heard_at_s.get(network, -math.inf)
+
+    def path_waits(self) -> Iterator[PathWait]:
+        """Yield the open paths that lead beyond their router, and whether each waits for something."""
+        for flow in self:
+            for path in flow.paths.values():
+                if path.network is None or path.sample is None or path.closed is not None:
+                    continue
+                if not path.near:
+                    heard_at_s = path.sample.at_s - path.heard_s
+                    yield PathWait(path.key, path.network, heard_at_s, flow.waits_on(path))
 
     def competing(self, now_s: float) -> dict[str, dict[Direction, tuple[CompetingTransfer, ...]]]:
         """What each network has still to carry, by direction; the largest `_COMPETING` of each."""

@@ -16,9 +16,9 @@ import structlog
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
-from cedos.daemon.networks.silence import RoundTrips, Silence
 from cedos.model import Context, Direction
 from cedos.monitor.events import FlowSample, FlowSnapshots
+from cedos.monitor.liveness.silence import RoundTrips, Silence
 from cedos.profiler.profiler import Profiler
 
 _log = structlog.get_logger(__name__)
@@ -115,7 +115,7 @@ class FlowSampler:
             name: known["rtt_s"] for name, known in context.networks.items() if "rtt_s" in known
         }
         silent = self._silence.check(
-            self._flows,
+            self._flows.path_waits(),
             asked_at_s,
             {name: rtt.measured_at_s for name, rtt in rtts.items()},
             {

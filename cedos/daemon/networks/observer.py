@@ -15,7 +15,6 @@ import structlog
 from cedos.config import Config
 from cedos.config.sections import endpoint
 from cedos.daemon.budgets.metering import radios_of
-from cedos.daemon.networks.silence import PATIENCE_S
 from cedos.kernel.rtnetlink import Counters
 from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import Address, Competing, Context, FlowKey, Indicator, Network, NetworkKind
@@ -24,12 +23,13 @@ from cedos.monitor.context import ContextKeeper
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.flows.passive import PassiveWatch
+from cedos.monitor.liveness import portal_check as check
+from cedos.monitor.liveness.portal_verdict import TestPage
+from cedos.monitor.liveness.portal_watch import Check, PortalWatch, usual_rtt_s
+from cedos.monitor.liveness.silence import PATIENCE_S
 from cedos.monitor.networks.counters import InterfaceCounters
 from cedos.monitor.networks.rates import LEAST_BYTES
 from cedos.monitor.networks.sleep_watch import SleepWatch
-from cedos.monitor.portal import check
-from cedos.monitor.portal.verdict import TestPage
-from cedos.monitor.portal.watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent

@@ -11,8 +11,8 @@ import pytest
 
 from cedos.model import FlowKey, Network, NetworkKind
 from cedos.monitor.flows import own_flows
-from cedos.monitor.portal import check
-from cedos.monitor.portal.verdict import TestPage
+from cedos.monitor.liveness import portal_check as check
+from cedos.monitor.liveness.portal_verdict import TestPage
 from cedos.monitor.probing import dns_probe, tcp_probe, udp_train
 from cedos.monitor.probing.result import ProbeServer
 

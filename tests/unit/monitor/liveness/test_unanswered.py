@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from cedos.monitor.portal.unanswered import Unanswered
+from cedos.monitor.liveness.unanswered import Unanswered
 
 
 def test_who_waits_in_vain(desk: Any) -> None:

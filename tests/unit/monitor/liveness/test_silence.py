@@ -5,9 +5,9 @@ from math import inf
 import pytest
 
 from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.networks.silence import PATIENCE_S, RoundTrips, Silence
 from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
 from cedos.monitor.events import FlowOpened, FlowSample
+from cedos.monitor.liveness.silence import PATIENCE_S, RoundTrips, Silence
 from cedos.profiler.profiler import SizeLearned
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
@@ -49,7 +49,9 @@ class World:
         )
         self.flows.sampled([sample], self.now_s)
         answered = {} if answered_at_s is None else {"wlan0": answered_at_s}
-        return self.silence.check(self.flows, asked_at_s, answered, self.rtts, self.now_s)
+        return self.silence.check(
+            self.flows.path_waits(), asked_at_s, answered, self.rtts, self.now_s
+        )
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ def test_a_pause_between_two_transfers_is_no_silence(world: World) -> None:
     world.flows.learned(SizeLearned(later, Direction.DOWN, SizeEstimate(9000, 9000, 9000, "hint")))
     sample = FlowSample(later, world.now_s, 1, None, 0.03, 0.03, 1e6, 0, 100, 0, inf, 100, inf)
     world.flows.sampled([sample], world.now_s)
-    assert world.silence.check(world.flows, {}, {}, RTTS, world.now_s) == {}
+    assert world.silence.check(world.flows.path_waits(), {}, {}, RTTS, world.now_s) == {}
 
 
 def test_how_long_a_silence_lasted_is_remembered_for_a_while(world: World) -> None:

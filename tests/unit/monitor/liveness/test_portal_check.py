@@ -12,8 +12,8 @@ import pytest
 
 from cedos.model import Network, NetworkKind
 from cedos.monitor.dns import message
-from cedos.monitor.portal.check import check
-from cedos.monitor.portal.verdict import PortalVerdict, TestPage
+from cedos.monitor.liveness.portal_check import check
+from cedos.monitor.liveness.portal_verdict import PortalVerdict, TestPage
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
-from cedos.monitor.portal.watch import PortalWatch
+from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
+from cedos.monitor.liveness.portal_watch import PortalWatch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 

@@ -1,6 +1,6 @@
 """Pings against everything else that comes back."""
 
-from cedos.monitor.probing.ping_witness import PingWitness
+from cedos.monitor.liveness.pings import PingWitness
 
 
 def lose(witness: PingWitness, count: int, from_s: float) -> None:

@@ -10,8 +10,8 @@ import pytest
 from kit.waiting import until
 
 from cedos.model import Indicator, Network
-from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
-from cedos.monitor.portal.watch import PortalWatch, usual_rtt_s
+from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
+from cedos.monitor.liveness.portal_watch import PortalWatch, usual_rtt_s
 
 pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 

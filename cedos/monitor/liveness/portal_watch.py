@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from cedos.model import Address, FlowKey, Indicator, Network
 from cedos.monitor.events import FlowSample
-from cedos.monitor.portal.unanswered import RESCUED_AFTER_S, Unanswered
-from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
+from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
+from cedos.monitor.liveness.unanswered import RESCUED_AFTER_S, Unanswered
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.portal.verdict import PortalVerdict, TestPage, judge, same_private_address
+from cedos.monitor.liveness.portal_verdict import (
+    PortalVerdict,
+    TestPage,
+    judge,
+    same_private_address,
+)
 
 PAGE = TestPage.of("http://portal.test:8080/nm?x=1", "all is well")
 

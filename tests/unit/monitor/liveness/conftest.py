@@ -8,8 +8,8 @@ import pytest
 
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowSample
-from cedos.monitor.portal.verdict import PortalFinding
-from cedos.monitor.portal.watch import PortalWatch
+from cedos.monitor.liveness.portal_verdict import PortalFinding
+from cedos.monitor.liveness.portal_watch import PortalWatch
 
 
 class Told:

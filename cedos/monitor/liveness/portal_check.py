@@ -13,7 +13,7 @@ from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 from cedos.monitor.dns import message
 from cedos.monitor.flows import own_flows
-from cedos.monitor.portal.verdict import (
+from cedos.monitor.liveness.portal_verdict import (
     MAX_ANSWER_BYTES,
     PortalFinding,
     PortalVerdict,

@@ -1,0 +1,127 @@
+"""Notice that a network is silent: nothing is heard from it although something is expected. Pure.
+
+Pings notice that late: they are sent every now and then, and each has its time to be answered. A flow
+that waits for data or for an acknowledgement notices it within a few round trips.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cedos.model import FlowKey
+
+PATIENCE_S = 0.35
+"""Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip."""
+
+_PATIENCE_RTTS = 3.0
+"""A network has so many of its least round trips, and one of its recent ones. Where packets queue for
+longer than on an empty path, they arrive one after the other all the time, or not at all."""
+
+_OWN_S = 0.1
+_OWN_RTTS = 2.0
+"""If a path had waited for this long, and for so many round trips, when its network answered another
+flow, it waits for a reason of its own: its server thinks, or the data take another path."""
+
+_REMEMBERED = 16
+_REMEMBERED_S = 600.0
+"""Older habits of a network may be those of another place."""
+
+
+class PathWait(NamedTuple):
+    """An open path of a flow: when it last heard something, and whether it waits for something.
+
+    `heard_at_s`: on the monotonic clock, s.
+    """
+
+    key: FlowKey
+    network: str
+    heard_at_s: float
+    waits: bool
+
+
+class RoundTrips(NamedTuple):
+    """A network's recent round trip, and the least of a longer time, s."""
+
+    late_s: float
+    least_s: float
+
+
+_UNKNOWN = RoundTrips(0.0, 0.0)
+
+
+class Silence:
+    """The silences of all networks, by what their flows and pings say."""
+
+    def __init__(self) -> None:
+        self._heard_at_s: dict[str, float] = {}
+        self._waiting_since_s: dict[FlowKey, float] = {}
+        self._silent_since_s: dict[str, float] = {}
+        self._ended: dict[str, deque[tuple[float, float]]] = {}
+
+    def pauses(self, now_s: float) -> dict[str, tuple[float, ...]]:
+        """Return how long each recent silence of a network lasted, s; the newest last."""
+        found = {}
+        for name, ended in self._ended.items():
+            while ended and ended[0][0] < now_s - _REMEMBERED_S:
+                ended.popleft()
+            if ended:
+                found[name] = tuple([lasted_s for _, lasted_s in ended])
+        return found
+
+    def check(
+        self,
+        paths: Iterable[PathWait],
+        asked_at_s: Mapping[str, float],
+        answered_at_s: Mapping[str, float],
+        rtts_s: Mapping[str, RoundTrips],
+        now_s: float,
+    ) -> dict[str, float]:
+        """Return the networks that are silent now, and for how long (seconds).
+
+        Args:
+            paths: the open paths of living flows that lead beyond their router.
+            asked_at_s: when the oldest pending ping was sent, by network.
+            answered_at_s: when a round trip was last measured, by network.
+            rtts_s: the round trips by network.
+            now_s: the monotonic clock.
+        """
+        # Since when a flow that expects something now does so. That other flows did before says
+        # nothing: a pause between two transfers is no silence.
+        expecting_s: dict[str, float] = {}
+        before_s, self._waiting_since_s = self._waiting_since_s, {}
+        for key, network, heard_at_s, waits in paths:
+            self._note_heard(network, heard_at_s)
+            if not waits:
+                continue
+            since_s = self._waiting_since_s[key] = before_s.get(key, now_s)
+            own_s = max(_OWN_S, _OWN_RTTS * rtts_s.get(network, _UNKNOWN).late_s)
+            if answered_at_s.get(network, -math.inf) <= max(heard_at_s, since_s) + own_s:
+                expecting_s[network] = min(since_s, expecting_s.get(network, since_s))
+        for name, at_s in answered_at_s.items():
+            self._note_heard(name, at_s)
+        # A pending ping expects something, too.
+        for name, at_s in asked_at_s.items():
+            if at_s > self._heard_at_s.get(name, -math.inf):
+                expecting_s.setdefault(name, at_s)
+        found = {}
+        for name, since_s in expecting_s.items():
+            silent_s = now_s - max(self._heard_at_s.get(name, -math.inf), since_s)
+            trips = rtts_s.get(name, _UNKNOWN)
+            if silent_s > max(PATIENCE_S, _PATIENCE_RTTS * trips.least_s, trips.late_s):
+                found[name] = silent_s
+        self._remember(found, now_s)
+        return found
+
+    def _remember(self, silent: Mapping[str, float], now_s: float) -> None:
+        """Note the silences that have ended; a silence that no flow waits on any more is not known."""
+        for name in self._silent_since_s.keys() - silent.keys():
+            lasted_s = self._heard_at_s.get(name, -math.inf) - self._silent_since_s.pop(name)
+            if lasted_s > PATIENCE_S:
+                ended = self._ended.setdefault(name, deque(maxlen=_REMEMBERED))
+                ended.append((now_s, lasted_s))
+        for name, silent_s in silent.items():
+            self._silent_since_s.setdefault(name, now_s - silent_s)
+
+    def _note_heard(self, network: str, at_s: float) -> None:
+        self._heard_at_s[network] = max(at_s, self._heard_at_s.get(network, -math.inf))

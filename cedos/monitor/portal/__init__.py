@@ -1,1 +1,0 @@
-"""Captive portals: when to check for one, and what was found."""
