@@ -13,7 +13,7 @@ _SAME = 0.01
 
 
 async def aligned_sleep(interval_s: float) -> None:
-    """Returns at the next multiple of the interval, for all callers with the same one at once."""
+    """Return at the next multiple of the interval, for all callers with the same one at once."""
     now_s = asyncio.get_running_loop().time()
     left = 1.0 - (now_s - LATE_S) / interval_s % 1.0
     # Timers may run a moment early: the instant that woke us is not the next one.

@@ -1,4 +1,4 @@
-"""What the daemon answers on its control socket."""
+"""The daemon's answers on its control socket."""
 
 import asyncio
 import heapq
@@ -58,7 +58,7 @@ from cedos.storage.usage import Usage
 
 _RECENT = 1000
 SHOWN_FLOWS = 100
-"""So many flows are in the status; `flows` has them all."""
+"""The most flows in the status; `flows` lists all."""
 
 
 class ApiBackend:
@@ -169,7 +169,7 @@ class ApiBackend:
         return [_message(flow, now_s) for flow in await self._open_flows()]
 
     async def _largest(self, most: int) -> tuple[list[FlowMessage], int]:
-        """The flows that carried most, oldest first, and how many others there are."""
+        """Return the flows that carried most, oldest first, and how many others there are."""
         flows = await self._open_flows()
         largest = {id(flow) for flow in heapq.nlargest(most, flows, key=_carried_bytes)}
         now_s = time.monotonic()

@@ -35,7 +35,7 @@ class Life:
     def __init__(
         self, run: Run, config: Config, config_file: Path | None, complaints: list[str]
     ) -> None:
-        """`complaints`: has what is wrong with the configuration while an older one is in force."""
+        """Begin; `complaints` lists the faults of a configuration while an older one is in force."""
         self._run = run
         self._complaints = complaints
         self._config = config
@@ -54,7 +54,7 @@ class Life:
             signal.SIGINT: self.end,
             signal.SIGTERM: self.end,
         }
-        # Whoever started us with nohup wants us to outlive the terminal.
+        # A user who started us with nohup wants us to outlive the terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             handlers[signal.SIGHUP] = self.reload if is_service() else self.end
         for number, handler in handlers.items():
@@ -125,7 +125,7 @@ class Life:
 
 
 def is_service() -> bool:
-    """Whether a service manager runs this process itself.
+    """Return whether a service manager runs this process itself.
 
     INVOCATION_ID alone does not tell: desktops start terminals as services, and shells inherit it.
     """

@@ -79,7 +79,7 @@ _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
 _RULES_FILE, _RULES = "rules.json", "the rules"
 _KEEP_S = 60.0
-"""What is learned is kept so often, and at the end."""
+"""Seconds between two writes of what was learned; it is written at the end, too."""
 
 
 async def run(
@@ -91,7 +91,7 @@ async def run(
     wait: bool = True,
     privileged: PrivilegedProcess | None = None,
 ) -> None:
-    """Runs the daemon until it is cancelled; everything it changed is undone when it returns.
+    """Run the daemon until it is cancelled; everything it changed is undone when it returns.
 
     `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
     is to name, now and later; `wait`: also begin without two usable networks; `privileged`:
@@ -171,7 +171,7 @@ class _By(TypedDict, total=False):
 
 
 def _by(privileged: PrivilegedProcess | None) -> _By:
-    """By whom the host is changed."""
+    """Return the parts that change the host."""
     if privileged is None:
         return {}
     return {
@@ -406,7 +406,7 @@ class Daemon:
         ]
 
     async def networks_changed(self) -> None:
-        """Tells everybody what networks there are, and decides again."""
+        """Tell everybody what networks there are, and decides again."""
         networks = self._links.networks()
         self._observer.networks_changed(networks)
         self._named.networks_changed(networks)
@@ -422,18 +422,18 @@ class Daemon:
         await self._budgets.keep()
 
     async def settle_budgets(self) -> None:
-        """What is spent already is barred from the beginning on."""
+        """Bar at the start what is spent already."""
         await self._hard_budgets.settle()
 
     def _barred(self, why: Mapping[str, str]) -> None:
-        """Programs are kept off these networks and no others, as a hard budget is spent."""
+        """Keep programs off these networks and no others: a hard budget is spent."""
         self._decider.bar(why)
         self._observer.barred(why.keys())
         self._open_changed()
         self._wakeup.changed(urgent=True)
 
     def _open_changed(self) -> None:
-        """Nothing is led to a network that is barred, nor is it probed."""
+        """Keep connections and probes off barred networks."""
         usable = self._decider.usable
         self._rescuer.networks_changed(usable)
         self._probing.networks_changed(usable)
@@ -471,7 +471,7 @@ class Daemon:
         return captive is not None and captive.value == 1.0
 
     def finished(self) -> None:
-        """The end: whoever listens is told, and what was learned is kept."""
+        """Tell listeners of the end, and keep what was learned."""
         self._rescuer.close()
         self._log.decided.close()
         self._keep_learned()
@@ -489,7 +489,7 @@ class Daemon:
             self._director.rescued(flow, network, reason, self._observer.context())
 
     def _moment(self, now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
-        """What a probing rule may look at: the next transfer down is like most, up like the last one."""
+        """Return what a probing rule sees: a download like most, an upload like the last one."""
         context = self._observer.context()
         default, upload = self._director.default.decision, self._flows.upload
         evaluations = default.evaluations if default else ()
@@ -512,7 +512,7 @@ class Daemon:
             await self.networks_changed()
 
     async def _keep(self, notifier: Notifier, server: ControlServer) -> None:
-        """Keeps the history and the control socket and feeds the watchdog; all stop if the loop hangs."""
+        """Keep the history and the control socket and feeds the watchdog; all stop if the loop hangs."""
         kept_at_s = time.monotonic()
         while True:
             if time.monotonic() - kept_at_s > _KEEP_S:

@@ -1,4 +1,4 @@
-"""What the daemon opens at its start, and what it does without where it must."""
+"""Open what the daemon needs at its start; go on without what cannot be had."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 def need_two(links: LinkMonitor) -> None:
-    """For who wants no daemon that has nothing to choose yet: HostError."""
+    """Raise HostError if there are fewer than two networks to choose from."""
     if sum(network.up for network in links.networks()) < 2:
         raise HostError(
             f"there is no choice with fewer than two usable networks. Usable now: {usable_text(links)}."
@@ -32,7 +32,7 @@ def need_two(links: LinkMonitor) -> None:
 
 
 def usable_text(links: LinkMonitor) -> str:
-    """The usable networks, and what the others lack: "wlan0; not usable: lte0 (no default route)"."""
+    """Return the usable networks, and what others lack: "wlan0; not usable: lte0 (no default route)"."""
     networks, metrics = links.networks(), links.metrics()
     usable = ", ".join(network.name for network in networks if network.up) or "none"
     others = ", ".join(
@@ -50,7 +50,7 @@ def _lacks(network: Network, metrics: Mapping[str, int]) -> str:
 def history(
     config: Config, path: Path, stack: AsyncExitStack, problems: list[str]
 ) -> History | None:
-    """The history; None where nothing is to be kept."""
+    """Return the history; None where nothing is to be kept."""
     if not config.history.enabled:
         return None
     opened = History(config.history.path or path, max_rows=config.history.max_rows)
@@ -62,7 +62,7 @@ def history(
 
 
 def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
-    """What was used; where its file cannot be had, only what is used from now on."""
+    """Return what was used; where its file cannot be had, only what is used from now on."""
     try:
         opened = Usage(path, boot())
     except HistoryError as error:
@@ -73,7 +73,7 @@ def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
 
 
 def boot() -> str:
-    """Tells this start of the host from others; "": the kernel does not say."""
+    """Tell this start of the host from others; "": the kernel does not say."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -81,7 +81,7 @@ def boot() -> str:
 
 
 def sizes(path: Path) -> SizeHistory:
-    """The sizes learned earlier; none where they cannot be used."""
+    """Return the sizes learned earlier; none where they cannot be used."""
     try:
         if (state := state_file.read(path, SIZES)) is not None:
             return SizeHistory.from_state(state)
@@ -91,7 +91,7 @@ def sizes(path: Path) -> SizeHistory:
 
 
 def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) -> Capture | None:
-    """The capture of flows' first packets; without it sizes are known when flows end."""
+    """Return the capture of flows' first packets; without it sizes are known when flows end."""
     if not config.profiler.enabled:
         return None
     try:

@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 def read(path: Path, what: str) -> Any:
-    """What a file holds; None where there is none, or nothing that can be used (which is logged)."""
+    """Return a file's content; None without a file, or if it cannot be used (which is logged)."""
     try:
         return msgspec.json.decode(own_file.read(path))
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def unusable(path: Path, what: str, error: Exception) -> None:
 
 
 def write(path: Path, state: Any, what: str) -> None:
-    """Writes a file, whole or not at all; an error is logged."""
+    """Write a file, whole or not at all; an error is logged."""
     try:
         own_file.write(path, msgspec.json.encode(state))
     except OSError as error:

@@ -54,7 +54,7 @@ class SystemBus:
         signature: str = "",
         body: Sequence[object] = (),
     ) -> list[Any]:
-        """Calls a method; its results without variants. BusError: no bus, service, or answer in time."""
+        """Call a method; its results without variants. BusError: no bus, service, or answer in time."""
         reply = await self._reply(service, path, interface, member, signature, body)
         unpacked = unpack_variants(reply.body)
         return list(unpacked)
@@ -68,7 +68,7 @@ class SystemBus:
         signature: str = "",
         body: Sequence[object] = (),
     ) -> int:
-        """The file that a method gives, which is the caller's to close. Errors: as of `call`."""
+        """Return the file that a method gives, which is the caller's to close. Errors: as of `call`."""
         reply = await self._reply(service, path, interface, member, signature, body)
         if len(reply.unix_fds) != 1:
             for each in reply.unix_fds:
@@ -111,14 +111,14 @@ class SystemBus:
         return reply
 
     async def properties(self, service: str, path: str, interface: str) -> dict[str, Any]:
-        """All properties of an object's interface; raises BusError as `call` does."""
+        """Return all properties of an object's interface; raises BusError as `call` does."""
         body = await self.call(service, path, f"{_BUS}.Properties", "GetAll", "s", [interface])
         if not body or not isinstance(body[0], dict):
             raise BusError(f"{service}: properties of another form than expected")
         return body[0]
 
     async def watch(self, path: str, interface: str, changed: Callable[[], None]) -> None:
-        """Calls `changed` on each PropertiesChanged. After a BusError, from the first connection on."""
+        """Call `changed` on each PropertiesChanged. After a BusError, from the first connection on."""
         self._watches.append((path, interface, changed))
         if self._bus is not None and self._bus.connected:
             await self._add_match(path)
@@ -155,7 +155,7 @@ class SystemBus:
 
     def _signalled(self, message: Message) -> None:
         if message.message_type in (MessageType.SIGNAL, MessageType.METHOD_CALL):
-            for each in message.unix_fds:  # nobody is to fill our table of files
+            for each in message.unix_fds:  # no peer is to fill our table of files
                 os.close(each)
         if message.message_type is MessageType.SIGNAL and message.member == "PropertiesChanged":
             for path, interface, changed in self._watches:
@@ -170,7 +170,7 @@ class SystemBus:
 
 
 def _is_there(error: Exception) -> bool:
-    """Whether somebody took the connection and then ended it, or we may not even try."""
+    """Return whether the bus took the connection and then ended it, or forbade it."""
     ended = ConnectionResetError | BrokenPipeError | EOFError | AuthError
     return isinstance(error, ended | PermissionError)
 

@@ -1,4 +1,4 @@
-"""All indicators of all networks at one instant, each with its age. Pure: `now` is an argument."""
+"""Keep the indicators of all networks, each with its age. Pure: `now` is an argument."""
 
 import math
 import statistics
@@ -28,7 +28,7 @@ class Losses:
         self._known: Indicator | None = None
 
     def observe(self, sent: int, lost: int, at_s: float) -> None:
-        """Takes how many segments were sent, and how many of them again, since the last call."""
+        """Take how many segments were sent, and how many of them again, since the last call."""
         if sent <= 0 or lost < 0:
             return
         self._seen.append((at_s, sent, min(lost, sent)))
@@ -100,7 +100,7 @@ class ContextKeeper:
         return self._networks[name]
 
     def update(self, network: str, indicators: Mapping[str, Indicator]) -> None:
-        """Takes a provider's indicators; a value that is not finite, or older than the known, is not."""
+        """Take a provider's indicators; a value that is not finite, or older than the known, is not."""
         given = self._network(network).given
         for name, indicator in indicators.items():
             known = given.get(name)
@@ -118,22 +118,22 @@ class ContextKeeper:
         known.up = (at_s, up)
 
     def observe_ping(self, network: str, rtt_s: float | None, at_s: float) -> None:
-        """Takes a ping's round-trip time, None where no answer came in time."""
+        """Take a ping's round-trip time, None where no answer came in time."""
         self._network(network).pings.observe_ping(rtt_s is not None, at_s)
         if rtt_s is not None:
             self._observe_rtt(network, rtt_s, at_s, active=True)
 
     def observe_answer(self, network: str, at_s: float) -> None:
-        """Takes that something else than a ping was answered from beyond the network's router."""
+        """Take that something else than a ping was answered from beyond the network's router."""
         self._network(network).pings.observe_answer(at_s)
 
     def drops_pings(self, network: str) -> bool:
-        """Whether no ping was ever answered over the network, though others were."""
+        """Return whether no ping was ever answered over the network, though others were."""
         known = self._networks.get(network)
         return known is not None and known.pings.dropped
 
     def may_drop_pings(self, network: str) -> bool:
-        """Whether no ping was answered over the network so far: it is dead, or drops them."""
+        """Return whether no ping was answered over the network so far: it is dead, or drops them."""
         known = self._networks.get(network)
         return known is None or known.pings.never_answered
 
@@ -158,7 +158,7 @@ class ContextKeeper:
         rates[Direction.UP].counted(sent_bytes, at_s)
 
     def uncounted(self, network: str) -> None:
-        """What the network's counters say next is not only what it carried from behind its router."""
+        """Leave the next counts out: they contain what came from before the network's router."""
         for rates in self._network(network).rates.values():
             rates.uncounted()
 
@@ -171,13 +171,13 @@ class ContextKeeper:
     def observe_transfer(
         self, network: str, carried_bytes: int, time_s: float, at_s: float
     ) -> None:
-        """Takes the last small download: what it took says how a network is."""
+        """Take the last small download: what it took says how a network is."""
         self._network(network).given.update(
             recent_bytes=Indicator(carried_bytes, at_s), recent_s=Indicator(time_s, at_s)
         )
 
     def observe_wait(self, network: str, size_bytes: int, waited_s: float, at_s: float) -> None:
-        """Takes a small download that is not over yet: news where it is late beside the last one."""
+        """Take a small download that is not over yet: news where it is late beside the last one."""
         last = self._network(network).given.get("recent_s")
         if waited_s >= max(_LATE_S, _LATE * last.value if last is not None else 0.0):
             self.observe_transfer(network, size_bytes, waited_s, at_s)
@@ -186,7 +186,7 @@ class ContextKeeper:
         self._network(network).losses.observe(sent, lost, at_s)
 
     def observe_attachment(self, network: str, point: str, name: str, at_s: float) -> bool:
-        """Takes the access point that the network is attached to; says whether it is another one."""
+        """Take the access point that the network is attached to; says whether it is another one."""
         known = self._network(network)
         before = known.attachment
         if before is not None and before.point == point:
@@ -200,7 +200,7 @@ class ContextKeeper:
         return True
 
     def slept(self, seconds: float) -> None:
-        """The host slept for so long, which the monotonic clock did not count: all is older by that."""
+        """Make all that is known older by a sleep, which the monotonic clock did not count."""
         self._last = None
         for known in self._networks.values():
             known.given = {
@@ -221,7 +221,7 @@ class ContextKeeper:
         self._networks.pop(network, None)
 
     def snapshot(self, now_s: float) -> Context:
-        """What is known of each network, however old.
+        """Return what is known of each network, however old.
 
         While nothing is new, one context is good for a moment.
         """
@@ -274,7 +274,7 @@ class ContextKeeper:
 
 
 def _queue_empty(known: _NetworkState, stretch: RateSample) -> bool:
-    """Whether a round trip ended about then, and none that did was longer than without a queue.
+    """Return whether a round trip ended about then, and none that did was longer than without a queue.
 
     A network that does no more than the stretch's rate makes others wait for what a segment takes at it:
     whose round trips are longer by less than that has none, however unsteady they are.

@@ -1,4 +1,4 @@
-"""What the monitor tells of networks and flows."""
+"""The monitor's events: networks and flows."""
 
 import asyncio
 from collections import deque
@@ -97,15 +97,15 @@ class FlowSample:
     window_limit_bytes: int = 0
 
     def grew(self, before: "FlowSample | None") -> bool:
-        """Whether the limit has grown since: then its program reads."""
+        """Return whether the limit has grown since: then its program reads."""
         return before is not None and self.window_limit_bytes > before.window_limit_bytes
 
 
 class FlowSnapshots(Protocol):
-    """Where samples of the living TCP flows come from (`flow_monitor.FlowMonitor`)."""
+    """A source of samples of the living TCP flows (`flow_monitor.FlowMonitor`)."""
 
     async def snapshot(self) -> list[FlowSample]:
-        """Raises OSError or TimeoutError where the kernel does not tell."""
+        """Raise OSError or TimeoutError where the kernel does not tell."""
 
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class Mailbox(Generic[T]):
         self._wake.set()
 
     def close(self) -> None:
-        """Ends the iteration once it is empty."""
+        """End the iteration once it is empty."""
         self._closed = True
         self._wake.set()
 

@@ -7,7 +7,7 @@ from cedos.steer.kernel.interface import SteeringKernel
 
 
 def track_flows(kernel: SteeringKernel, append: Append) -> None:
-    """Raises HostError where there is no iptables, or it refuses."""
+    """Raise HostError where there is no iptables, or it refuses."""
     append(FILTER)
     try:
         kernel.track_flows()

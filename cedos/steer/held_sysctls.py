@@ -1,4 +1,4 @@
-"""The sysctls that we hold at a value: the kernel tells nobody when one is set, so they are read."""
+"""The sysctls that we hold at a value: the kernel sends no event when one is set, so they are read."""
 
 import time
 from collections import defaultdict, deque
@@ -34,17 +34,17 @@ class HeldSysctls:
         self._repaired: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_OFTEN))
 
     def note(self, record: Record) -> None:
-        """Journals a record; what a sysctl is about to be given it is held at."""
+        """Journal a record, and hold its sysctl at the value that it is about to be given."""
         self._append(record)
         if isinstance(record, SysctlRecord) and record.key not in _OTHERS:
             self._held[record.key] = record.after
 
     def release(self, key: str) -> None:
-        """It is the host's again."""
+        """Give the sysctl back to the host."""
         self._held.pop(key, None)
 
     def repaired(self) -> Sequence[str]:
-        """Puts back what somebody else has set; what cannot be held, in words."""
+        """Put back what another program has set; return what cannot be held, in words."""
         problems = []
         now_s = self._clock()
         for key, value in self._held.items():
@@ -54,7 +54,7 @@ class HeldSysctls:
                     self._kernel.write_sysctl(key, value)
                     self._repaired[key].append(now_s)
                     _log.warning(
-                        "a sysctl was set by somebody else; it is put back", key=key, to=now
+                        "a sysctl was set by another program; it is put back", key=key, to=now
                     )
             except OSError as error:
                 problems.append(f"{key} cannot be put back to {value}: {error.strerror}")

@@ -1,7 +1,7 @@
 """The packet filter as it is to be: put in, looked at and repaired, never in the event loop.
 
 iptables is a program that may wait for its lock, or for a processor. One thread calls it, one call after
-the other, so that what is asked for last is also done last, even if nobody waits for it any more.
+the other, so that what is asked for last is also done last, even if no caller waits for it any more.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class PacketFilter:
-    """What of it stands by our will. To be made within the event loop.
+    """The packet filter as the daemon wants it. Make it within the event loop.
 
     `told`: whether the kernel tells when something of it goes; else one has to look.
     """
@@ -37,11 +37,11 @@ class PacketFilter:
         return self._plan
 
     async def do(self, act: Callable[[], _T]) -> _T:
-        """Does something that may wait, after all that was asked for before."""
+        """Do something that may wait, after all that was asked for before."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, act)
 
     async def stand(self, *, track: bool, rescue: bool, on_change: Callable[[], None]) -> None:
-        """This much is in from now on, and watched."""
+        """Put this much in, and watch it."""
         self._plan = replace(self._plan, track=track, rescue=rescue)
         try:
             self._kernel.watch_filter(on_change)
@@ -50,13 +50,13 @@ class PacketFilter:
             _log.debug("the packet filter is looked at", why=str(error))
 
     async def bar(self, interfaces: Sequence[str]) -> None:
-        """Bars these interfaces and no others. OSError: refused; it is tried again by `repaired`."""
+        """Bar these interfaces and no others. OSError: refused; it is tried again by `repaired`."""
         wanted = tuple(interfaces)
         self._plan = replace(self._plan, barred=wanted)
         await self.do(lambda: self._kernel.bar(wanted))
 
     def raise_wall(self) -> str | None:
-        """The second wall of barred networks is back, at once; what keeps it away, in words."""
+        """Return the second wall of barred networks is back, at once; what keeps it away, in words."""
         if not self._plan.barred:
             return None
         try:
@@ -68,16 +68,16 @@ class PacketFilter:
         return None
 
     def leave(self) -> None:
-        """Repairs nothing any more: all of it is about to be undone."""
+        """Repair nothing any more: all of it is about to be undone."""
         self._plan = FilterPlan()
 
     async def repaired(self) -> bool:
-        """Puts back what others took out; whether there was something. Errors: OSError."""
+        """Put back what others took out; whether there was something. Errors: OSError."""
         if not self._plan:
             return False
         plan = self._plan
         return await self.do(lambda: self._kernel.repair_filter(plan))
 
     def close(self) -> None:
-        """Does nothing any more once what was asked for is done."""
+        """Do nothing any more once what was asked for is done."""
         self._worker.shutdown(wait=False)

@@ -44,7 +44,7 @@ class Repairs:
         self._failing = False
 
     def filter_changed(self) -> None:
-        """Something of the packet filter, or of the second wall, may have gone."""
+        """Repair the second wall at once and the packet filter soon."""
         self._raise_wall()  # no matter of iptables, and thus of no time
         self._changed.set()
 
@@ -79,4 +79,4 @@ class Repairs:
         self._failing = False
         self._problem("repair", None)
         if repaired:
-            _log.warning("somebody took out chains of the packet filter; they are back")
+            _log.warning("another program took out chains of the packet filter; they are back")

@@ -20,7 +20,7 @@ def restore(
     kernel: SteeringKernel | None = None,
     open_journal: Callable[[], JournalKeeper] | None = None,
 ) -> Undone:
-    """Undoes what a dead daemon left; a journal of which something is left stays.
+    """Undo what a dead daemon left; a journal of which something is left stays.
 
     A dry run only tells. `kernel` None: the one of the calling thread's namespace; `open_journal` where
     another process keeps it. Raises

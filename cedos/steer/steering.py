@@ -174,7 +174,7 @@ class Steering:
                 self._problem("filter", str(error))
         if self._rescue:
             await self._begin_to_rescue()
-        # Once more: without it nobody knows what the host was, and a journal suffers in one place.
+        # Once more: without it the host's earlier state is lost, and a journal suffers in one place.
         self._append(host)
         if not self._dry_run:
             await self._filter.stand(
@@ -185,7 +185,7 @@ class Steering:
             self._repairing = asyncio.create_task(self._repairs.run(), name="repairs")
 
     def _undo_stale(self, kernel: SteeringKernel, journal: JournalKeeper) -> None:
-        """What a dead daemon left goes; what of it cannot be told or undone is kept, and told."""
+        """Undo what a dead daemon left; keep and report what cannot be undone."""
         undone = undo_all(kernel, journal.read())
         if undone.refused is not None:
             raise undone.refused
@@ -216,7 +216,7 @@ class Steering:
             self._problem("rescue", str(error))
 
     async def close(self) -> None:
-        """Undoes everything; again does nothing.
+        """Undo everything; again does nothing.
 
         Raises:
             SteeringError: something could not be undone: the journal stays, for `restore`.
@@ -262,27 +262,27 @@ class Steering:
 
     @property
     def connections(self) -> Mapping[int, MptcpConnection]:
-        """The living MPTCP connections by token; replaced, never changed."""
+        """Return the living MPTCP connections by token; replaced, never changed."""
         return self._connections.connections
 
     @property
     def tunnelled(self) -> Mapping[int, str]:
-        """By IP version the VPN that carries all of it, which is left alone."""
+        """Return by IP version the VPN that carries all of it, which is left alone."""
         return self._routing.foreign.tunnelled
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What this host cannot do, and who else interferes, in words."""
+        """Return what this host cannot do, and who else interferes, in words."""
         return tuple(self._problems.values())
 
     def events(self) -> AsyncIterator[ConnectionEvent]:
-        """The connections that live now as opened, then what happens; ends with `close`."""
+        """Return the connections that live now as opened, then what happens; ends with `close`."""
         return self._connections.events()
 
     # -- what it does -------------------------------------------------------------------------
 
     async def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Brings tables, rules and subflows in line with the networks; also those that are down.
+        """Bring tables, rules and subflows in line with the networks; also those that are down.
 
         Raises:
             SteeringError: the kernel refuses.
@@ -297,7 +297,7 @@ class Steering:
             await self.barring.networks_changed()
 
     async def set_default(self, network_name: str | None) -> None:
-        """Leads new connections to a network; None: where the host would lead them itself.
+        """Lead new connections to a network; None: where the host would lead them itself.
 
         Living connections stay where they are. Where a VPN has the default, it keeps it.
         SteeringError: no such network, one that is down, or the kernel refuses.
@@ -316,7 +316,7 @@ class Steering:
         *,
         protocol: str | None = None,
     ) -> None:
-        """Leads new connections to some destination to a network; None: like all others again.
+        """Lead new connections to some destination to a network; None: like all others again.
 
         `NOWHERE` in place of a network: they are refused. `prefix` is an address or `address/length`,
         `protocol` `tcp` or `udp`; None: all. SteeringError for what is none of that, for a network
@@ -335,7 +335,7 @@ class Steering:
             self._routing.set_destination(destination, network_name)
 
     async def set_mark(self, mark: int, network_name: str | None) -> None:
-        """Leads new connections whose socket carries a mark to a network; None: like all others again.
+        """Lead new connections whose socket carries a mark to a network; None: like all others again.
 
         SteeringError: no such mark (SO_MARK, not 0) or network, or the kernel refuses.
         """
@@ -348,7 +348,7 @@ class Steering:
             self._routing.set_mark(mark, network_name)
 
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
-        """Moves a living MPTCP connection: `single(n)` or `mptcp(primary)`.
+        """Move a living MPTCP connection: `single(n)` or `mptcp(primary)`.
 
         It returns when the kernel has the commands; the first data follows on the new path.
         SteeringError: no such connection, one that is left alone, or another strategy.
@@ -359,16 +359,16 @@ class Steering:
             self._window.used_by(self.connections.values())
 
     def keep_to(self, may_use: Callable[[FlowKey, str], bool]) -> None:
-        """New subflows of MPTCP connections come only over networks that each may use."""
+        """Open new subflows of MPTCP connections only over networks that each may use."""
         self._connections.keep_to(may_use)
 
     async def without_spares(self, network_names: Collection[str]) -> None:
-        """Living MPTCP connections keep no spare subflow over these networks: it would wake a radio."""
+        """Remove spare subflows over these networks: they would wake a radio."""
         self._must_be_open()
         self._connections.without_spares(network_names)
 
     async def release(self, token: int, network_name: str) -> None:
-        """Gives up a living MPTCP connection's subflows over a network, until it can be joined again.
+        """Give up a living MPTCP connection's subflows over a network, until it can be joined again.
 
         What is under way there is sent again over the others at once. SteeringError as for a move.
         """
@@ -385,7 +385,7 @@ class Steering:
             return self._kernel.close_silent(key)
 
     async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
-        """Keeps the queues at the other end short, so that moves are quick.
+        """Keep the queues at the other end short, so that moves are quick.
 
         Does nothing while a network that is up is not measured, or is a wire. `paths` are, of each
         network, the highest rate seen lately in bit/s, and in s the longest of its living flows' least
@@ -448,7 +448,7 @@ class Steering:
             self._problem("routing", None)
 
     def _look(self) -> None:
-        """Once a second: what failed is tried again."""
+        """Try again once a second what failed."""
         if self._unsettled and self._settling is None:
             self._settled()
 

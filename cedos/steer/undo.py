@@ -24,7 +24,7 @@ _Undo = Callable[[], list[str]]
 
 
 def undo_all(kernel: SteeringKernel, journal: JournalReading) -> Undone:
-    """Undoes everything that is ours, whatever the journal says; what could not be, is told by name."""
+    """Undo everything that is ours, whatever the journal says; what could not be, is told by name."""
     left = list(journal.foreign)
     refused: OSError | None = None
 
@@ -57,7 +57,7 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading) -> Undone:
 
 
 def _stands(kernel: SteeringKernel) -> bool:
-    """Whether a rule or route of ours is there."""
+    """Return whether a rule or route of ours is there."""
     try:
         return any(_rules(kernel)) or any(_routes(kernel))
     except OSError:
@@ -87,7 +87,7 @@ def _routing(kernel: SteeringKernel) -> list[str]:
 def _sysctl(
     kernel: SteeringKernel, key: str, journal: JournalReading, doubtful: bool, left: list[str]
 ) -> list[str]:
-    """Puts one sysctl back; adds to `left` what nobody can tell any more."""
+    """Put one sysctl back; add to `left` what cannot be known any more."""
     now = kernel.read_sysctl(key)
     if now is None:
         return []
@@ -109,12 +109,12 @@ def _sysctl(
         kernel.write_sysctl(key, before)
         return [f"set back: {key} = {before}"]
     if given:
-        return [f"left alone: {key} = {now}: somebody else has changed it since"]
+        return [f"left alone: {key} = {now}: another program has changed it since"]
     return []
 
 
 def _before(key: str, journal: JournalReading) -> str | None:
-    """What a sysctl was; None where the journal does not tell."""
+    """Return what a sysctl was; None where the journal does not tell."""
     host = None
     for each in journal.records:
         if isinstance(each, SysctlRecord) and each.key == key:

@@ -1,4 +1,4 @@
-"""What came of undoing."""
+"""The result of undoing."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Undone:
 
     @property
     def in_short(self) -> str:
-        """One line: rules and routes are counted, for there are dozens; all else is told step by step."""
+        """Return one line: rules and routes are counted, all other steps are named."""
         counts: Counter[str] = Counter()
         rest: list[str] = []
         for step in self.done:

@@ -31,17 +31,17 @@ _AGAIN_S: Final = 10.0
 """A refusal of steering is tried again, and a leak looked for, so often."""
 
 _LEAK_BYTES: Final = 100_000
-"""If a barred network carries more than that, somebody may have taken our rules out."""
+"""If a barred network carries more than that, another program may have taken our rules out."""
 
 _Counted = tuple[str, Resource, tuple[str, ...]]
 """A budget's name, and what it counts: one that counts something else has nothing of that behind it."""
 
 
 class BarringInterface(Protocol):
-    """What is asked of steering (`cedos.steer.barring.barring.Barring`). Errors: SteeringError."""
+    """The interface of `cedos.steer.barring.barring.Barring`. Errors: SteeringError."""
 
     async def bar(self, names: Collection[str]) -> None:
-        """Bars these networks and no others; again repairs."""
+        """Bar these networks and no others; again repairs."""
 
 
 class HardBudgets:
@@ -93,7 +93,7 @@ class HardBudgets:
 
     @property
     def problems(self) -> list[str]:
-        """Warnings, and what is barred, in words."""
+        """Return warnings, and what is barred, in words."""
         lines = []
         why = self._unable or self._failed
         for account in self._accounts:
@@ -123,7 +123,7 @@ class HardBudgets:
         return () if self._unable or self._failed else self._bars.barred_by(name)
 
     def unkept(self, name: str) -> str:
-        """Why programs are not kept off a spent budget's networks; "": they are, or it is not spent."""
+        """Return why programs are not kept off a spent budget's networks; "" if they are."""
         spent = any(
             account.budget.name == name and account.stage is Stage.SPENT
             for account in self._accounts
@@ -133,7 +133,7 @@ class HardBudgets:
     # -- what it does -------------------------------------------------------------------------
 
     def check(self) -> float:
-        """Checks all hard budgets, and tells; returns in how many seconds to check again.
+        """Check all hard budgets, and tells; returns in how many seconds to check again.
 
         What is to be barred or opened is so with `settle`, which may have to wait for the kernel's tools.
         """
@@ -162,7 +162,7 @@ class HardBudgets:
         )
 
     async def settle(self) -> None:
-        """Bars and opens as the last check found."""
+        """Bar and opens as the last check found."""
         async with self._turn:
             while self._due:
                 self._due = False
@@ -170,11 +170,11 @@ class HardBudgets:
         self._tell()
 
     def wake(self) -> None:
-        """Has it checked and settled soon, without waiting for that."""
+        """Have it checked and settled soon, without waiting for that."""
         self._ticked.set()
 
     async def run(self) -> None:
-        """Checks until it is cancelled: when something has changed, and often near the end."""
+        """Check until it is cancelled: when something has changed, and often near the end."""
         while True:
             self._ticked.clear()
             next_s = self.check()
@@ -225,7 +225,7 @@ class HardBudgets:
         self._budgets.tick()  # what it shows, and its prices, are of now
 
     def _tell(self) -> None:
-        """What cannot be barred is told of, too: it is not chosen.
+        """Report the spent networks, also those that cannot be barred: they are not chosen.
 
         Another budget is another reason, and so is that steering refuses, or no longer does.
         """
@@ -240,7 +240,7 @@ class HardBudgets:
             self._barred({name: self._why(name) for name in sorted(reasons)})
 
     def _again(self) -> bool:
-        """Whether to do it again: it failed, or something gets through though it should not."""
+        """Return whether to do it again: it failed, or something gets through though it should not."""
         if self._steady() - self._acted_at_s < _AGAIN_S:
             return False
         leaks = bool(self._bars.networks) and self._carried() > self._acted_bytes + _LEAK_BYTES
@@ -265,7 +265,7 @@ class HardBudgets:
         return f"Programs are blocked on {name} until {until}, because {fact}"
 
     def _warn(self) -> None:
-        """Each warning once in a period, unless the budget was given more meanwhile."""
+        """Log each warning once in a period, unless the budget was given more meanwhile."""
         before, self._stages = self._stages, {}
         for account in self._accounts:
             name, stage = account.budget.name, account.stage

@@ -145,11 +145,11 @@ class HostBudgets:
         return "" if self._full.discharging else "on mains power"
 
     def source(self, name: str) -> str:
-        """Where a budget was set: `configuration` or `command`."""
+        """Return where a budget was set: `configuration` or `command`."""
         return "command" if name in self._set else "configuration"
 
     async def set(self, budget: Budget) -> None:
-        """Sets a budget, or changes one; ConfigError where it would be over already."""
+        """Set a budget, or changes one; ConfigError where it would be over already."""
         standing = self.keepers.get(budget.name)
         earlier = standing.budget if standing is not None else None
         budget = budget_file.begun(budget, wall(self._clock()), earlier)
@@ -173,7 +173,7 @@ class HostBudgets:
             _log.warning("budgets are not in force", why=aside)
 
     def remove(self, name: str) -> None:
-        """Takes a budget back; NotFoundError where there is none, ConfigError where a file has it."""
+        """Take a budget back; NotFoundError where there is none, ConfigError where a file has it."""
         if name not in self._set:
             if name in self._configured:
                 raise ConfigError(f'"{name}" is in the configuration file; take it out there')
@@ -186,7 +186,7 @@ class HostBudgets:
         self.tick()
 
     def offered(self, options: Sequence[tuple[str, float, float, int]], chosen: int) -> None:
-        """Takes a choice that came up: per way its network, seconds, joules and bytes."""
+        """Take a choice that came up: per way its network, seconds, joules and bytes."""
         now_s = self._clock()
         for keeper in self.keepers.values():
             if keeper.over(now_s):
@@ -205,7 +205,7 @@ class HostBudgets:
         return meter.amount(energy_j, carried, budget.networks, self._tariff())
 
     async def run(self) -> None:
-        """Looks at everything once a second until it is cancelled; keeps what was counted."""
+        """Look at everything once a second until it is cancelled; keeps what was counted."""
         battery_at_s = written_at_s = 0.0
         try:
             while True:
@@ -227,7 +227,7 @@ class HostBudgets:
             self.write()
 
     async def keep(self) -> None:
-        """Keeps what was counted and learned, without waiting for the disk."""
+        """Keep what was counted and learned, without waiting for the disk."""
         await asyncio.to_thread(self._store, self._learned(), self._clock())
 
     def write(self) -> None:
@@ -242,7 +242,7 @@ class HostBudgets:
         state_file.write(self._state / _FILE, learned, _WHAT)
 
     def tick(self) -> None:
-        """Takes what was used until now, and prices it."""
+        """Take what was used until now, and prices it."""
         now_s = self._clock()
         self._notice_jump(now_s)
         for keeper in self.keepers.values():
@@ -266,7 +266,7 @@ class HostBudgets:
         for name, keeper in list(self.keepers.items()):
             # What it holds when it begins to be used up is the supply; so too after a daemon's start,
             # unless an earlier one has begun this very discharge, and where it holds more than then: it
-            # was charged while nobody looked, in sleep say.
+            # was charged between two readings, in sleep say.
             more = now.energy_j > keeper.budget.supply
             begins = before is None or not before.discharging or more
             if keeper.budget.battery and begins:
@@ -295,7 +295,7 @@ class HostBudgets:
             self._difference_s = difference_s
 
     def _stamp_anew(self, by_s: float, booted_s: float, now_s: float) -> None:
-        """What budgets count from was an instant by the old clock, where they begin in this boot."""
+        """Correct the beginnings of budgets that begin in this boot after the clock was set."""
         written = False
         for name, keeper in self.keepers.items():
             budget = keeper.budget

@@ -12,7 +12,7 @@ def messages(
     barred_by: Callable[[str], tuple[str, ...]] = lambda _: (),
     unkept: Callable[[str], str] = lambda _: "",
 ) -> list[BudgetMessage]:
-    """All budgets and how they stand, with their prices, and by name what networks each one bars.
+    """Return all budgets and how they stand, with their prices, and by name what networks each one bars.
 
     `unkept`: why one that is spent bars none, by its name; "": it does, or need not.
     """

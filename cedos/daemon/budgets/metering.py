@@ -1,4 +1,4 @@
-"""What all programs use: bytes by the interfaces' counters, joules of their radios by the traffic."""
+"""Meter all programs: bytes by the interfaces' counters, joules of the radios by the traffic."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from cedos.storage.usage import Counter, Usage, differences
 
 
 def radios_of(config: Config) -> dict[NetworkKind, Radio]:
-    """The configured radios; ConfigError where there are no such ones, with those there are."""
+    """Return the configured radios; ConfigError where there are no such ones, with those there are."""
     energy = config.energy
     known = radios(energy.file)
     if energy.device not in known:
@@ -32,7 +32,7 @@ def radios_of(config: Config) -> dict[NetworkKind, Radio]:
 
 
 def money_per_mb(config: Config) -> dict[str, float]:
-    """What networks cost by name, where somebody said so."""
+    """Return what networks cost, by name, if the configuration says so."""
     return {
         network.name or interface: network.money_per_mb
         for interface, network in config.networks.items()
@@ -67,7 +67,7 @@ class Metering:
         self._moved = moved
 
     def counted(self, network: Network, counters: Counters, now_s: float) -> None:
-        """Takes an interface's counters.
+        """Take an interface's counters.
 
         `now_s`: of a clock that does not jump.
         """
@@ -102,12 +102,12 @@ class Metering:
         self._watches[network.name] = (network.kind, watch, joules)
 
     def shares(self, network: str, now_s: float) -> dict[str, float]:
-        """The share of time that a network's radio spent in each state."""
+        """Return the share of time that a network's radio spent in each state."""
         known = self._watches.get(network)
         return known[1].shares(now_s) if known else {}
 
     def idle_s(self, network: str, now_s: float) -> float | None:
-        """Seconds since a network's radio was last used; None: never, as far as is known."""
+        """Return seconds since a network's radio was last used; None: never, as far as is known."""
         known = self._watches.get(network)
         return known[1].idle_s(now_s) if known else None
 

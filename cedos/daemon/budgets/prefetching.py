@@ -1,4 +1,4 @@
-"""What programs prefetch: budgets are paced for what is still to come, programs are told the prices."""
+"""Pace budgets for what programs still prefetch, and tell the programs the prices."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _SILENT_S = 5.0
 
 _UPDATE_S = 1.0
 _WITH_HEADERS = 1.06
-"""What a byte of an item is on the wire, as the interfaces count it."""
+"""Bytes on the wire per byte of an item, as the interfaces count them."""
 
 _MOSTLY = 0.8
 """A flow carries headers, too."""
@@ -70,7 +70,7 @@ class Prefetching:
         self._received: dict[str, float] = {}
 
     def carried(self, network: str, size_bytes: int) -> bool:
-        """Whether a flow that has ended carried what was prefetched; that accounts for its bytes.
+        """Return whether a flow that has ended carried what was prefetched; that accounts for its bytes.
 
         Which flow it was is not told, only how many bytes came over which network, and up to a second
         late: one of the same size may be taken for it, which comes to the same.
@@ -84,7 +84,7 @@ class Prefetching:
     def asked(
         self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
     ) -> PrefetchingAnswer:
-        """Takes what a program tells; says what it needs to know."""
+        """Take what a program tells; says what it needs to know."""
         key = (request.pid, request.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:
             self._programs[key] = _PrefetchingProgram(request, self._steady())
@@ -101,7 +101,7 @@ class Prefetching:
         )
 
     def programs(self) -> list[ProgramMessage]:
-        """Those that prefetch now, the last one heard of first."""
+        """Return those that prefetch now, the last one heard of first."""
         now_s = self._steady()
         self._forget(now_s)
         return [
@@ -116,13 +116,13 @@ class Prefetching:
         ]
 
     async def run(self) -> None:
-        """Until it is cancelled: forgets programs that have ended, and what they had open."""
+        """Forget programs that have ended, and what they had open, until cancelled."""
         while True:
             await aligned_sleep(_UPDATE_S)
             self.update()
 
     def update(self) -> None:
-        """Tells budgets what is open where that has changed without anybody saying so."""
+        """Tell budgets what is open if that has changed without a report."""
         self._forget(self._steady())
         self._received = {
             name: _KEPT * each for name, each in self._received.items() if each >= 1.0
@@ -155,7 +155,7 @@ class Prefetching:
             self._waited.discard(name)
 
     def _option(self, budget: Budget, request: PrefetchingRequest, way: TakingMessage) -> Option:
-        """A way as this budget sees it: its own units, and everything else in seconds."""
+        """Return a way as this budget sees it: its own units, and everything else in seconds."""
         prices, resource = self._budgets.prices, budget.resource
         seconds = way.time_s
         if resource is not Resource.ENERGY:
@@ -174,7 +174,7 @@ class Prefetching:
         return self._budgets.amount(budget, request.used_j, carried)
 
     def _radio_messages(self, known: Sequence[NetworkMessage]) -> dict[str, RadioMessage]:
-        """Of the very networks that are told: what the links show by now may be others."""
+        """Return the radios of the reported networks; the links may show others by now."""
         now_s = self._steady()
         return {
             network.name: RadioMessage(

@@ -16,7 +16,7 @@ _MB = 1e6
 def note(
     prices: Prices, standings: Sequence[Standing], networks: Iterable[Network], now_s: float
 ) -> str:
-    """A sentence for each price, with the budgets that it comes from; `networks`: those there are."""
+    """Return a sentence for each price, with the budgets that cause it."""
     lines = []
     for network in sorted(networks, key=lambda each: each.name):
         if network.name not in prices.data:
@@ -54,7 +54,7 @@ def _price(seconds: float) -> str:
 
 
 def worth_s(seconds: float) -> str:
-    """A price with two digits that matter."""
+    """Return a price with two digits that matter."""
     if seconds < 0.001:
         return "less than 1 ms"
     if seconds < 0.1:

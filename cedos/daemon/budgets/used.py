@@ -1,4 +1,4 @@
-"""What was used since an instant: the odometers by network, the history by server."""
+"""Report the usage since an instant: the odometers by network, the history by server."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _MOST_SERVERS = 10
 
 
 def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
-    """By the odometers alone; to be called where they are counted."""
+    """Return the usage by the odometers alone. The caller counts them first."""
 
     def used(key: str) -> float:
         return usage.since([key], since_unix_s)
@@ -50,9 +50,9 @@ def by_server(
     living: Mapping[str, Mapping[str, int]] | None = None,
     carried: Iterable[CarriedConnection] = (),
 ) -> UsageMessage:
-    """The same with the servers of its metered networks' bytes; reads the disk.
+    """Return the same with the servers of its metered networks' bytes; reads the disk.
 
-    `living`: what open connections have carried so far, by server and network; None: nobody knows.
+    `living`: what open connections have carried so far, by server and network; None: unknown.
     `carried`: those through a gateway that the history does not have.
     """
     first_s, kept, addresses = bytes_by_server(history, usage.since_unix_s)
@@ -83,7 +83,7 @@ def by_server(
 def _leave_gateways_their_own(
     servers: dict[Server, Counter[str]], addresses: Mapping[str, Iterable[str]]
 ) -> None:
-    """Takes what gateways carried for others out of their own entries, which get the gateways' names.
+    """Take what gateways carried for others out of their own entries, which get the gateways' names.
 
     Those with an address in common are one gateway under several names.
     """

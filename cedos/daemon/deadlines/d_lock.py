@@ -24,16 +24,16 @@ class DLock:
 
     @property
     def set_for(self) -> Wake | None:
-        """What the alarm is set for."""
+        """Return what the alarm is set for."""
         return self._alarm.set_for if self._alarm is not None else None
 
     @property
     def problem(self) -> str:
-        """Why the host is not woken though it should be; empty: it is."""
+        """Return why the host is not woken though it should be; empty: it is."""
         return self._alarm.problem if self._alarm is not None else ""
 
     async def update(self, moving: int, wake: Wake | None) -> None:
-        """`moving`: how many transfers can move now; `wake`: when the host must be awake."""
+        """Hold what is needed for `moving` transfers that can move now, and for the next `wake`."""
         needed = moving > 0
         if self._alarm is not None:
             await self._alarm.update(wake)
@@ -43,7 +43,7 @@ class DLock:
         await self._idle.hold(needed)
 
     def release(self) -> None:
-        """Nothing is held or set any more."""
+        """Release all locks and the alarm."""
         self._idle.release()
         self._lid.release()
         if self._alarm is not None:

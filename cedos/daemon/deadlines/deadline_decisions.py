@@ -38,7 +38,7 @@ class DeadlineDecisions:
         states: Sequence[NetworkState],
         now: float,
     ) -> None:
-        """A transfer's networks are other ones than before."""
+        """Publish a decision when a transfer's networks change."""
         decider = self._decider
         radios = decider.choices.power.radios
         watts = {

@@ -15,7 +15,7 @@ FILE: Final = "transfers.json"
 
 
 def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
-    """Each transfer with its bytes by network, of what a file held; what cannot be read is left out."""
+    """Return each readable transfer of a file with its bytes by network."""
     found = kept.get("rows") if isinstance(kept, dict) else None
     for each in found if isinstance(found, list) else ():
         try:
@@ -26,14 +26,14 @@ def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
 
 @dataclass(frozen=True, slots=True)
 class KeptTransfers:
-    """What was known `at_unix_s`, by deadline; nobody knows what has become of it since."""
+    """The transfers as a daemon knew them `at_unix_s`, by deadline; they may have changed since."""
 
     transfers: list[TransferInTable]
     at_unix_s: float
 
     @classmethod
     def read(cls, state: Path) -> Self:
-        """Without a daemon; changes nothing. Errors: OSError, msgspec.MsgspecError, RecursionError."""
+        """Read the file without a daemon. Errors: OSError, msgspec.MsgspecError, RecursionError."""
         path = state / FILE
         kept = msgspec.json.decode(own_file.read(path))
         transfers = [

@@ -39,14 +39,14 @@ class SleepInhibitor:
         return self._lock is not None
 
     async def hold(self, wanted: bool) -> None:
-        """Takes it, or gives it back."""
+        """Take it, or gives it back."""
         if not wanted:
             self.release()
         elif self._bus is not None and not self.held and time.monotonic() >= self._not_before_s:
             await self._take(self._bus)
 
     def release(self) -> None:
-        """Gives it back; nothing happens where it is not held."""
+        """Give it back; nothing happens where it is not held."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -31,11 +31,11 @@ _log = structlog.get_logger(__name__)
 
 _WHAT: Final = "the table of transfers with deadlines"
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9
-"""How often the table is written; while bytes come, in each epoch: nobody knows what a kill loses."""
+"""Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more."""
 
 _ENDED: Final = 1000
 _METERED_S: Final = 0.2 / 1e6
-"""Where the objective has no price of its own for a metered byte: that of the shipped configuration."""
+"""The price of a metered byte if the objective has none: that of the shipped configuration."""
 
 
 class Decided(Protocol):
@@ -82,7 +82,7 @@ class Transfers:
         self._restore()
 
     async def report(self, report: TransferReport, uid: int) -> TurnMessage:
-        """Takes a program's word; answers at once, or when its turn has changed.
+        """Take a program's word; answers at once, or when its turn has changed.
 
         Raises:
             ConfigError: it cannot be taken.
@@ -125,7 +125,7 @@ class Transfers:
         return self._turn(report.key)
 
     def listed(self) -> list[TransferInTable]:
-        """All transfers, the earliest deadline first."""
+        """Return all transfers, the earliest deadline first."""
         now = time.monotonic()
         self._plan()
         flows = {way: self._table.flows(way, now) for way in Direction}
@@ -142,11 +142,11 @@ class Transfers:
         ]
 
     def networks_changed(self) -> None:
-        """To be told at once: a plan is for these networks."""
+        """Plan anew: a plan is for the networks of its time."""
         self._plan()
 
     async def run(self) -> None:
-        """Until it is cancelled: plans each second while there is anything to plan."""
+        """Plan each second, until cancelled, while there is a transfer to plan."""
         carrying = False
         try:
             while True:
@@ -165,7 +165,7 @@ class Transfers:
             self._d_lock.release()
 
     def keep(self) -> None:
-        """Writes the table, and what was learned of networks, for the next start."""
+        """Write the table, and what was learned of networks, for the next start."""
         self._kept_s = time.monotonic()
         kept = [
             [msgspec.to_builtins(each), by] for each, by, _ in self._table.rows(time.monotonic())
@@ -183,7 +183,7 @@ class Transfers:
             self._table.restored(row, by, now)
 
     def _is_late(self, report: TransferReport, uid: int) -> bool:
-        """Whether it was said before its transfer's end, which came first: each comes in its own time."""
+        """Return whether a report was sent before its transfer's end but arrived after that."""
         return report.said_s <= self._ended_s.get((uid, report.key), -1.0)
 
     def _end(self, key: str, uid: int, said_s: float) -> None:
@@ -256,7 +256,7 @@ class Transfers:
             self._decided(each, turn, flow, flows, self._table.states(each.direction), now)
 
     def _wake(self) -> None:
-        """Whoever waits for another turn looks whether it has one."""
+        """Wake the requests that wait for another turn."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -12,7 +12,7 @@ from cedos.selector.deadlines.transfer_table import Wake
 
 _SOONEST_S: Final = 15.0
 _GOES_ON_S, _LONGEST_S = 120.0, 3600.0
-"""What must be carried now goes on so long after the host was put to sleep (the paper's period); twice as
+"""The seconds that urgent transfers go on after the host was put to sleep (the paper's period); twice as
 long after each time that it was woken and nothing moved, as the phone was not here."""
 
 _MOVED_S: Final = 5.0
@@ -20,7 +20,7 @@ _MOVED_S: Final = 5.0
 
 _AGAIN_S: Final = 60.0
 _LOOK_S: Final = 60.0
-"""So long after it was woken it looks for a network, with the lid closed."""
+"""Seconds that a woken host looks for a network with its lid closed."""
 
 _SLEPT_S: Final = 1.0
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 def asleep_s() -> float:
-    """For how long this host has slept since it was started."""
+    """Return for how long this host has slept since it was started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -36,9 +36,9 @@ class WakeAlarm:
     """Sets the alarm, and knows whether the host was woken by it.
 
     Args:
-        set_alarm: sets it at an instant, 0: takes it away; OSError: it cannot be had, HostError: nobody
+        set_alarm: sets it at an instant, 0: takes it away; OSError: it cannot be had, HostError: none
             can be asked.
-        battery: None: nobody knows of one, so that it is never set.
+        battery: None: no battery is known, so that it is never set.
         above_percent: on battery it is set only with more than this.
         asleep: as `asleep_s`.
     """
@@ -63,12 +63,12 @@ class WakeAlarm:
 
     @property
     def problem(self) -> str:
-        """Why there is no alarm though one is wanted; empty: there is no reason."""
+        """Return why there is no alarm though one is wanted; empty: there is no reason."""
         why = (self._failed or self._spared) if self._wanted else ""
         return f"this host is not woken for transfers with deadlines: {why}" if why else ""
 
     def awake_for(self, needed: bool) -> bool:
-        """Whether it was woken by us, and is needed for what it was woken for."""
+        """Return whether it was woken by us, and is needed for what it was woken for."""
         self._was_needed = self._was_needed or needed
         if self._woken_unix_s is None or self._spared:
             return False
@@ -78,7 +78,7 @@ class WakeAlarm:
         return False
 
     async def update(self, wake: Wake | None) -> None:
-        """What it is to be set for; None: for nothing."""
+        """Set the alarm for a wake; None: for none."""
         self._look_at_sleep()
         self._wanted = wake is not None
         now = self._unix()
@@ -104,7 +104,7 @@ class WakeAlarm:
             self._set(Wake(at_unix_s, wake.key))
 
     def release(self) -> None:
-        """It is set no more."""
+        """Take the alarm back."""
         if self.set_for is not None:
             self._set(None)
 

@@ -1,4 +1,4 @@
-"""How decisions are taken, as the configuration says it."""
+"""The method, objective and model of decisions, by the configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,11 +25,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How decisions are taken.
+    """The method, objective and model of decisions.
 
     `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
     `power` the radios, `redundant` whether the same data may go over several networks,
-    `price_per_mb` what networks cost by name, where somebody said so, `method` how uncertainty is taken.
+    `price_per_mb` what networks cost by name, if configured, `method` how uncertainty is taken.
     """
 
     objective: Objective
@@ -60,14 +60,14 @@ def objective(config: Config) -> Objective:
 
 
 def curves(config: Config) -> Curves | None:
-    """How the objective's exponents follow battery and data plan; None: they do not."""
+    """Return how the objective's exponents follow battery and data plan; None: they do not."""
     if not config.decision.follow:
         return None
     return Curves(alpha=config.decision.alpha, **msgspec.structs.asdict(config.follow))
 
 
 def choices(config: Config, state: Path, problems: list[str]) -> Choices:
-    """How to decide: without usable predictors by the rule of thumb, and `problems` says so."""
+    """Return how to decide: without usable predictors by the rule of thumb, and `problems` says so."""
     model: CompletionModel | None = None
     method = method_of(config.decision.method)
     try:

@@ -29,7 +29,7 @@ from cedos.selector.energy import not_worth_a_spare
 from cedos.selector.objective import Objective
 
 _TRIED_S = 30.0
-"""Whether fewer networks are enough for a program that reads slowly is tried no sooner again."""
+"""Seconds between two trials whether fewer networks are enough for a program that reads slowly."""
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
@@ -65,7 +65,7 @@ class Decider:
 
     @property
     def usable(self) -> Sequence[Network]:
-        """The networks; what is barred counts as down."""
+        """Return the networks; what is barred counts as down."""
         return usable(self.networks, self.barred)
 
     @property
@@ -76,7 +76,7 @@ class Decider:
         self.networks = networks
 
     def bar(self, why: Mapping[str, str]) -> None:
-        """Programs are kept off these networks and no others, or should be: why, in words."""
+        """Exclude these networks, and no others, from decisions; each with the reason in words."""
         self.barred = why
 
     def prefer(self, objective: Objective) -> None:
@@ -87,14 +87,14 @@ class Decider:
         return self._first_number + self.decisions
 
     def unknown(self) -> Transfer:
-        """A transfer of which nothing is known: Delphi's guess of a small one (section 4)."""
+        """Return a transfer of which nothing is known: Delphi's guess of a small one (section 4)."""
         guess = self.choices.default_size_bytes
         return Transfer(SizeEstimate(guess, guess, guess, "default"))
 
     def renewed(
         self, transfer: Transfer, context: Context, before: Decision | None
     ) -> tuple[Decision, Decision]:
-        """The decision for new connections that is in force from now on, and what is seen now.
+        """Return the decision for new connections that is in force from now on, and what is seen now.
 
         The one before holds, and nothing is recorded, while its choice is still possible and not clearly
         (by `margin`) worse than the best.
@@ -105,7 +105,7 @@ class Decider:
         return self.record(seen), seen
 
     def considered(self, transfer: Transfer, context: Context, before: Decision | None) -> Decision:
-        """What would be decided by what is known now, and why; not recorded."""
+        """Return what would be decided by what is known now, and why; not recorded."""
         decision = self._decide(transfer, context)
         if before is None or decision.choice == before.choice:
             return decision
@@ -126,7 +126,7 @@ class Decider:
         multipath: bool = False,
         sent: Sent | None = None,
     ) -> Decision:
-        """Decides on one transfer that somebody else carries out, redundantly if they can and may.
+        """Decide on one transfer that the caller carries out, redundantly if it can and may.
 
         Only what is short and waited for is worth sending twice, whatever bytes cost. With `multipath`
         they can spread it over several networks, as MPTCP does. `sent`: it is under way already, and
@@ -146,7 +146,7 @@ class Decider:
         sent: Sent | None = None,
         detour: Detour | None = None,
     ) -> tuple[Decision, DetourVerdict | None]:
-        """As `choose`; and with a `detour` by which that could be done, whether it is worth taking."""
+        """Choose as `choose` does, and judge whether a given `detour` is worth taking."""
         kinds = set(_SINGLE)
         twice = redundant and transfer.label == _SHORT_AND_URGENT
         if twice and self.choices.redundant:
@@ -165,14 +165,14 @@ class Decider:
         return self.record(told), route
 
     def not_worth_a_spare(self, now_s: float) -> frozenset[str]:
-        """Over which networks spare subflows would cost more than they are worth now."""
+        """Return the networks over which spare subflows cost more than they are worth now."""
         choices = self.choices
         return not_worth_a_spare(
             self.networks, choices.objective, choices.power, self._idle_s(now_s)
         )
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
-        """What each network would take for a transfer; nothing is decided."""
+        """Return what each network would take for a transfer; nothing is decided."""
         return self._decide(transfer, context).evaluations
 
     def again(
@@ -183,7 +183,7 @@ class Decider:
         context: Context,
         margin: float,
     ) -> Decision:
-        """Decides on the rest of a living flow's transfer; not recorded, as it may well stay.
+        """Decide on the rest of a living flow's transfer; not recorded, as it may well stay.
 
         `margin`: the share that a move must save.
         """
@@ -207,7 +207,7 @@ class Decider:
         return self._with_barred(decide_again(case, living))
 
     def record(self, decision: Decision) -> Decision:
-        """Counts a decision that is being carried out."""
+        """Count a decision that is being carried out."""
         self.decisions += 1
         self._recorded(decision)
         return decision

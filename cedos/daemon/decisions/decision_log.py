@@ -27,7 +27,7 @@ class DecisionLog:
 
     @property
     def next_number(self) -> int:
-        """The first number that no kept decision has."""
+        """Return the first number that no kept decision has."""
         return self._history.next_number if self._history is not None else 1
 
     def record(self, decision: Decision) -> None:
@@ -41,7 +41,7 @@ class DecisionLog:
         _log.info("decided", choice=str(decision.choice), why=decision.reason)
 
     async def find(self, flow: str | None, living: LivingFlows) -> Decision | None:
-        """The latest decision about a flow (`Backend.explain` says how it is named), or of all."""
+        """Return the latest decision about a flow (`Backend.explain` says how it is named), or of all."""
         if flow is None:
             if self._recent:
                 return next(reversed(self._recent.values()))
@@ -65,11 +65,11 @@ class DecisionLog:
         return None if meant else await asyncio.to_thread(self._from_history, flow)
 
     async def numbered(self, number: int) -> Decision | None:
-        """The decision with this number, as far as it is remembered."""
+        """Return the decision with this number, as far as it is remembered."""
         return self._recent.get(number) or await asyncio.to_thread(self._numbered, number)
 
     def choice(self, number: int) -> Strategy | None:
-        """What one of the last decisions chose; None: it is not among them."""
+        """Return what one of the last decisions chose; None: it is not among them."""
         decision = self._recent.get(number)
         return decision.choice if decision is not None else None
 

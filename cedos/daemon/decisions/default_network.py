@@ -1,4 +1,4 @@
-"""Where new connections go about which nothing is known: where a small transfer is quickest.
+"""Choose the network of new connections without facts: where a small transfer is quickest.
 
 Source: Delphi, section 4.
 """
@@ -35,11 +35,11 @@ class DefaultNetwork:
         self.decision = decision
 
     def is_led_to(self, network: str | None) -> bool:
-        """Whether new connections go over this network anyway."""
+        """Return whether new connections go over this network anyway."""
         return self.decision is not None and self.decision.choice.networks[:1] == (network,)
 
     def small_s(self, strategy: Strategy) -> float:
-        """How long a small transfer takes this way, by the decision in force; inf: nobody knows."""
+        """Return how long a small transfer takes this way, by the decision in force; inf if unknown."""
         known = self.decision.evaluations if self.decision is not None else ()
         first = strategy.networks[:1]
         return min((e.time_s for e in known if e.strategy.networks[:1] == first), default=math.inf)

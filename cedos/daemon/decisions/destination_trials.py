@@ -17,7 +17,7 @@ from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, in_doubt
 from cedos.steer.routing.plan import leads_out
 
 _COUNTED = 100
-"""Of the connections with a destination the last ones are counted."""
+"""The last connections with a destination that count."""
 
 _TRIED_S = 5.0
 """A trial that no connection takes ends after so long."""
@@ -35,7 +35,7 @@ class Visits:
     begun_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COUNTED))
 
     def since(self, at_s: float) -> int:
-        """How many began since an instant that is later each time."""
+        """Return how many began since an instant that is later each time."""
         while self.begun_at_s and self.begun_at_s[0] < at_s:
             self.begun_at_s.popleft()
         return len(self.begun_at_s)
@@ -53,7 +53,7 @@ class _RunningTrial:
 
 
 class DestinationTrials:
-    """One at a time.
+    """The trials of destinations, one at a time.
 
     Args:
         connected: whether a connection with an address and port lives that began before an instant.
@@ -79,12 +79,12 @@ class DestinationTrials:
         self._trials.networks_changed(networks)
 
     def network_of(self, place: Place) -> str | None:
-        """Where connections with a place go for a trial; None: where they go anyway."""
+        """Return where connections with a place go for a trial; None: where they go anyway."""
         running = self._running
         return running.network if running is not None and running.place == place else None
 
     def visited(self, place: Place, network: str | None, now_s: float) -> Decision | None:
-        """A connection with a place began over a network: the trial's decision, if that is its trial."""
+        """Return the trial's decision if this new connection is the trial; None otherwise."""
         running = self._running
         if running is None or (running.place, running.network) != (place, network):
             return None
@@ -98,7 +98,7 @@ class DestinationTrials:
         return running.decision
 
     def reconsider(self, places: Mapping[Place, Visits], context: Context) -> None:
-        """Ends the trial that is over, and begins one where it is worth it."""
+        """End the trial that is over, and begins one where it is worth it."""
         running, now_s = self._running, context.at_s
         if running is not None and not running.taken:
             if now_s < running.until_s and not in_doubt(context, running.network):
@@ -126,7 +126,7 @@ class DestinationTrials:
         self._running = _RunningTrial(tried.destination, name, decision, now_s + _TRIED_S)
 
     def _barred(self, visits: Visits, port: int | None, now_s: float, network: Network) -> bool:
-        """Whether connections cannot go there, are kept, or are too new to tell."""
+        """Return whether connections cannot go there, are kept, or are too new to tell."""
         before_s = now_s - _KEPT_S
         return (
             not leads_out(network, ip_address(visits.address).version)

@@ -26,7 +26,7 @@ _REMEMBERED_S = 600.0
 """At most so many destinations have rules of their own, for so long after their last connection."""
 
 _SAMPLES = 1
-"""So many transfers with a destination must be known before it gets a rule of its own: what is expected
+"""The transfers with a destination that must be known before it gets a rule of its own: what is expected
 of it covers the next one from the first on (`profiler.sizes`), and a guess of 3 KB does not."""
 
 
@@ -68,11 +68,11 @@ class SteeredDestinations:
         self._known: OrderedDict[Place, _SteeredDestination] = OrderedDict()
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Takes all networks; the next `reconsider` uses them."""
+        """Take all networks; the next `reconsider` uses them."""
         self._trials.networks_changed(networks)
 
     def visited(self, key: FlowKey, network: str | None, now_s: float) -> Decision | None:
-        """A connection to a destination began: it may be worth a rule of its own from now on.
+        """Return a connection to a destination began: it may be worth a rule of its own from now on.
 
         `network`: over which; None: that is not known (a VPN carries it), or it is told of again.
 
@@ -91,7 +91,7 @@ class SteeredDestinations:
         return tried or known.decision or self._default.decision
 
     async def reconsider(self, context: Context) -> None:
-        """Decides on all of them again, and forgets those of long ago."""
+        """Decide on all of them again, and forgets those of long ago."""
         if not self._decider.choices.destinations or self._default.decision is None:
             return
         ruled = {
@@ -133,7 +133,7 @@ class SteeredDestinations:
         until_s: float,
         context: Context,
     ) -> str | None:
-        """An application says what it will transfer with a destination (an address or a prefix).
+        """Return an application says what it will transfer with a destination (an address or a prefix).
 
         The hint holds until the monotonic instant `until_s`, in place of what history says.
 
@@ -149,7 +149,7 @@ class SteeredDestinations:
         return decision.choice.networks[0] if decision and decision.choice.networks else None
 
     async def hint_ended(self, destination: str, port: int | None, context: Context) -> None:
-        """A hint about a destination was taken back: it is like all others again."""
+        """Treat a destination like all others again after its hint has ended."""
         place = (str(ip_network(destination, strict=False)), port)
         known = self._known.pop(place, None)
         if known is not None:
@@ -157,20 +157,20 @@ class SteeredDestinations:
             await self.reconsider(context)
 
     def _last(self, place: Place) -> _SteeredDestination:
-        """The destination, moved to the end of the line; made where it is new."""
+        """Return the destination, moved to the end of the line; made where it is new."""
         known = self._known.pop(place, None) or _SteeredDestination()
         self._known[place] = known
         return known
 
     async def _rule(self, place: Place, known: _SteeredDestination, wanted: str | None) -> None:
-        """A destination has a rule only where it differs from the default."""
+        """Add a destination's rule if it differs from the default, else remove it."""
         if self._default.is_led_to(wanted):
             wanted = None
         if wanted != known.rule and await carried_out(self._steer.set_destination(*place, wanted)):
             known.rule = wanted
 
     def _expected(self, visits: Visits | None, port: int | None) -> Transfer | None:
-        """What transfers with a destination have been like; None where too little is known."""
+        """Return what transfers with a destination have been like; None where too little is known."""
         if visits is None or port is None:
             return None
         address = visits.address

@@ -23,7 +23,7 @@ from cedos.profiler.sizes import SizeHistory
 class Director:
     """Decides and steers; `ask` pings a network now, `wake` has all decided on again soon.
 
-    Decisions are taken one after the other: whoever calls a coroutine of it or of its parts holds
+    Decisions are taken one after the other: a caller of a coroutine of it or of its parts holds
     `turn`.
     """
 
@@ -54,13 +54,13 @@ class Director:
         return self.decider.networks
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Takes the networks; the next `reconsider` uses them."""
+        """Take the networks; the next `reconsider` uses them."""
         self.decider.networks_changed(networks)
         self.destinations.networks_changed(networks)
         self._flows.networks_changed(networks)
 
     async def reconsider(self, context: Context) -> None:
-        """Decides on everything again: what has a rule, the default, destinations, programs, flows."""
+        """Decide on everything again: what has a rule, the default, destinations, programs, flows."""
         await self.ruled.reconsider(context)
         await self.default.reconsider(context)
         await self.destinations.reconsider(context)
@@ -76,7 +76,7 @@ class Director:
                 context = replace(context, competing=self._flows.competing(context.at_s))
 
     def visited(self, flow: LivingFlow, now_s: float, mark: int | None = None) -> None:
-        """A connection began, of a socket with this mark: it goes where was decided before."""
+        """Note a connection that began with this mark: it follows the decision in force."""
         if flow.incoming or flow.key.protocol != "tcp":
             return
         # (MPTCP connections are told of again with each subflow.)
@@ -85,7 +85,7 @@ class Director:
         flow.led(self.ruled.decision(flow.key) or self.programs.decision(mark) or destination)
 
     def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
-        """A flow's first packet found no answer, and goes over another network now."""
+        """Note that a flow without an answer goes over another network now."""
         decision = Decision(
             number=self.decider.number,
             made_unix_s=time.time(),

@@ -1,4 +1,4 @@
-"""What explains a flow, or a connection that goes through a gateway: a decision, or why there is none."""
+"""Explain a flow, or a connection through a gateway, by its decision or why there is none."""
 
 from cedos.api.messages import DecisionMessage, flow_matches
 from cedos.daemon.decisions.decision_log import DecisionLog
@@ -16,7 +16,7 @@ async def explained(
     living: LivingFlows,
     carried: ToldConnections,
 ) -> DecisionMessage:
-    """The decision that explains `flow` (`Backend.explain` says how it is named); None: the latest one.
+    """Return the decision about `flow` (named as in `Backend.explain`); None: the latest one.
 
     A flow of this host that lives comes first, then what is known last.
 

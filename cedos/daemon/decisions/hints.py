@@ -1,4 +1,4 @@
-"""What programs say of their transfers: whose hint it is, and for how long it counts."""
+"""Keep the hints of programs on their transfers: the owner, and how long a hint counts."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from cedos.profiler.flow import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
 
 LIFETIME_S: Final = 86_400.0
-"""Of a hint that says none: who forgets to take one back has no say for ever."""
+"""The validity of a hint that names none: a forgotten hint must expire."""
 MOST, MOST_OF_A_USER = 256, 64
 _ROOT: Final = 0
 _PERIOD_S: Final = 1.0
@@ -53,7 +53,7 @@ class Hints:
 
     @property
     def in_force(self) -> Mapping[int, int]:
-        """Number -> user."""
+        """Return the hints in force: number -> user."""
         return {number: taken.uid for number, taken in self._taken.items()}
 
     async def take(self, hint: HintRequest, uid: int) -> HintAccepted:
@@ -94,7 +94,7 @@ class Hints:
         return HintAccepted(number=number, network=network, mark=mark)
 
     async def withdraw(self, number: int, uid: int) -> None:
-        """Ends a hint. NotFoundError: there is none; PrivilegeError: it is another user's."""
+        """End a hint. NotFoundError: there is none; PrivilegeError: it is another user's."""
         taken = self._taken.get(number)
         if taken is None:
             raise NotFoundError(f"there is no hint {number}")
@@ -104,7 +104,7 @@ class Hints:
             await self._end(number)
 
     async def run(self) -> None:
-        """Ends hints whose time is over, until it is cancelled."""
+        """End hints whose time is over, until it is cancelled."""
         while True:
             await asyncio.sleep(_PERIOD_S)
             await self.expire()
@@ -118,7 +118,7 @@ class Hints:
                     await self._end(number)
 
     async def _lead(self, hint: HintRequest, mark: int | None, until_s: float) -> str | None:
-        """Rules for what the hint is about; the network that it gets, where that is known."""
+        """Add the rules of a hint; return the network that it gets, if known."""
         network = None
         size_bytes = hint.size_bytes
         if hint.destination is not None and size_bytes is not None:

@@ -36,11 +36,11 @@ class Moves:
         return flow.token in self._steerable
 
     async def keep_spares(self, now_s: float) -> None:
-        """Spare subflows are kept only over networks where they are worth their joules."""
+        """Keep spare subflows only over networks where they are worth their joules."""
         await carried_out(self._steer.without_spares(self._decider.not_worth_a_spare(now_s)))
 
     async def reconsider(self, flow: LivingFlow, context: Context) -> bool:
-        """Whether the flow was moved."""
+        """Return whether the flow was moved."""
         strategy, transfer = flow.strategy, flow.transfer
         if transfer is None or strategy is None or flow.token is None:
             return False
@@ -73,7 +73,7 @@ class Moves:
     async def _give_up(
         self, flow: LivingFlow, token: int, context: Context, *, stuck: bool = False
     ) -> None:
-        """Calls back what is under way on networks that the flow has left, where it would hold it up.
+        """Call back what is under way on networks that the flow has left, where it would hold it up.
 
         That is where the network is silent or dead, and where the flow is held up already while the
         networks that it uses are alive; `stuck`: it was, where it has just left.
@@ -84,7 +84,7 @@ class Moves:
         silent = {name for name in context.networks if silent_s(context, name) > 0.0}
         quiet = silent | dead_networks(context, self._decider.usable).keys()
         if quiet.issuperset(flow.strategy.networks):
-            return  # nobody would carry it sooner
+            return  # no other network would carry it sooner
         for name in left if stuck or flow.held_up(context.at_s) else left & quiet:
             _log.debug("a path is given up", flow=str(flow.key), network=name)
             await carried_out(self._steer.release(token, name))

@@ -1,4 +1,4 @@
-"""What is known of the paths, for steering: their rates and round trips."""
+"""The rates and round trips of the paths, for steering."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from cedos.selector.decision.features import RATES
 def measured_paths(
     context: Context, flows: Iterable[LivingFlow] = ()
 ) -> dict[str, tuple[float, float]]:
-    """Network -> (highest rate of late in bit/s, round trip in s), where both are known.
+    """Return network -> (highest rate of late in bit/s, round trip in s), where both are known.
 
     The round trip is the longest of the least ones that living receiving flows have seen: what is
     far away needs more on its way than what answers the pings.

@@ -9,7 +9,7 @@ from cedos.model import Context, Decision, Transfer
 
 @dataclass(slots=True)
 class _MarkedProgram:
-    """What it transfers, what was decided, where its mark's rule leads."""
+    """A hinted program: its transfer, the decision, and where its mark's rule leads."""
 
     transfer: Transfer
     decision: Decision | None = None
@@ -23,7 +23,7 @@ class Programs:
         self._known: dict[int, _MarkedProgram] = {}
 
     async def began(self, mark: int, transfer: Transfer, context: Context) -> str | None:
-        """A program begins, whose connections carry `mark`.
+        """Return a program begins, whose connections carry `mark`.
 
         Returns:
             The network that its connections get; None where none is up.
@@ -32,13 +32,13 @@ class Programs:
         return await self._lead(mark, known, context)
 
     async def ended(self, mark: int) -> None:
-        """A program has ended; what it left behind is led like everything else."""
+        """Lead the connections of an ended program like all others."""
         known = self._known.pop(mark, None)
         if known is not None and known.rule is not None:
             await carried_out(self._steer.set_mark(mark, None))
 
     def decision(self, mark: int | None) -> Decision | None:
-        """By which connections with this mark go; None: like everything else."""
+        """Return the decision that connections with this mark follow; None: they follow the default."""
         known = None if mark is None else self._known.get(mark)
         return None if known is None else known.decision
 

@@ -28,7 +28,7 @@ from cedos.selector.decision.liveness import dead_networks
 _log = structlog.get_logger(__name__)
 
 LEAST_S: Final = 0.25
-"""Nothing is rescued, and no first packet is repeated, before so long."""
+"""Seconds before which no flow is rescued and no first packet is repeated."""
 
 KERNEL_S: Final = 1.0
 """The kernel's own time-out for a first packet (RFC 6298, 2.1)."""
@@ -50,16 +50,16 @@ _MOST_WATCHED: Final = 10_000
 
 
 class RescueInterface(Protocol):
-    """What is asked of steering (`cedos.steer.rescue.rescues.Rescues`). Errors: SteeringError."""
+    """The interface of `cedos.steer.rescue.rescues.Rescues`. Errors: SteeringError."""
 
     def set_first_timeouts(self, timeouts_s: dict[str, float]) -> bool:
-        """Has first packets repeated after so long, by network; whether that can be done."""
+        """Have first packets repeated after so long, by network; whether that can be done."""
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
-        """The flow's socket while it waits for its first answer."""
+        """Return the flow's socket while it waits for its first answer."""
 
     def rescue(self, key: FlowKey, network_name: str) -> bool:
-        """Leads a flow over a network; whether it was still time."""
+        """Lead a flow over a network; whether it was still time."""
 
     def ended(self, key: FlowKey) -> None: ...
 
@@ -115,7 +115,7 @@ class Rescuer:
         """The rescued flows that live -> the network that carries each."""
 
     def close(self) -> None:
-        """Watches no more; what is rescued stays so."""
+        """Watch no more; what is rescued stays so."""
         if self._timer is not None:
             self._timer.cancel()
         self._watched.clear()
@@ -129,7 +129,7 @@ class Rescuer:
         self.context_changed(self._context())
 
     def context_changed(self, context: Context) -> None:
-        """Takes what is known of the networks; the time-outs of first packets follow."""
+        """Take what is known of the networks; the time-outs of first packets follow."""
         wanted = {}
         for name, network in self._networks.items():
             rtt_s = self._rtt_s(name, context)
@@ -220,7 +220,7 @@ class Rescuer:
             self._set_timer()
 
     def _consider(self, key: FlowKey, watched: _WatchedFlow) -> float | None:
-        """Looks at one flow; when to look again, None: it needs no more."""
+        """Look at one flow; when to look again, None: it needs no more."""
         found = self._rescues.connecting(key)
         if found is None or found.join:
             return None
@@ -267,7 +267,7 @@ class Rescuer:
         self._rescued(key, network, why)
 
     def _other(self, key: FlowKey, current: str, any_of_them: bool) -> str | None:
-        """The best other network that lives: one that answered of late, unmetered, quick.
+        """Return the best other network that lives: one that answered of late, unmetered, quick.
 
         With `any_of_them` a dead one may try too where none lives: it may do so again by now.
         """

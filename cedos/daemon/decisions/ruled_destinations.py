@@ -16,7 +16,7 @@ from cedos.steer.routing.plan import NOWHERE, leads_out
 
 @dataclass(slots=True)
 class _Ruled:
-    """What was decided for a rule."""
+    """The decision for a rule."""
 
     rule: RuleRequest
     decision: Decision
@@ -38,7 +38,7 @@ class RuledDestinations:
         self._ruled: dict[int, _Ruled] = {}
 
     def decision(self, key: FlowKey) -> Decision | None:
-        """By which a connection goes; None: it is under no rule."""
+        """Return the decision that a connection follows; None: no rule covers it."""
         number = self.rules.of(key.remote, key.remote_port)
         ruled = None if number is None else self._ruled.get(number)
         return None if ruled is None else ruled.decision
@@ -51,7 +51,7 @@ class RuledDestinations:
         return self.rules.allows(key.remote, key.remote_port, network, metered=metered)
 
     async def keep(self, flow: LivingFlow) -> None:
-        """Leads a living MPTCP connection off the networks that it may not use.
+        """Lead a living MPTCP connection off the networks that it may not use.
 
         Of a name that was not known to lead there the first connection may have begun anywhere. What has
         no other network than a forbidden one stays: nothing that lives is broken.
@@ -99,13 +99,13 @@ class RuledDestinations:
                 del self._led[place]
 
     def _carrier(self, place: Place, network: str | None) -> str:
-        """The network; nowhere where it lacks the IP version, or the kernel would take another one."""
+        """Return the network, or none if it lacks the IP version or the kernel would take another one."""
         version = ip_network(place[0]).version
         leads = any(n.name == network and leads_out(n, version) for n in self._decider.networks)
         return network if network is not None and leads else NOWHERE
 
     def messages(self, tunnelled: Mapping[int, str]) -> list[RuleMessage]:
-        """`tunnelled`: by IP version the VPN that carries all of it."""
+        """Return the rules as messages; `tunnelled`: by IP version the VPN that carries all of it."""
         versions: dict[int, set[int]] = {}
         for (prefix, _), number in self.rules.places():
             versions.setdefault(number, set()).add(ip_network(prefix).version)
@@ -125,7 +125,7 @@ class RuledDestinations:
         ]
 
     def _decide(self, number: int, rule: RuleRequest, decision: Decision) -> Decision:
-        """Like any new connection (`decision`), among those that it may use."""
+        """Decide as for any new connection, among the networks that the rule allows."""
         allowed = {
             network.name
             for network in self._decider.usable

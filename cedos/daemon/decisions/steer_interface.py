@@ -1,4 +1,4 @@
-"""What the daemon asks of steering, so that it can be tested without a kernel."""
+"""The daemon's interface to steering; a test gives a double."""
 
 from collections.abc import Awaitable, Collection
 from typing import Protocol
@@ -18,31 +18,31 @@ class Steer(Protocol):
     """The hands on the kernel (`cedos.steer.steering.Steering`). Errors: SteeringError."""
 
     async def set_default(self, network_name: str) -> None:
-        """Sends new connections over this network."""
+        """Send new connections over this network."""
 
     async def set_destination(
         self, prefix: str, port: int | None, network_name: str | None
     ) -> None:
-        """Sends new connections to a destination over this network; None: like all others.
+        """Send new connections to a destination over this network; None: like all others.
 
         `cedos.steer.routing.plan.NOWHERE`: they are refused.
         """
 
     async def set_mark(self, mark: int, network_name: str | None) -> None:
-        """Sends new connections that carry a mark over this network; None: like all others."""
+        """Send new connections that carry a mark over this network; None: like all others."""
 
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
-        """Moves a living MPTCP connection."""
+        """Move a living MPTCP connection."""
 
     async def without_spares(self, network_names: Collection[str]) -> None:
-        """Keeps no spare subflow of living MPTCP connections over these networks."""
+        """Keep no spare subflow of living MPTCP connections over these networks."""
 
     async def release(self, token: int, network_name: str) -> None:
-        """Has what is under way over this network sent again over the connection's others."""
+        """Have what is under way over this network sent again over the connection's others."""
 
 
 async def carried_out(action: Awaitable[None]) -> bool:
-    """Awaits what steering was asked; whether it did it.
+    """Await a request to steering; return whether it succeeded.
 
     The kernel changes under our hands (a connection ends, a link goes), and the next look is never
     far away: a refusal is logged, no more.

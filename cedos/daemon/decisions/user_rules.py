@@ -38,7 +38,7 @@ class UserRules:
         return self._rules
 
     def add(self, rule: RuleRequest) -> int:
-        """Its number. A rule for the same host and port takes the older one's place."""
+        """Add a rule, which replaces an older one for the same host and port; return its number."""
         same = [
             n for n, one in self._rules.items() if (one.host, one.port) == (rule.host, rule.port)
         ]
@@ -55,7 +55,7 @@ class UserRules:
         self._keep(self.state())
 
     def met(self, server_name: str, address: Address) -> bool:
-        """A connection to an address named its server; whether a rule covers the address only now."""
+        """Note which server a connection names; return whether a rule covers its address only now."""
         learnt = False
         for number, rule in self._rules.items():
             below = server_name == rule.host or server_name.endswith(f".{rule.host}")
@@ -70,14 +70,14 @@ class UserRules:
         return learnt
 
     def places(self) -> Iterator[tuple[Place, int]]:
-        """Whom the rules are about; of a place that two are about, the one that was added later."""
+        """Yield each place that a rule covers, with the rule that was added last."""
         for number, rule in self._rules.items():
             prefixes = [rule.prefix] if rule.prefix is not None else map(ip_network, rule.addresses)
             for prefix in prefixes:
                 yield (str(prefix), rule.port), number
 
     def of(self, address: Address, port: int | None) -> int | None:
-        """The number of the rule for a connection: that of a port first, then of the longest prefix."""
+        """Return the number of a connection's rule: a port's before others, then the longest prefix."""
         found: tuple[tuple[bool, int, int], int] | None = None
         for (prefix, of_port), number in self.places():
             network = ip_network(prefix)
@@ -90,7 +90,7 @@ class UserRules:
         return None if found is None else found[1]
 
     def allows(self, address: Address, port: int, network: str, *, metered: bool) -> bool:
-        """Whether a connection may use a network."""
+        """Return whether a connection may use a network."""
         number = self.of(address, port)
         return number is None or self._rules[number].allows(network, metered=metered)
 

@@ -26,7 +26,7 @@ _PART = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FinishedTransfer:
-    """What one took that was carried one way from beginning to end.
+    """A transfer that was carried one way from beginning to end, and its time.
 
     `strategy` as predictors say it where its networks play `roles`.
     """
@@ -40,12 +40,12 @@ class FinishedTransfer:
 
     @property
     def asked(self) -> Transfer:
-        """The transfer of that size, as predictors are asked for it."""
+        """Return the transfer of that size, as predictors are asked for it."""
         size = self.carried_bytes
         return Transfer(SizeEstimate(size, size, size, "progress"), self.direction)
 
     def expected(self, context: Context, model: CompletionModel) -> Prediction | None:
-        """What was to be expected of it by what was known when it began; None where nothing was."""
+        """Return the prediction from what was known when the transfer began; None without one."""
         roles = self.roles
         known = features(context, self.asked, roles, model.features)
         queues_s = own_queues(context, roles)
@@ -70,7 +70,7 @@ class FinishedTransfer:
 
     @property
     def tells(self) -> bool:
-        """Whether it tells how its network is: a small download over it alone."""
+        """Return whether it tells how its network is: a small download over it alone."""
         alone = not self.strategy.startswith("mptcp")
         return alone and self.direction is Direction.DOWN and self.small
 
@@ -82,7 +82,7 @@ class FinishedTransfer:
 def finished_transfer(
     flow: LivingFlow, record: FlowRecord, closed: FlowClosed, networks: Sequence[Network]
 ) -> FinishedTransfer | None:
-    """What a flow that has just ended took; None where that is not known."""
+    """Return what a flow that has just ended took; None where that is not known."""
     transfer = flow.transfer
     if transfer is None or flow.transfers != 1 or not record.exact:
         return None
@@ -116,7 +116,7 @@ def _in_short(time: Distribution) -> tuple[float, float, float, float]:
 def _named(
     flow: LivingFlow, record: FlowRecord, networks: Sequence[Network], direction: Direction
 ) -> tuple[str, Roles] | None:
-    """The predictors' name for how a flow was carried, and in which roles: those it was decided in."""
+    """Return the predictors' name of a flow's strategy, and the roles in its decision."""
     for roles in pairs(networks):
         if (name := _strategy(flow, record, roles, direction)) is not None:
             return name, roles
@@ -126,7 +126,7 @@ def _named(
 def _strategy(
     flow: LivingFlow, record: FlowRecord, roles: Roles, direction: Direction
 ) -> str | None:
-    """The predictors' name for how a flow was carried; None where it was moved, or is not known."""
+    """Return the predictors' name of a flow's strategy; None if it was moved or is unknown."""
     role_of = {network.name: role for role, network in roles.players()}
     carried: dict[str, int] = {}
     for path in record.subflows:

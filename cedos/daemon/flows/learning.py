@@ -1,4 +1,4 @@
-"""What finished transfers teach the predictors about the place they were made at."""
+"""Teach the predictors about a place from transfers that finished there."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ class Learning:
 
     @property
     def note(self) -> str:
-        """What people should know beside a prediction: whether it was corrected by what was seen here."""
+        """Return a sentence on how predictions were corrected by transfers at this place; else ""."""
         if seen := self._adaptive.seen(self.place):
             return f"Predictions are corrected by {seen} transfer{'s' * (seen > 1)} at this place"
         if self._posterior is not None and (seen := self._posterior.seen):
@@ -64,7 +64,7 @@ class Learning:
         return self._adaptive.state()
 
     def keep(self, folder: Path) -> None:
-        """Writes what is learned, each to its file; what is not learned now stays as it was kept."""
+        """Write what is learned, each to its file; what is not learned now stays as it was kept."""
         if self._adapt:
             state_file.write(folder / PLACES_FILE, self._adaptive.state(), _PLACES)
         if self._posterior is not None:
@@ -73,11 +73,11 @@ class Learning:
             state_file.write(folder / POSTERIOR_FILE, state, _POSTERIOR)
 
     def moved(self, networks: Sequence[Network], context: Context) -> None:
-        """Takes where the host is: the access point, else the Wi-Fi's router, else its name."""
+        """Take where the host is: the access point, else the Wi-Fi's router, else its name."""
         self.place = place_of(networks, context)
 
     def finished(self, transfer: FinishedTransfer, context: Context, ended_unix_s: float) -> None:
-        """Learns from a transfer that has just ended; `context`: what was known when it began."""
+        """Learn from a transfer that has just ended; `context`: what was known when it began."""
         name, time_s = transfer.strategy, transfer.time_s
         columns = features(context, transfer.asked, transfer.roles, self.features)
         predicted = self._adaptive.predict(columns, self.place)
@@ -92,7 +92,7 @@ class Learning:
 
 
 def place_of(networks: Sequence[Network], context: Context) -> str:
-    """A name for where the host is, that is the same when it comes back."""
+    """Return a name for where the host is, that is the same when it comes back."""
     wifi = assign(networks).wifi
     if wifi is None:
         return ""
@@ -104,7 +104,7 @@ def place_of(networks: Sequence[Network], context: Context) -> str:
 
 
 def load(model: CompletionModel, folder: Path, *, adapt: bool, bayesian: bool) -> Learning:
-    """The predictors with what was learned earlier; anew where that cannot be used."""
+    """Return the predictors with what was learned earlier; anew where that cannot be used."""
     posterior = _posterior(model, folder / POSTERIOR_FILE) if bayesian else None
     path = folder / PLACES_FILE
     try:

@@ -1,4 +1,4 @@
-"""One living flow: its paths, what it carries, how fast, and whether it waits. Pure."""
+"""A living flow: its paths, what it carries, how fast, and whether it waits. Pure."""
 
 import math
 from collections import deque
@@ -47,11 +47,11 @@ _RESTS_S = 1.0
 thinks."""
 
 _ASKS_BYTES = 100
-"""Whoever sends more than this then, and is answered, asks for something else: what ends a connection,
-or grants its other end a larger window, is less."""
+"""A program that sends more than this then, and is answered, asks for something else. The end of a
+connection, or a larger window for the peer, takes fewer bytes."""
 
 _OVER_S = 30.0
-"""What comes after so long a rest belongs to something else, whoever speaks first."""
+"""Bytes after a rest of so many seconds belong to another transfer."""
 
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
@@ -59,7 +59,7 @@ _HURRY_S = 5.0
 
 @dataclass(slots=True)
 class FlowPath:
-    """One subflow: the last look at it, and its final figures once it has ended.
+    """A subflow: the last look at it, and its final figures once it has ended.
 
     `near`: its other end is of the network's own prefix. `unread`: much of what came waited for its
     program at the last look.
@@ -74,11 +74,11 @@ class FlowPath:
     unread: bool = False
 
     def carried_by(self, network: str, *, rescued: bool) -> None:
-        """Another network carries it; `rescued`: not that of its local address."""
+        """Note the network that carries the path; `rescued`: not that of its local address."""
         self.network, self.rescued = network, rescued
 
     def sampled(self, sample: FlowSample) -> bool:
-        """Takes a look at its socket; whether it moved bytes since the last one."""
+        """Take a look at its socket; whether it moved bytes since the last one."""
         before, last = self.bytes_down + self.bytes_up, self.sample
         self.unread = sample.unread and not sample.grew(last)
         self.sample = sample
@@ -89,19 +89,19 @@ class FlowPath:
 
     @property
     def bytes_down(self) -> int:
-        """Payload bytes received so far."""
+        """Return the payload bytes received so far."""
         last = self.closed or self.sample
         return last.bytes_down if last else 0
 
     @property
     def bytes_up(self) -> int:
-        """Payload bytes acknowledged by the other side so far."""
+        """Return the payload bytes acknowledged by the peer so far."""
         last = self.closed or self.sample
         return last.bytes_up if last else 0
 
     @property
     def heard_s(self) -> float:
-        """Seconds, at the last look, since the other side was heard of on this path."""
+        """Return the seconds, at the last look, since the peer was heard on this path."""
         sample = self.sample
         return min(sample.idle_down_s, sample.idle_ack_s) if sample else math.inf
 
@@ -150,7 +150,7 @@ class LivingFlow:
         self.paths[key] = FlowPath(key, network, near=near)
 
     def becomes(self, token: int) -> None:
-        """It is an MPTCP connection."""
+        """Note that the flow is an MPTCP connection."""
         self.token = token
 
     def cut(self) -> None:
@@ -168,7 +168,7 @@ class LivingFlow:
 
     @property
     def remaining_bytes(self) -> int | None:
-        """How much of the transfer is still to come, by its median size; None without a transfer."""
+        """Return the transfer's remaining bytes by its median size; None without a transfer."""
         if self.transfer is None:
             return None
         carried = self.carried(self.transfer.direction) - self.base_bytes
@@ -176,11 +176,11 @@ class LivingFlow:
 
     @property
     def exact(self) -> bool:
-        """Whether the size of the transfer under way is known for certain."""
+        """Return whether the size of the transfer under way is known for certain."""
         return self.transfer is not None and self.transfer.size.source == "content-length"
 
     def competes(self, now_s: float) -> CompetingTransfer | None:
-        """What it has to carry still, where it does so now and that is worth counting."""
+        """Return what it has to carry still, where it does so now and that is worth counting."""
         if self.transfer is None or self.transfer.size.median_bytes <= FIRST_WINDOW_BYTES:
             return None  # most are: no more is asked of them
         remaining = self.remaining_bytes
@@ -205,7 +205,7 @@ class LivingFlow:
         return CompetingTransfer(self.key, remaining, rate_bps)
 
     def waits_on(self, path: FlowPath) -> bool:
-        """Whether something must come back on this path: an acknowledgement, or the rest of an answer.
+        """Return whether an acknowledgement or the rest of an answer is due on this path.
 
         Nothing can be said of a download of unknown length: its server may have no more to say; and
         where the program does not read, the server may not send.
@@ -224,7 +224,7 @@ class LivingFlow:
 
     @property
     def unread(self) -> bool:
-        """Whether much of what came waits for its program."""
+        """Return whether much of what came waits for its program."""
         # MPTCP has one window for all subflows; each tells it as it was when it last had data.
         known = [
             (path.sample.idle_down_s, path.unread)
@@ -235,7 +235,7 @@ class LivingFlow:
 
     @property
     def small_on(self) -> str | None:
-        """The network of its first and only transfer, where that is a small download under way."""
+        """Return the network of its first and only transfer, where that is a small download under way."""
         transfer = self.transfer
         if transfer is None or transfer.direction is Direction.UP or self.transfers != 1:
             return None
@@ -245,7 +245,7 @@ class LivingFlow:
         return path.network if tells else None
 
     def alone_on(self, network: str, context: Context) -> bool:
-        """Whether this host carried nothing else over its network, neither then nor now.
+        """Return whether this host carried nothing else over its network, neither then nor now.
 
         What it takes beside others says more of them than of the network.
         """
@@ -259,29 +259,29 @@ class LivingFlow:
 
     @property
     def under_way(self) -> bool:
-        """Whether it is worth a close look: more than a moment's worth is still to come."""
+        """Return whether it is worth a close look: more than a moment's worth is still to come."""
         return bool(self.exact and self.remaining_bytes) or any(
             path.sample.unacknowledged for path in self.paths.values() if path.sample
         )
 
     def expects(self, rest_s: float, now_s: float) -> None:
-        """The rest is expected to take so long; what was expected before holds while nothing comes."""
+        """Note how long the rest should take; an older expectation holds while nothing arrives."""
         if self._watch is None or self._has_come():
             self._watch = Reevaluation(now_s, rest_s)
             self._watched = (now_s, self._carried_now())
 
     def waited_s(self, now_s: float) -> float:
-        """For how long nothing has come since something was expected of it; 0 where it was not."""
+        """Return for how long nothing has come since something was expected of it; 0 where it was not."""
         if self._watch is None or not self.under_way or self._has_come():
             return 0.0
         return max(now_s - self._watched[0], 0.0)
 
     def late(self, now_s: float) -> bool:
-        """Whether nothing has come for so much longer than expected that it is a reason to doubt."""
+        """Return whether nothing has arrived for much longer than expected."""
         return self.waited_s(now_s) > 0.0 and self._watch is not None and self._watch.late(now_s)
 
     def overdue(self, now_s: float) -> bool:
-        """Whether silence is a reason to decide again now; that is taken, and comes again in a while."""
+        """Return whether silence is a reason to decide again now; the reason returns in a while."""
         watch = self._watch
         if watch is None or now_s > watch.late_at_s + _HURRY_S:
             return False
@@ -294,7 +294,7 @@ class LivingFlow:
         return self.carried(self.transfer.direction) if self.transfer else 0
 
     def left_behind(self) -> frozenset[str]:
-        """The networks that the flow has left, while something of it may still be under way there."""
+        """Return the networks that the flow has left but may still have data on."""
         used = self.strategy.networks if self.strategy else ()
         return frozenset(
             path.network
@@ -306,7 +306,7 @@ class LivingFlow:
         )
 
     def held_up(self, now_s: float) -> bool:
-        """Whether what it waits for does not come on the networks that it uses.
+        """Return whether what it waits for does not come on the networks that it uses.
 
         MPTCP hands on what came in its order: what is under way on a path that was left, and creeps,
         holds up what has long come on the others. (A spare path has heard nothing for long; it is the
@@ -327,7 +327,7 @@ class LivingFlow:
         return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
     def learned(self, event: SizeLearned) -> bool:
-        """Takes a transfer's size: of one that begins, or a better estimate; whether one begins."""
+        """Take a transfer's size: of one that begins, or a better estimate; whether one begins."""
         before = self.transfer
         better = event.size.source == "progress" or (
             before is not None and before.size.source in ("default", "history", "hint")
@@ -351,7 +351,7 @@ class LivingFlow:
         return begins
 
     def led(self, decision: Decision | None) -> None:
-        """This decision about new connections was in force when it began.
+        """Note the decision about new connections that was in force when the flow began.
 
         A program that bound its socket elsewhere has not followed it.
         """
@@ -362,7 +362,7 @@ class LivingFlow:
             self.strategy = Strategy(StrategyKind.SINGLE, (network,))
 
     def decided(self, decision: Decision) -> None:
-        """It is carried by this decision from now on."""
+        """Note the decision that carries the flow from now on."""
         fewer = self.strategy and set(decision.choice.networks) < set(self.strategy.networks)
         self.tries = bool(fewer) and self.pace.sets(decision.context.at_s)
         self.strategy, self.decision = decision.choice, decision.number
@@ -370,14 +370,14 @@ class LivingFlow:
         self._switched_at_s.append(decision.context.at_s)
 
     def switched_since(self, at_s: float) -> int:
-        """How often it was decided on since an instant, as far as that is remembered.
+        """Return how often it was decided on since an instant, as far as that is remembered.
 
         Records are stamped by the wall clock, which people and NTP set: no time is measured by it.
         """
         return sum(switched_at_s > at_s for switched_at_s in self._switched_at_s)
 
     def tried_since(self, at_s: float) -> bool:
-        """Whether it did with fewer networks since an instant, and came back to more of them."""
+        """Return whether it did with fewer networks since an instant, and came back to more of them."""
         recent = list(zip(reversed(self._switched_at_s), reversed(self.switches), strict=False))
         return any(
             switched_at_s > at_s and set(after.networks) > set(before.networks)
@@ -385,19 +385,19 @@ class LivingFlow:
         )
 
     def paced_bps(self, now_s: float) -> float | None:
-        """How fast its program reads, while that and not a network sets the pace; 0: it reads nothing."""
+        """Return how fast the program reads if that sets the pace, else None; 0: it reads nothing."""
         if self.rate_bps == 0.0 or self.late(now_s):
             return None  # it waits
         return self.pace.rate_bps(now_s)
 
     def moved(self) -> None:
-        """It goes another way now, or carries something else: its rate so far says nothing of that."""
+        """Forget the rate: the flow goes another way now, or carries something else."""
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._carried_at.clear()
 
     def sampled(self, now_s: float) -> None:
-        """Notes the rate of the last second, where the network and not the program set it.
+        """Note the rate of the last second, where the network and not the program set it.
 
         A download that receives at a look goes as fast as it can; a transfer that must hear of the
         other side on all the paths that it uses, and does not, is stalled. Nothing can be said of
@@ -433,7 +433,7 @@ class LivingFlow:
             self.rate_bps = 8.0 * (carried - before) / (now_s - before_at_s)
 
     def counted(self) -> None:
-        """Notes a further transfer, though what is said is hidden: the connection rested before it."""
+        """Note a further transfer, though what is said is hidden: the connection rested before it."""
         down, up = self.carried(Direction.DOWN), self.carried(Direction.UP)
         if self._rested is not None and down > self._rested[0]:
             asks = up > self._rested[1] + _ASKS_BYTES
@@ -443,7 +443,7 @@ class LivingFlow:
             self._rested, self._rested_s = self._rested or (down, up), resting_s
 
     def _resting_s(self) -> float:
-        """For how long nothing has come, where nothing is under way."""
+        """Return for how long nothing has come, where nothing is under way."""
         samples = [path.sample for path in self.paths.values() if path.closed is None]
         looks = [sample for sample in samples if sample is not None]
         if any(look.unacknowledged for look in looks):
@@ -466,7 +466,7 @@ class LivingFlow:
         return stalled_s if stalled_s > patience_s else None
 
     def record(self) -> FlowRecord:
-        """The record of a flow whose paths have all ended."""
+        """Return the record of a flow whose paths have all ended."""
         ends = [path.closed for path in self.paths.values() if path.closed is not None]
         started = [end.started_unix_s for end in ends if end.started_unix_s is not None]
         return FlowRecord(

@@ -27,11 +27,11 @@ from cedos.profiler.profiler import SizeLearned
 from predictors.inputs import FIRST_WINDOW_BYTES
 
 _COMPETING = 32
-"""What is beyond so many of a network changes nothing any more."""
+"""The most competing transfers of a network: more change nothing."""
 
 
 class LivingFlows:
-    """All living flows. Every method takes events; none does I/O.
+    """The living flows. Every method takes events; none does I/O.
 
     Attributes:
         uploads: how many uploads have begun so far that last longer than a round trip or two, so that
@@ -50,11 +50,11 @@ class LivingFlows:
         self._heard_at_s: dict[str, float] = {}
 
     def idle_s(self, now_s: float) -> dict[str, float]:
-        """Network -> seconds since a flow last moved bytes over it; absent: not since the start."""
+        """Return network -> seconds since a flow last moved bytes over it; absent: never."""
         return {name: max(0.0, now_s - at_s) for name, at_s in self._used_at_s.items()}
 
     def heard_at_s(self, network: str) -> float:
-        """When something last came from beyond a network, as looks and ends tell; -inf: nothing did."""
+        """Return when flows last received something over a network; -inf: never."""
         return self._heard_at_s.get(network, -math.inf)
 
     def path_waits(self) -> Iterator[PathWait]:
@@ -68,7 +68,7 @@ class LivingFlows:
                     yield PathWait(path.key, path.network, heard_at_s, flow.waits_on(path))
 
     def competing(self, now_s: float) -> dict[str, dict[Direction, tuple[CompetingTransfer, ...]]]:
-        """What each network has still to carry, by direction; the largest `_COMPETING` of each."""
+        """Return what each network has still to carry, by direction; the largest `_COMPETING` of each."""
         found: dict[str, dict[Direction, list[CompetingTransfer]]] = {}
         for flow in self:
             if flow.transfer is None or (its := flow.competes(now_s)) is None:
@@ -99,13 +99,13 @@ class LivingFlows:
         return len({id(flow) for flow in self._by_key.values()})
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks: a path belongs to the one that has its local address."""
+        """Take all networks: a path belongs to the one that has its local address."""
         addresses = [(address, each.name) for each in networks for address in each.addresses]
         self._owners = {address.ip: name for address, name in addresses}
         self._prefixes = {address.ip: address.network for address, _ in addresses}
 
     def connected(self, address: str, port: int | None, before_s: float) -> bool:
-        """Whether a TCP flow with this other end lives that began before an instant."""
+        """Return whether a TCP flow with this other end lives that began before an instant."""
         return any(
             flow.started_at_s < before_s
             and key.remote_port == port
@@ -118,14 +118,14 @@ class LivingFlows:
         return self._by_key.get(key)
 
     def rescued(self, key: FlowKey, network: str) -> LivingFlow | None:
-        """A path is carried by another network than its local address says (`decisions.rescue`)."""
+        """Note that another network carries a path than its local address says (`decisions.rescue`)."""
         flow = self._by_key.get(key)
         if flow is not None:
             flow.paths[key].carried_by(network, rescued=network != self._owners.get(key.local))
         return flow
 
     def at_home(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
-        """The samples of paths whose local address is that of the network that carries them."""
+        """Return the samples of paths whose local address is that of the network that carries them."""
         return [sample for sample in samples if not self._is_rescued(sample.key)]
 
     def _is_rescued(self, key: FlowKey) -> bool:
@@ -133,7 +133,7 @@ class LivingFlows:
         return flow is not None and key in flow.paths and flow.paths[key].rescued
 
     def opened(self, event: FlowOpened) -> LivingFlow:
-        """A first packet was seen. A further subflow is told apart when its token is known."""
+        """Return a first packet was seen. A further subflow is told apart when its token is known."""
         flow = self._by_key.get(event.key)
         if flow is None:
             flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming)
@@ -142,7 +142,7 @@ class LivingFlows:
         return flow
 
     def joined(self, token: int, key: FlowKey, now_s: float) -> LivingFlow:
-        """The subflow `key` belongs to the MPTCP connection `token`, which may be new."""
+        """Return the subflow `key` belongs to the MPTCP connection `token`, which may be new."""
         flow = self._by_token.get(token)
         found = self._by_key.get(key)
         if flow is None:
@@ -154,7 +154,7 @@ class LivingFlows:
         return flow
 
     def sampled(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
-        """Takes a look at all sockets; returns the flows that were seen."""
+        """Take a look at all sockets; returns the flows that were seen."""
         seen: dict[int, LivingFlow] = {}
         for sample in samples:
             if sample.token is not None:
@@ -176,7 +176,7 @@ class LivingFlows:
         return list(seen.values())
 
     def learned(self, event: SizeLearned) -> LivingFlow | None:
-        """The size of a transfer that begins, or a better estimate of the one under way."""
+        """Return the size of a transfer that begins, or a better estimate of the one under way."""
         flow = self._by_key.get(event.key)
         if flow is None:
             return None
@@ -188,7 +188,7 @@ class LivingFlows:
         return flow
 
     def closed(self, event: FlowClosed) -> FlowRecord | None:
-        """A path has ended; with a flow's last one its record comes back."""
+        """Return a path has ended; with a flow's last one its record comes back."""
         flow = self._by_key.get(event.key)
         if flow is None:
             return None

@@ -1,4 +1,4 @@
-"""How fast a program takes what comes for it, where it and not the network sets the pace. Pure."""
+"""Measure how fast a program reads if the program and not the network sets the pace. Pure."""
 
 _HOLDS_S = 5.0
 """A program that was slower than its network is taken to be so for so long."""
@@ -24,7 +24,7 @@ class ReadingPace:
         self._full: list[tuple[float, int]] = []
 
     def observe(self, at_s: float, carried_bytes: int, *, unread: bool) -> None:
-        """`unread`: its socket is full (`FlowSample.unread`)."""
+        """Note what has been read; `unread`: the socket is full (`FlowSample.unread`)."""
         if self._full and at_s - self._full[-1][0] > _HOLDS_S:
             self.clear()
         if unread:
@@ -37,19 +37,19 @@ class ReadingPace:
                 del self._looks[0]
 
     def clear(self) -> None:
-        """It carries something else now, or the network sets the pace."""
+        """Begin anew: the flow carries something else now, or the network sets the pace."""
         self._full.clear()
         self._looks.clear()
 
     def sets(self, now_s: float) -> bool:
-        """Whether the program sets the pace."""
+        """Return whether the program sets the pace."""
         full = sum(unread for _, unread in self._looks)
         if full < max(_LEAST_LOOKS, _SHARE * len(self._looks)):
             return False
         return now_s - self._full[-1][0] <= _HOLDS_S
 
     def rate_bps(self, now_s: float) -> float | None:
-        """The pace, 0: it reads nothing; None where the network sets it, or it is not known yet."""
+        """Return the program's pace, 0 if it reads nothing; None if unknown or set by the network."""
         if not self.sets(now_s):
             return None
         (first_s, before), (last_s, after) = self._full[0], self._full[-1]

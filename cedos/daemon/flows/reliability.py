@@ -1,4 +1,4 @@
-"""How well this host's networks are predicted: the last transfers over each of them alone."""
+"""Measure how well this host's networks are predicted, by the last transfers over each alone."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from cedos.storage.history import History
 from predictors.base import Calibration, Judged, calibration
 
 TRANSFERS = 200
-"""So many of each network count; older ones say how it was predicted then."""
+"""The transfers of each network that count; older ones were predicted by other means."""
 
 _NETWORKS = 32
 _LOOKED_AT = 1_000
@@ -18,14 +18,14 @@ class Reliability:
     """Takes finished flows; those over one network alone say how well it is predicted."""
 
     def __init__(self, records: Iterable[FlowRecord] = ()) -> None:
-        """`records`: of earlier, the oldest first."""
+        """Begin with earlier `records`, the oldest first."""
         self._judged: dict[str, deque[Judged]] = {}
         for record in records:
             self.add(record)
 
     @classmethod
     def of_history(cls, history: History | None) -> "Reliability":
-        """As an earlier daemon left it."""
+        """Return the reliability that an earlier daemon left in the history."""
         return cls(reversed(history.flows(_LOOKED_AT)) if history else ())
 
     def add(self, record: FlowRecord) -> None:

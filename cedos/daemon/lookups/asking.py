@@ -1,4 +1,4 @@
-"""Somebody's question, asked again over one network."""
+"""Ask a program's question again over one network."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ _LARGEST = 4096
 async def ask(
     network: Network, resolver: Address, question: bytes, *, port: int = 53
 ) -> bytes | None:
-    """The first datagram with the question's number that comes back; None: none in time, or refused."""
+    """Return the first answer with the question's number; None without one in time."""
     loop = asyncio.get_running_loop()
     try:
         with interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker:

@@ -12,7 +12,7 @@ _FRAGMENT: Final = 0x1FFF
 
 
 def program() -> bytes:
-    """Lets through what is UDP from or to port 53, and no fragment's rest."""
+    """Let through what is UDP from or to port 53, and no fragment's rest."""
     code = Assembler()
     code.load(0, 1)
     code.mask(0xF0)
@@ -43,5 +43,5 @@ def program() -> bytes:
 
 
 def open_lookups() -> Capture:
-    """Errors: PrivilegeError, HostError."""
+    """Open the capture of look-ups. Errors: PrivilegeError, HostError."""
     return open_capture(code=program())

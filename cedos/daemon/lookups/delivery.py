@@ -22,7 +22,7 @@ _ADDRESSES: Final = Path("/proc/thread-self/net/if_inet6")
 
 
 def datagram(key: FlowKey, payload: bytes) -> bytes:
-    """The IP packet from the flow's remote end to its local one."""
+    """Return the IP packet from the flow's remote end to its local one."""
     source, destination = key.remote.packed, key.local.packed
     length = _UDP.size + len(payload)
     pseudo = source + destination + struct.pack("!II", length, socket.IPPROTO_UDP)
@@ -49,7 +49,7 @@ def _checksum(data: bytes) -> int:
 
 
 def links_of(address: Address) -> list[int]:
-    """The interfaces of the calling thread's namespace that have a link-local address (by index)."""
+    """Return the interfaces of this thread's namespace with a link-local address, by index."""
     try:
         lines = _ADDRESSES.read_text(encoding="ascii").splitlines()
     except OSError:  # no IPv6 here
@@ -83,7 +83,7 @@ class AnswerDelivery:
             raise HostError(f"this kernel has no raw sockets: {error.strerror}") from error
 
     def __call__(self, key: FlowKey, payload: bytes) -> None:
-        """Errors: OSError."""
+        """Hand an answer to the program. Errors: OSError."""
         packet = datagram(key, payload)
         sender = self._sockets[key.local.version]
         if key.local.version == 6 and key.local.is_link_local:

@@ -1,12 +1,12 @@
-"""Which questions stay unanswered, and what is done then: they are asked again over another network.
+"""Ask unanswered look-ups again over another network.
 
-A resolver that leaves a question without an answer for 300 ms, or three times as long as it usually
-takes, while another network's resolver has one, counts as silent until it answers in time again: what it
-is asked meanwhile is asked there at once. Names that belong to a local network are left alone.
+If a resolver leaves a question without an answer for 300 ms, or for three times as long as it usually
+takes, while another network's resolver answers, it counts as silent until it answers in time again:
+meanwhile its questions are asked there at once. Names that belong to a local network are left alone.
 
-That a name does not exist is not believed of another network, since it may be there in the silent one
-alone. But nobody is left waiting for it: the program is told that the name cannot be looked up for now
-(SERVFAIL, which is kept for seconds at most).
+If the other resolver says that a name does not exist, that is not believed: the name may exist in the
+silent network alone. But no program is left waiting: it receives SERVFAIL, which is cached for seconds
+at most.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from cedos.token_bucket import TokenBucket
 PATIENCE_S, USUAL_TIMES, _MOST_PATIENCE_S = 0.3, 3.0, 1.0
 _MOST_LOOKUPS, _MOST_REPEATED, _MOST_RESOLVERS = 256, 64, 64
 _PER_S, _BURST = 20.0, 64
-"""So many questions are asked again at most: a program that asks without end costs no more."""
+"""The rate at which questions are asked again: a program that asks without end costs no more."""
 _KEPT_S: Final = 6.0
 """A program has given up, or asked again, after so long."""
 _APART_S: Final = 0.3
 """The next network is asked, too, where one has not answered for so long."""
 _REFUSED_S: Final = 2.0
-"""Where only others' refusals are heard, a resolver that is not known to be silent has so long."""
+"""Seconds that a resolver not known to be silent has if only others' refusals were received."""
 _WEIGHT: Final = 0.2
 _PORT: Final = 53
 _FAILING: Final = 3
@@ -202,7 +202,7 @@ class LookupFailover:
             _log.info("a resolver answers again", network=lookup.network)
 
     def _counts(self, resolver: _Resolver, lookup: _Lookup, answer: bytes) -> None:
-        """A program believes what says that it fails, and hears nobody else; at least people are told."""
+        """Count failures: programs believe a failing resolver, so at least users are told."""
         reply = dns.parse(answer)
         if reply is None or reply.code not in dns.FAILURES:
             resolver.failed.clear()
@@ -215,7 +215,7 @@ class LookupFailover:
             self._ask_for(lookup.network)
 
     def _ask_for(self, name: str) -> None:
-        """Has a network pinged."""
+        """Have a network pinged."""
         for network in self._networks():
             if network.name == name:
                 self._doubt(network)
@@ -243,7 +243,7 @@ class LookupFailover:
         task.add_done_callback(self._repeating.discard)
 
     async def _repeat(self, number: tuple[FlowKey, bytes], lookup: _Lookup) -> None:
-        """Asks over the other networks, one after the other, until somebody has answered."""
+        """Ask over the other networks, one after the other, until one has answered."""
         others = [
             (network, resolver)
             for network in self._networks()
@@ -297,7 +297,7 @@ class LookupFailover:
         except OSError as error:
             _log.debug("an answer cannot be handed over", why=error.strerror)
             return
-        if is_refusal(answer):  # there may be nobody who could answer that
+        if is_refusal(answer):  # the name may not exist at all
             return
         resolver = self._resolver(lookup.network, number[0].remote)
         if resolver.silent is None:
@@ -306,9 +306,9 @@ class LookupFailover:
         self._was_found(_place(number[0], lookup.name), other)
 
     def _was_found(self, place: tuple[Address, Address, str], other: str) -> None:
-        """A name that has one record may lack another: what was refused of it is true, too.
+        """Hand over refusals of a name that was found: it may lack one kind of record.
 
-        (Whoever asks: systemd-resolved and browsers ask each question from a port of its own.)
+        The port does not matter: systemd-resolved and browsers ask each question from its own.
         """
         self._found[place] = self._clock()
         self._found.move_to_end(place)
@@ -319,7 +319,7 @@ class LookupFailover:
                 self._heard(number, lookup, other, lookup.refusal)
 
     def _is_there(self, key: FlowKey, lookup: _Lookup) -> bool:
-        """Whether its name was found elsewhere a moment ago, and its resolver is still silent."""
+        """Return whether its name was found elsewhere a moment ago, and its resolver is still silent."""
         found_at_s = self._found.get(_place(key, lookup.name))
         if found_at_s is None or self._clock() - found_at_s > _KEPT_S:
             return False
@@ -327,21 +327,21 @@ class LookupFailover:
 
 
 def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:
-    """A name as one resolver is asked for it from one network."""
+    """Return a name as one resolver is asked for it from one network."""
     return key.local, key.remote, name
 
 
 def _resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
-    """Whom to ask over a network: a public one that the program has asked, and its own.
+    """Return the resolvers to ask over a network: a public one that was asked, and its own.
 
-    Of routers and phones the gateway is one, where nobody says which one it is.
+    Without a known resolver the gateway of a router or phone is one.
     """
     own = (*network.resolvers, *network.gateways)[:1]
     return own if asked in own or not dns.is_public(asked) else (asked, *own)
 
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:
-    """What a resolver says to the question; None: nothing, or something else."""
+    """Return what a resolver says to the question; None: nothing, or something else."""
     answer = await ask(network, resolver, lookup.question)
     reply = dns.parse(answer) if answer is not None else None
     if reply is None or answer is None or answer[:2] != lookup.question[:2]:
@@ -350,13 +350,13 @@ async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Look
 
 
 def is_refusal(answer: bytes) -> bool:
-    """Not to be believed by itself: a name may be there in the silent network alone."""
+    """Return whether an answer refuses: the name may exist in the silent network alone."""
     reply = dns.parse(answer)
     return reply is None or reply.code != _NO_ERROR
 
 
 def is_local(name: str) -> bool:
-    """Whether a name means something in one network only (RFC 6761, 6762, 6303, 8375)."""
+    """Return whether a name means something in one network only (RFC 6761, 6762, 6303, 8375)."""
     name = name.rstrip(".")
     if "." not in name or name.endswith((".in-addr.arpa", ".ip6.arpa")):
         return True

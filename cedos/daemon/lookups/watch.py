@@ -50,7 +50,7 @@ class LookupWatch:
         return self._failover.problems if self._failover is not None else []
 
     async def run(self) -> None:
-        """Until it is cancelled; returns where this host cannot do it."""
+        """Watch until cancelled; return if this host cannot do it."""
         try:
             with ExitStack() as stack:
                 deliver = self._given_delivery

@@ -1,1 +1,1 @@
-"""What happens again and again: packets, flow events and looks at flows come in, decisions go out."""
+"""The daemon's loop: packets, flow events and samples of flows come in, decisions go out."""

@@ -33,7 +33,7 @@ class Wakeup:
         self._urgent = False
 
     def changed(self, urgent: bool = False) -> None:
-        """There may be a reason; `urgent`: there is one."""
+        """Wake the loop: there may be a reason to decide; `urgent`: there is one."""
         self._urgent = self._urgent or urgent
         self._event.set()
 
@@ -41,11 +41,11 @@ class Wakeup:
         await self._event.wait()
 
     def clear(self) -> None:
-        """What is told from now on wakes again."""
+        """Clear the reasons; later ones wake again."""
         self._event.clear()
 
     def take_urgent(self) -> bool:
-        """Whether there was a reason since this was asked last."""
+        """Return whether there was a reason since this was asked last."""
         urgent, self._urgent = self._urgent, False
         return urgent
 
@@ -88,7 +88,7 @@ class DecisionLoop:
         woken_at_s = -math.inf
         while True:
             await self._wakeup.wait()
-            # (Waited before it looks, not after: whoever rests is not woken to see that nothing came.)
+            # Wait before the look, not after it: a host at rest is not woken to see that nothing came.
             if (early_s := woken_at_s + _CHANGED_AT_MOST_S - time.monotonic()) > 0.0:
                 await asyncio.sleep(early_s)
             woken_at_s = time.monotonic()
@@ -102,7 +102,7 @@ class DecisionLoop:
                         await self._bound_queues(context)
 
     def _due(self, context: Context) -> bool:
-        """Whether to decide again: while nothing runs only now and then, or when a network dies."""
+        """Return whether to decide again: if nothing runs, only now and then or when a network dies."""
         dead = frozenset(dead_networks(context, self._director.networks))
         urgent = self._wakeup.take_urgent() or dead != self._dead
         self._dead = dead

@@ -1,4 +1,4 @@
-"""What happens to flows: they begin, become connections with several paths, and end."""
+"""Handle the events of flows: they begin, become connections with several paths, and end."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from cedos.storage.history import History
 from cedos.token_bucket import TokenBucket
 
 JUDGED_PER_S: Final = 10
-"""Of a crowd of small transfers so many are compared with what was expected of them: 100 a second
+"""The small transfers per second that are compared with their prediction: 100
 cost a fifth of what they cost the daemon otherwise, and the others say the same."""
 
 
@@ -89,7 +89,7 @@ class FlowEvents:
             self.rescuer.opened(event.key, event.at_s)
 
     async def _mark(self, event: FlowOpened) -> int | None:
-        """The socket's mark, where somebody's hint depends on it (`cedos exec`)."""
+        """Return the socket's mark, if a program's hint depends on it (`cedos exec`)."""
         if event.incoming or event.key.protocol != "tcp" or not self.profiler.wants_marks:
             return None
         return await self.monitor.mark(event.key)
@@ -106,7 +106,7 @@ class FlowEvents:
             return
         if event.key.protocol == "udp" and not event.bytes_down:
             self.profiler.forget(event.key)
-            return  # nobody answered: that was no flow
+            return  # no peer answered: that was no flow
         finished = finished_transfer(flow, record, event, self.director.networks)
         if finished is not None:
             if finished.tells and flow.alone_on(finished.network, self.observer.recent_context()):
@@ -131,7 +131,7 @@ class FlowEvents:
     def _judged(
         self, record: FlowRecord, finished: FinishedTransfer, context: Context
     ) -> FlowRecord:
-        """The record with what had been expected of it; what can be learnt from it is."""
+        """Return the record with what had been expected of it; what can be learnt from it is."""
         if self.learning is not None:
             self.learning.finished(finished, context, record.ended_unix_s)
         model = self.director.decider.choices.model

@@ -1,4 +1,4 @@
-"""What finished flows say of the choices that come up on this host: what each way would have cost.
+"""Collect the choices that finished flows were on this host, with the cost of each strategy.
 
 A flow's choice is weighed again when it has ended, as only then its size is known for certain; by the
 networks as they are then. Small flows are left out: they hardly count in any budget. So are those that

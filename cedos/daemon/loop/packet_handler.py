@@ -16,15 +16,15 @@ from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
 
 _TOGETHER_S = 0.02
-"""What was captured is looked at together, so often."""
+"""Seconds between two looks at the captured packets."""
 
 _AT_ONCE = 256
 
 _LOOPBACK = "lo"
-"""No network carries what goes over it, and nobody tells of its flows' ends."""
+"""Loopback: no network carries its packets, and no event tells of its flows' ends."""
 
 _HELD, _HELD_S = 64, 2.0
-"""So many packets from outside wait, so long at most, for their flow to be known as this host's."""
+"""The most packets from outside that wait for their flow to be known, and for how many seconds."""
 
 
 class PacketHandler:
@@ -60,7 +60,7 @@ class PacketHandler:
             reader.close()
 
     def read_before(self, at_s: float) -> None:
-        """Takes what was captured before a monotonic instant, if there may be any."""
+        """Take what was captured before a monotonic instant, if there may be any."""
         if self._read_at_s < at_s:
             self._read()
 
@@ -80,9 +80,9 @@ class PacketHandler:
         return bool(packets)
 
     def _ours(self, packets: Iterable[CapturedPacket], now_s: float) -> Iterator[CapturedPacket]:
-        """Those of flows of this host, as far as that is known by now.
+        """Return those of flows of this host, as far as that is known by now.
 
-        Anybody can send a packet that looks like an answer. It is one where this host has sent
+        Any host can send a packet that looks like an answer. It is one where this host has sent
         something on that flow, or has a socket for it; until then it is kept for a moment.
         """
         held = list(self._held)

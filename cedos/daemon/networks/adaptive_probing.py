@@ -5,7 +5,7 @@ Without one a look-up tells that a network lives, where pings are in vain and pr
 anyway. (Pings go by a schedule, `docs/decisions/pings.md`.)
 
 Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
-was one, nor long after the last one: of most hosts, most of the time, nobody wants to know the uplink.
+was one, nor long after the last one: of most hosts, most of the time, no program uses the uplink.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def rule_of(
     power: PowerModel = DELPHI,
     direction: Direction = Direction.DOWN,
 ) -> ProbeRule:
-    """The configured rule, with what a probe of each network takes: upwards, a train alone."""
+    """Return the configured rule, with what a probe of each network takes: upwards, a train alone."""
     if probes.rule == "fixed":
         return FixedRate(probes.full_interval_s)
     if probes.rule == "change":
@@ -55,7 +55,7 @@ def rule_of(
         None: expected_price(probes, NetworkKind.CELLULAR, power, direction)
     }
     prices |= {each.name: expected_price(probes, each.kind, power, direction) for each in networks}
-    # Whoever is at the screen may load something at any time; uploads come after uploads.
+    # A user at the screen may load something at any time; uploads come after uploads.
     if light(probes):
         return ProbeValue(prices, idle_per_s=0.0, light=True)
     down = direction is Direction.DOWN
@@ -63,14 +63,14 @@ def rule_of(
 
 
 def light(probes: ProbesConfig) -> bool:
-    """Whether probes by the value rule tell no more than that a network lives."""
+    """Return whether probes by the value rule tell no more than that a network lives."""
     return probes.rule == "value" and not probes.server
 
 
 def expected_price(
     probes: ProbesConfig, kind: NetworkKind, power: PowerModel, direction: Direction
 ) -> Price:
-    """What a probe is expected to take: joules of the radio with its tail, and bytes, in seconds."""
+    """Return a probe's expected cost, the radio's joules and the bytes, in seconds."""
     up = down = _LIGHT_BYTES / 2
     if probes.server:
         train = probes.train_packets * probes.train_packet_bytes
@@ -94,7 +94,7 @@ class _RuleAnswer(NamedTuple):
 
 
 class ArrivalRate:
-    """How many transfers of a direction begin, of late."""
+    """The recent rate at which transfers of a direction begin."""
 
     def __init__(self) -> None:
         self.per_s = 0.0
@@ -148,7 +148,7 @@ class AdaptiveProbing:
         return {way: rule_of(self._probes, self._networks, self._power, way) for way in Direction}
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks; a new set of them begins without a past."""
+        """Take all networks; a new set of them begins without a past."""
         known = {(network.name, network.index) for network in self._networks}
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
@@ -157,7 +157,7 @@ class AdaptiveProbing:
             self._sent.clear()
 
     def explained(self) -> list[ProbingMessage]:
-        """What the rule says of each network, which way and why; of a second ago."""
+        """Return what the rule says of each network, which way and why; of a second ago."""
         ways = list(Direction) if self._probes.server else [Direction.DOWN]
         now_s = time.monotonic()
         return [self._explained(network, way, now_s) for network in self._networks for way in ways]
@@ -185,7 +185,7 @@ class AdaptiveProbing:
         )
 
     def _silent(self, way: Direction) -> str:
-        """Why no rule was asked."""
+        """Return why no rule was asked."""
         if not self._probes.enabled:
             return "probes are off ([probes] enabled)"
         if not self._kinds:
@@ -195,7 +195,7 @@ class AdaptiveProbing:
         return "it is up for less than a second"
 
     def begun(self) -> None:
-        """A transfer begins. Of most nobody knows yet which way: they count as downloads."""
+        """Note a new transfer. Most directions are unknown yet and count as downloads."""
         self._begun[Direction.DOWN].begun()
 
     async def run(self) -> None:
@@ -227,7 +227,7 @@ class AdaptiveProbing:
             )
 
     def _worth(self, direction: Direction, now_s: float) -> list[Network]:
-        """The networks that are to be probed now."""
+        """Return the networks that are to be probed now."""
         begun = self._begun[direction]
         moment = self._moment(now_s, begun.pending, begun.per_s, direction)
         rule = self._rules[direction]

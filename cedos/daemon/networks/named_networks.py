@@ -1,4 +1,4 @@
-"""Whether the interfaces and networks that people named have been seen."""
+"""Check that the interfaces and networks that the configuration names have been seen."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -24,7 +24,7 @@ class NamedNetworks:
         self._told: set[str] = set()
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Takes all networks; what is missing goes to the log, once."""
+        """Take all networks; what is missing goes to the log, once."""
         self._interfaces |= {network.interface for network in networks}
         self._names |= {network.name for network in networks}
         for problem in self.problems:

@@ -63,7 +63,7 @@ _JUST_ANSWERED_S = 0.5
 def providers(
     config: Config, bus: SystemBus | None, manager: NetworkManager | None
 ) -> list[GuardedProvider]:
-    """The configured providers, each behind a guard.
+    """Return the configured providers, each behind a guard.
 
     Errors: PlaceError, a series that cannot be read.
     """
@@ -91,7 +91,7 @@ def providers(
 
 
 def probe_target(config: Config) -> Callable[[Network], Address | None]:
-    """Whom to ping over a network, by its address families and the configuration."""
+    """Return a function that chooses whom to ping over a network."""
 
     def target(network: Network) -> Address | None:
         for version, wanted in ((4, config.probes.target), (6, config.probes.target_ipv6)):
@@ -108,7 +108,7 @@ def probe_target(config: Config) -> Callable[[Network], Address | None]:
 
 
 def probe_server(config: Config) -> ProbeServer | None:
-    """The configured probe server; None where none is. ConfigError where its key cannot be used."""
+    """Return the configured probe server, if any. ConfigError: its key cannot be used."""
     probes = config.probes
     if not probes.enabled or probes.key_file is None or not probes.server:
         return None
@@ -124,7 +124,7 @@ def probe_server(config: Config) -> ProbeServer | None:
 
 
 def joules_taken(config: Config) -> Price:
-    """What a finished probe has taken of the configured radios, its tail included."""
+    """Return what a finished probe has taken of the configured radios, its tail included."""
     power = PowerModel(radios_of(config))
 
     def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
@@ -142,7 +142,7 @@ def joules_taken(config: Config) -> Price:
 
 
 def portal_page(config: Config) -> Check | None:
-    """Asks for the configured test page; None where none is."""
+    """Ask for the configured test page; None where none is."""
     if not (config.probes.enabled and config.probes.portal_url):
         return None
     page = TestPage.of(config.probes.portal_url, config.probes.portal_body)
@@ -229,14 +229,14 @@ class Observer:
         )
 
     def recent_context(self) -> Context:
-        """The same for all flows that begin or end in one moment: they do so by the hundred."""
+        """Return the same for all flows that begin or end in one moment: they do so by the hundred."""
         recent = self._recent
         if recent is None or time.monotonic() - recent.at_s >= _MOMENT_S:
             recent = self._recent = self.context()
         return recent
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Takes the networks; what is gone is forgotten."""
+        """Take the networks; what is gone is forgotten."""
         for gone in {each.name for each in self._networks} - {each.name for each in networks}:
             self.keeper.forget(gone)
         self._networks = networks
@@ -246,7 +246,7 @@ class Observer:
         self._watch_open()
 
     def barred(self, names: Collection[str]) -> None:
-        """Takes the networks that programs are kept off: they are counted, and not asked anything."""
+        """Take the networks that programs are kept off: they are counted, and not asked anything."""
         self._barred = frozenset(names)
         self._watch_open()
 
@@ -262,7 +262,7 @@ class Observer:
         pauses: Mapping[str, tuple[float, ...]],
         now_s: float,
     ) -> None:
-        """Takes the networks that are silent though something is expected, and for how long (s).
+        """Take the networks that are silent though something is expected, and for how long (s).
 
         `pauses`: how long each one's silences lasted that are over.
         """
@@ -280,11 +280,11 @@ class Observer:
     def opened(self, key: FlowKey, at_s: float) -> None:
         if (name := self._before_router(key)) is None:
             self._delivery.opened(key, at_s)
-        elif key.protocol == "tcp":  # it may carry much before anybody looks
+        elif key.protocol == "tcp":  # it may carry much before the next look
             self._near_at_s[name] = at_s
 
     def closed(self, event: FlowClosed, network: str | None) -> None:
-        """Takes the end of a flow; `network`: that of its address, None where another carried it."""
+        """Take the end of a flow; `network`: that of its address, None where another carried it."""
         near = self._before_router(event.key)
         if near is not None and event.key.protocol == "tcp":
             self._carried_near(near, event, self._near_bytes.pop(event.key, 0))
@@ -304,39 +304,39 @@ class Observer:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
     def heard(self, network: str, remote: Address, at_s: float) -> None:
-        """Takes that `remote` said something: one beyond the router shows that its network carries."""
+        """Take that `remote` said something: one beyond the router shows that its network carries."""
         if not self._on_link(network, remote):
             self.keeper.observe_answer(network, at_s)
             self.prober.heard(network, at_s)
 
     def rescued(self, key: FlowKey) -> None:
-        """A first packet had no reply over the network of its address: whether that lives is asked."""
+        """Check the network of a flow's address, on which its first packet had no reply."""
         self.portals.rescued(key)
         for network in usable(self._networks, self._barred):
             if network.up and any(key.local == address.ip for address in network.addresses):
                 self.ask(network)
 
     def ask(self, network: Network) -> None:
-        """Pings a network now, where pings are allowed and none may still be answered."""
+        """Ping a network now, where pings are allowed and none may still be answered."""
         if self._config.probes.enabled:
             self.prober.ask(network)
 
     def transferred(self, network: str, carried_bytes: int, time_s: float) -> None:
-        """Takes a small download over one network that has just ended."""
+        """Take a small download over one network that has just ended."""
         self.keeper.observe_transfer(network, carried_bytes, time_s, time.monotonic())
 
     def waits(self, network: str, size_bytes: int, waited_s: float) -> None:
-        """Takes a small download over one network that has not ended after so long."""
+        """Take a small download over one network that has not ended after so long."""
         self.keeper.observe_wait(network, size_bytes, waited_s, time.monotonic())
 
     def observe_delivery(self, samples: Sequence[FlowSample], now_s: float) -> None:
-        """Takes every look at the living flows: what the networks delivered since the last one."""
+        """Take every look at the living flows: what the networks delivered since the last one."""
         found = self._delivery.observe(self._from_beyond(samples), self._networks, now_s)
         for name, stretches in found.items():
             self.keeper.observe_delivery(name, stretches)
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Takes a look at the living flows: their round-trip times and losses, and who is in use."""
+        """Take a look at the living flows: their round-trip times and losses, and who is in use."""
         now_s = time.monotonic()
         glimpses = self._watch.observe(self._from_beyond(samples), self._networks)
         for name, glimpse in glimpses.items():
@@ -346,7 +346,7 @@ class Observer:
         self.prober.in_use(name for name, glimpse in glimpses.items() if glimpse.carried)
 
     def observe_answers(self, samples: Sequence[FlowSample]) -> None:
-        """Takes every look at the living flows: what came from beyond a router shows that it carries."""
+        """Take every look at the living flows: what came from beyond a router shows that it carries."""
         now_s = time.monotonic()
         self.portals.observe_flows(samples)
         owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
@@ -411,7 +411,7 @@ class Observer:
                 )
 
     async def count(self, network: Network) -> Counters | None:
-        """Has a network's counters metered, now; None where it is gone."""
+        """Have a network's counters metered, now; None where it is gone."""
         # One after the other: an older reading after a newer one would look like a counter's reset.
         async with self._counting[network.index]:
             counted = await self._counters.read(network.index)
@@ -420,12 +420,12 @@ class Observer:
         return counted
 
     def _on_link(self, name: str, remote: Address) -> bool:
-        """Whether no router lies between: an answer says nothing of what is behind it."""
+        """Return whether no router lies between: an answer says nothing of what is behind it."""
         own = next((each.addresses for each in self._networks if each.name == name), ())
         return any(remote in address.network for address in own)
 
     def _before_router(self, key: FlowKey) -> str | None:
-        """The network of a flow to a host before its router, which says nothing of what is behind it."""
+        """Return the network of a flow to a host on its link, which says nothing of the Internet."""
         for network in self._networks:
             if any(key.local == address.ip for address in network.addresses):
                 return network.name if self._on_link(network.name, key.remote) else None
@@ -442,16 +442,16 @@ class Observer:
         return None if self.keeper.drops_pings(network.name) else self._target(network)
 
     def asked_at_s(self) -> dict[str, float]:
-        """Network -> when the oldest ping was sent that may still be answered (`Prober.asked_at_s`).
+        """Return network -> when its oldest pending ping was sent (`Prober.asked_at_s`).
 
-        Pings that were never answered while other things were are expected by nobody.
+        If other things were answered, a ping that never was is not waited for.
         """
         known = self.context().networks
         asked = self.prober.asked_at_s()
         return {name: at_s for name, at_s in asked.items() if "ping_loss" in known.get(name, {})}
 
     def _beyond(self, network: Network) -> bool:
-        """Whether somebody behind the network's router is pinged."""
+        """Return whether a host behind the network's router is pinged."""
         target = self._target(network)
         return target is not None and target not in network.gateways
 
@@ -509,7 +509,7 @@ class Observer:
                 self.keeper.update(result.network, found)
 
     def _asks_for_names(self, name: str, at_s: float) -> bool:
-        """Whether a lost ping waits for another witness: the network may be one that drops them all."""
+        """Return whether a lost ping waits for a look-up: the network may drop all pings."""
         network = next((each for each in self._networks if each.name == name), None)
         if network is None or not self._config.probes.dns or not self.keeper.may_drop_pings(name):
             return False

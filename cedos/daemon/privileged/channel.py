@@ -16,13 +16,13 @@ _DECODER: Final = msgspec.msgpack.Decoder()
 
 
 class PartChannel:
-    """One end. Both errors end it: EOFError, the other end has gone; ValueError, it makes no sense."""
+    """One end of a channel. Errors end it: EOFError, the other end has gone; ValueError, bad data."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
 
     def send(self, message: object, file: int | None = None) -> None:
-        """With an open file, which the other end gets its own descriptor of."""
+        """Send a message with an open file, of which the other end gets its own descriptor."""
         data = _ENCODER.encode(message)
         data = _LENGTH.pack(len(data)) + data
         try:
@@ -34,7 +34,7 @@ class PartChannel:
             raise EOFError from error
 
     def receive(self) -> tuple[Any, int | None]:
-        """A message, and the descriptor of the file that came with it."""
+        """Return a message, and the descriptor of the file that came with it."""
         file: int | None = None
         first, ancillary, _, _ = self._stream.recvmsg(_PART_BYTES, _FILES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:

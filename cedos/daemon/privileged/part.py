@@ -1,6 +1,6 @@
-"""What the privileged part does when it is asked, and what it refuses.
+"""The commands that the privileged part carries out, and those that it refuses.
 
-Whoever asks may be in somebody else's hands by then: a packet got the better of it. So it can do what
+The asking process may be in an attacker's hands by then: a packet got the better of it. So it can do what
 cedos does to a host, and nothing else: rules and tables of ours, sysctls that the journal knows, chains
 of ours with names of interfaces, subflows of connections, sockets for what cedos listens to.
 """
@@ -82,7 +82,7 @@ class PrivilegedPart:
         self._filters = (capture.program(), lookups.program())
 
     def give_back(self) -> None:
-        """Free memory goes back, too: what reads netlink leaves circles, which are seldom looked for."""
+        """Return free memory to the kernel: reading netlink leaves reference cycles."""
         gc.collect()
         process_limits.give_back()
 
@@ -118,7 +118,7 @@ class PrivilegedPart:
         return self._journal
 
     def _known(self, *records: Record) -> None:
-        """Nothing is begun that the journal would not undo."""
+        """Refuse a change that the journal would not undo."""
         appended = self._journal.appended if self._journal is not None else ()
         if not all(record in appended for record in records):
             raise PermissionError(errno.EPERM, "the journal does not know of it")
@@ -143,7 +143,7 @@ class PrivilegedPart:
         self._kernel.delete_routes(_checked_routes(routes))
 
     def write_sysctl(self, key: str, value: str) -> None:
-        """A value that a record of the journal gives, or goes back to; or the kernel's own choice."""
+        """Write a value that a record of the journal gives or restores, or the kernel's own choice."""
         if not any(_tells(record, key, value) for record in self._recorded()):
             known = CHANGED.get(key)
             if known is None or known.usual != value:
@@ -251,7 +251,7 @@ class PrivilegedPart:
         return wanted.open()
 
     def tracked(self) -> tuple[tuple[int, bytes], ...]:
-        """Connection tracking's entries as the kernel tells them: type and content."""
+        """Return connection tracking's entries as the kernel sends them: type and content."""
         asking = Requester(NETLINK_NETFILTER)
         try:
             answers = asking.dump(conntrack.GET, conntrack.dump_request())
@@ -268,7 +268,7 @@ class PrivilegedPart:
         return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
 
     def answer_lookup(self, key: FlowKey, answer: bytes) -> None:
-        """Hands an answer of DNS to a program of this host, as if its resolver had sent it."""
+        """Hand an answer of DNS to a program of this host, as if its resolver had sent it."""
         right = key.protocol == "udp" and key.remote_port == _DNS_PORT
         if not right or len(answer) > _LARGEST_ANSWER or not _is_here(key.local):
             raise PermissionError(errno.EPERM, "no answer to a look-up of this host")
@@ -279,7 +279,7 @@ class PrivilegedPart:
     # -- sleep --------------------------------------------------------------------------------
 
     def set_alarm(self, at_unix_s: float) -> None:
-        """The host is woken then, should it sleep; instead of what was set before. 0: not at all."""
+        """Set when the host is woken if it sleeps, in place of an earlier alarm; 0: never."""
         within_s = at_unix_s - time.time()
         if at_unix_s and not _SOONEST_ALARM_S <= within_s <= _LATEST_ALARM_S:
             raise OSError(errno.EINVAL, f"an alarm in {within_s:.0f} s: 10 s to 31 days can be had")
@@ -335,7 +335,7 @@ def _tells(record: Record, key: str, value: str) -> bool:
 
 
 def _is_here(address: Address) -> bool:
-    """Whether an address is one of this host's: a socket can have it."""
+    """Return whether an address is one of this host's: a socket can have it."""
     if address.version == 6 and address.is_link_local:
         return bool(links_of(address))
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6

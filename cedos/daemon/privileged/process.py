@@ -37,7 +37,7 @@ _SLOW: Final = frozenset(
         "give_back",
     )
 )
-"""What is asked over the second channel, by threads that may wait."""
+"""The calls over the second channel, by threads that may wait."""
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class PrivilegedProcess:
         self._turns = {quick: threading.Lock(), slow: threading.Lock()}
 
     def call(self, name: str, *arguments: object) -> Any:
-        """Its answer. Errors are that method's; HostError where the process has ended."""
+        """Call a method there; return its answer. Errors: the method's; HostError: it ended."""
         channel = self._slow if name in _SLOW else self._quick
         with self._turns[channel]:
             try:
@@ -74,7 +74,7 @@ class PrivilegedProcess:
         return found
 
     async def ended(self) -> None:
-        """Returns when it has ended by itself: then nothing can be changed or undone any more."""
+        """Return when it has ended by itself: then nothing can be changed or undone any more."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         file = os.pidfd_open(self._pid)
@@ -93,7 +93,7 @@ class PrivilegedProcess:
 
 @contextmanager
 def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
-    """Starts it, and gives up all privileges of this process for good.
+    """Start it, and gives up all privileges of this process for good.
 
     To be entered before there are threads.
 
@@ -120,7 +120,7 @@ def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
 
 
 def _child(parent: int, state: Path, quick: socket.socket, slow: socket.socket) -> None:
-    """The rest of the child's life."""
+    """Serve as the child process until its end."""
     status = 1
     try:
         _be_a_process_of_its_own(parent, keep=(quick.fileno(), slow.fileno()))
@@ -165,7 +165,7 @@ def _left_to_the_daemon(number: int, frame: object) -> None:
 
 
 def _serve(part: PrivilegedPart, channel: PartChannel) -> None:
-    """Until the daemon's end is closed."""
+    """Serve until the daemon's end is closed."""
     while True:
         try:
             (name, arguments), file = channel.receive()
@@ -182,7 +182,7 @@ def _serve(part: PrivilegedPart, channel: PartChannel) -> None:
 
 
 def answered(part: PrivilegedPart, name: Any, arguments: Any) -> list[object] | socket.socket:
-    """What the other end is told: `done`, `refused` or `failed` with the content; or an open socket."""
+    """Return the reply: `done`, `refused` or `failed` with its content, or an open socket."""
     try:
         kinds, _ = _methods()[name]
         given = wire.arguments(kinds, arguments)
@@ -201,7 +201,7 @@ def answered(part: PrivilegedPart, name: Any, arguments: Any) -> list[object] | 
 
 @cache
 def _methods() -> dict[str, tuple[tuple[Any, ...], Any]]:
-    """All that may be asked for: the arguments' types, and the answer's."""
+    """Return all that may be asked for: the arguments' types, and the answer's."""
     found = {}
     for name, method in vars(PrivilegedPart).items():
         if not name.startswith("_"):

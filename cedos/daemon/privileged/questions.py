@@ -1,4 +1,4 @@
-"""What the kernel tells the privileged only, asked by the privileged part."""
+"""Ask the privileged part for dumps that the kernel gives privileged processes only."""
 
 from collections.abc import Sequence
 

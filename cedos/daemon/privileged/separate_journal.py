@@ -9,7 +9,7 @@ from cedos.steer.journal.records import Record
 
 
 class SeparateJournal:
-    """As `Journal`, open from now on; errors as there."""
+    """An open journal that the privileged part keeps; errors as those of `Journal`."""
 
     def __init__(self, process: PrivilegedProcess) -> None:
         self._call = process.call

@@ -48,4 +48,4 @@ class SeparateRescue:
         self._call("repeat_as_usual")
 
     def close(self) -> None:
-        """The other process keeps its own."""
+        """Do nothing: the other process keeps its own."""

@@ -16,7 +16,7 @@ _PLAIN: Final = frozenset((int, str, bytes, bool, float))
 
 
 def plain(value: object) -> object:
-    """A dataclass is a list that begins with its name."""
+    """Return a dataclass is a list that begins with its name."""
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, tuple | list):
@@ -31,7 +31,7 @@ def plain(value: object) -> object:
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """The value of a type that `plain` made this of. ValueError for anything else."""
+    """Return the value of a type that `plain` made this of. ValueError for anything else."""
     if kind is None or kind is type(None):
         return _is(value, value is None)
     if kind is float:
@@ -52,7 +52,7 @@ def typed(kind: Any, value: Any) -> Any:
 
 
 def arguments(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """Several values, each of its own type."""
+    """Decode several values, each of its own type."""
     _is(value, type(value) is list and len(value) == len(kinds))
     return tuple(typed(kind, each) for kind, each in zip(kinds, value, strict=True))
 

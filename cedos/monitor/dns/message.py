@@ -61,7 +61,7 @@ class DnsReply:
 
 
 def question(number: int, name: str, kind: int = A) -> bytes:
-    """The question for an address of `name`; ValueError where that is no valid name."""
+    """Return the question for an address of `name`; ValueError where that is no valid name."""
     labels = name.rstrip(".").split(".")
     try:
         encoded = [label.encode("ascii") for label in labels]
@@ -74,7 +74,7 @@ def question(number: int, name: str, kind: int = A) -> bytes:
 
 
 def asked(data: bytes) -> tuple[str, int] | None:
-    """The name and the kind of record that a datagram asks for; None: it is no single question."""
+    """Return the name and the kind of record that a datagram asks for; None: it is no single question."""
     if len(data) < _HEADER.size:
         return None
     _, flags, questions, _, _, _ = _HEADER.unpack_from(data)
@@ -88,7 +88,7 @@ def asked(data: bytes) -> tuple[str, int] | None:
 
 
 def failure(question: bytes) -> bytes:
-    """What a resolver answers that cannot tell for now (SERVFAIL); `asked(question)` is not None."""
+    """Return the answer SERVFAIL to a question; `asked(question)` is not None."""
     number, flags, _, _, _, _ = _HEADER.unpack_from(question)
     _, end = _name(question, _HEADER.size) or ("", _HEADER.size)
     code = _RESPONSE | flags & _RECURSE | _RECURSES | _FAILED
@@ -96,7 +96,7 @@ def failure(question: bytes) -> bytes:
 
 
 def parse(data: bytes) -> DnsReply | None:
-    """The response in a datagram; None for anything that is no response to one question."""
+    """Return the response in a datagram; None for anything that is no response to one question."""
     if len(data) < _HEADER.size:
         return None
     number, flags, questions, answers, _, _ = _HEADER.unpack_from(data)
@@ -113,7 +113,7 @@ def parse(data: bytes) -> DnsReply | None:
 
 
 def _name(data: bytes, offset: int) -> tuple[str, int] | None:
-    """The name at `offset` and where it ends; a pointer ends a name, and is not followed."""
+    """Return the name at `offset` and where it ends; a pointer ends a name, and is not followed."""
     labels: list[str] = []
     for _ in range(_MAX_LABELS):
         if offset >= len(data):
@@ -152,7 +152,7 @@ def is_public(address: Address) -> bool:
 
 
 def fault(data: bytes, number: int, name: str, kind: int = A) -> DnsFault | None:
-    """What is wrong with a datagram as the answer to the question `number` for `name`; None: nothing.
+    """Return the fault of a datagram as the answer to question `number` for `name`; None: no fault.
 
     That a name does not exist is an honest answer. A FOREIGN one is to be ignored, since the right
     one may still come; any other fault ends the wait without a time.

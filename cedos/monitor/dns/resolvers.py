@@ -31,7 +31,7 @@ class Resolvers:
     def of(
         self, index: int, addresses: Iterable[Interface], *, genuine: bool
     ) -> tuple[Address, ...]:
-        """Those by interface only if the index is the host's own (`genuine`), else those on its link."""
+        """Return an interface's resolvers: by index if it is the host's own, else those on its link."""
         if genuine and index in self.by_index:
             return self.by_index[index]
         networks = [address.network for address in addresses]
@@ -46,13 +46,13 @@ class ResolverSource(Protocol):
     async def start(self, changed: Callable[[], None]) -> None: ...
 
     async def read(self) -> Resolvers:
-        """The resolvers now; never raises."""
+        """Return the resolvers now; never raises."""
 
     async def close(self) -> None: ...
 
 
 def parse_resolv_conf(content: str) -> tuple[Address, ...]:
-    """The `nameserver` lines' addresses; loopback ones are stubs that belong to no network."""
+    """Return the `nameserver` lines' addresses; loopback ones are stubs that belong to no network."""
     servers: list[Address] = []
     for line in content.splitlines():
         words = line.split()
@@ -70,7 +70,7 @@ def parse_resolv_conf(content: str) -> tuple[Address, ...]:
 
 
 def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
-    """From resolved's property `DNS`, (index, family, bytes) each.
+    """Return the resolvers in resolved's property `DNS`, which has (index, family, bytes) of each.
 
     Index 0, the whole host, is left out.
     """

@@ -1,4 +1,4 @@
-"""What each network delivered between two samples of the flows, and whether it set the pace. Pure.
+"""Measure what each network delivered between two samples of its flows. Pure.
 
 A transfer that has carried several times what fits on the path is past its slow start; if its data keep
 coming then, they come as fast as the network (or the server) lets them. How well that holds:
@@ -16,14 +16,14 @@ from cedos.monitor.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
 from predictors.inputs import after_slow_start
 
 _ROUNDS = 4.0
-"""Whoever has carried so many times what fits on the path is past slow start, which doubles what it
+"""A flow that has carried so many times what fits on the path is past slow start, which doubles what it
 has carried with every round trip."""
 
 _FRESH_S, _FRESH_RTTS = 0.1, 1.5
 """Data that are no older than this are still coming."""
 
 _STALLED_S, _STALLED_RTTS = 0.25, 3.0
-"""Whoever has heard nothing for so long starts again, with a window of a few segments."""
+"""A flow that has heard nothing for so long starts again, with a window of a few segments."""
 
 _COVERED = 0.8
 """A transfer that filled the network for less of the time that others used it did not set the pace."""
@@ -47,14 +47,14 @@ _LEAST_UNDER_WAY_BYTES = 2 * 1_448
 """Less at a time, by the round trip as it is now, and the sender had no more: no window is smaller."""
 
 _LEAST_REQUESTS, _MOST_REQUEST_BYTES = 1 / 32, 15_000
-"""What is answered by so many times as much, and no upload itself, are requests: they set the pace."""
+"""Bytes sent are requests if the answer is so many times larger: requests set the pace."""
 _USUAL_RTT_S = 0.05
 _MOST_CLOSED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class _FlowDelivery:
-    """What one flow carried, and from when to when.
+    """The data that one flow carried, and from when to when.
 
     `before_bytes` is what it had carried before, since it last stood still; `steady`: its data were
     coming all the time; `queue_empty`: its round trips were as short as ever (None: not known);
@@ -86,10 +86,10 @@ class DeliveryWatch:
             self._opened_at_s[key] = at_s
 
     def closed(self, event: FlowClosed) -> None:
-        """What the flow carried since the last sample counts in the next one."""
+        """Count what the flow carried since the last sample in the next one."""
         if event.key.protocol == "tcp" and event.exact:
             self._closed.append(event)
-            if len(self._closed) > _MOST_CLOSED:  # nobody samples
+            if len(self._closed) > _MOST_CLOSED:  # no consumer samples
                 self.forget(self._closed.pop(0).key)
         else:
             self.forget(event.key)
@@ -97,7 +97,7 @@ class DeliveryWatch:
     def observe(
         self, samples: Iterable[FlowSample], networks: Iterable[Network], at_s: float
     ) -> Mapping[str, Mapping[Direction, RateSample]]:
-        """What each network delivered since the last sample, where that says something."""
+        """Return what each network delivered since the last sample, where that says something."""
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         parts: dict[tuple[str, Direction], list[_FlowDelivery]] = defaultdict(list)
         before, self._before = self._before, {}
@@ -129,7 +129,7 @@ class DeliveryWatch:
         return found
 
     def forget(self, key: FlowKey) -> None:
-        """A flow has ended of which nothing is known."""
+        """Forget a flow that has ended without facts."""
         self._opened_at_s.pop(key, None)
         self._stood_down.pop(key, None)
         self._stood_up.pop(key, None)
@@ -156,7 +156,7 @@ class DeliveryWatch:
         old: FlowSample | None,
         new: FlowSample | FlowClosed,
     ) -> None:
-        """`began_s` is None for a flow older than this watch: nobody knows when its bytes came."""
+        """Add a flow's part of the interval; `began_s` is None for a flow older than this watch."""
         if network is None or began_s is None:
             return
         fresh_s = max(_FRESH_S, _FRESH_RTTS * (new.rtt_s or _USUAL_RTT_S))
@@ -211,7 +211,7 @@ class DeliveryWatch:
 
 
 def _asks_for_each(old: FlowSample, new: FlowSample | FlowClosed) -> bool:
-    """Whether what came was bounded by what was asked for: a dialogue on a connection that is kept."""
+    """Return whether requests set the pace of the data, as in a dialogue on a kept connection."""
     down, up = new.bytes_down - old.bytes_down, new.bytes_up - old.bytes_up
     if not 0 < up <= _MOST_REQUEST_BYTES:
         return False
@@ -226,7 +226,7 @@ def _asks_for_each(old: FlowSample, new: FlowSample | FlowClosed) -> bool:
 
 
 def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
-    """What flows over one network carried together; None where it says nothing."""
+    """Return what flows over one network carried together; None where it says nothing."""
     begin_s, end_s = min(part.begin_s for part in parts), max(part.end_s for part in parts)
     carried_bytes = sum(part.carried_bytes for part in parts)
     if end_s - begin_s < _LEAST_SPAN_S or carried_bytes < _LEAST_SATURATED_BYTES:
@@ -246,7 +246,7 @@ def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
 
 
 def _fastest(joined: RateSample | None, parts: list[_FlowDelivery]) -> RateSample | None:
-    """Of what was carried together, and what single flows carried past their slow start, the faster."""
+    """Return the faster of what flows carried together and what one flow carried after slow start."""
     if joined is not None and joined.saturated:
         return joined
     found = [] if joined is None else [joined]

@@ -1,7 +1,7 @@
 """The host's flows by netlink events: opened, sampled, closed.
 
 A flow that this host begins opens with connection tracking's NEW event, at its first packet. One from
-outside opens when a socket of this host answers for it: packets alone, which anybody can send, open
+outside opens when a socket of this host answers for it: packets alone, which any host can send, open
 nothing. A TCP flow or MPTCP subflow closes with sock_diag's destroy notification, which carries the
 final `tcp_info`; a UDP flow when connection tracking gives it up. Events join on the 4-tuple.
 """
@@ -46,7 +46,7 @@ class FairTable(Generic[T]):
         return key in self._bucket(key)
 
     def put(self, key: FlowKey, value: T) -> FlowKey | None:
-        """Adds or replaces; the flow that had to go for it, if any."""
+        """Add or replaces; the flow that had to go for it, if any."""
         bucket = self._bucket(key)
         bucket[key] = value
         return bucket.popitem(last=False)[0] if len(bucket) > self._share else None
@@ -64,7 +64,7 @@ _GRACE_S = 0.05
 _EVENT_S = 1.0
 """An event that tells of an opening is handled within so long."""
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
-"""So many that came from outside wait for a socket, and so many UDP flows of our own are known."""
+"""The most flows from outside that wait for a socket, and the most known UDP flows of this host."""
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 """Openings that are not seen at first are checked again after these."""
 
@@ -134,7 +134,7 @@ class FlowMonitor:
         return self._mailbox.iterate()
 
     async def snapshot(self) -> list[FlowSample]:
-        """The living TCP flows and subflows; OSError or TimeoutError where the kernel does not tell."""
+        """Return the living TCP flows and subflows. Errors: OSError, TimeoutError."""
         sockets = await self._source.sockets()
         at_s = time.monotonic()
         samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
@@ -144,19 +144,19 @@ class FlowMonitor:
         return samples
 
     async def mark(self, key: FlowKey) -> int | None:
-        """The mark (SO_MARK) of a living TCP flow's socket; None where it has none or has gone."""
+        """Return the mark (SO_MARK) of a living TCP flow's socket; None where it has none or has gone."""
         try:
             return await self._source.mark(key) or None
         except (OSError, TimeoutError):
             return None
 
     async def check_tracking(self, timeout_s: float = 0.2) -> str:
-        """Tests with a datagram on the loopback whether openings are seen; returns the new `problem`."""
+        """Test with a datagram on the loopback whether openings are seen; returns the new `problem`."""
         self.problem = await self._source.blindness(timeout_s)
         return self.problem
 
     async def _check_again(self) -> None:
-        """Whoever steers has rules that track connections, but only after this monitor has begun."""
+        """Check again later: steering adds its tracking rules only after this monitor has begun."""
         for wait_s in _CHECKED_AGAIN_S:
             await asyncio.sleep(wait_s)
             if not await self.check_tracking():
@@ -208,7 +208,7 @@ class FlowMonitor:
             self._close(FlowClosed(oldest, time.time(), 0, 0, exact=False))
 
     def _answered(self, key: FlowKey) -> None:
-        """A socket answers for a flow: one from outside opens with that."""
+        """Open a flow from outside, since a socket answers for it."""
         if (called_unix_s := self._callers.pop(key)) is not None:
             self._open(key, called_unix_s, incoming=True)
 
@@ -243,7 +243,7 @@ class FlowMonitor:
             await asyncio.sleep(_REST_S)
 
     async def _compare(self) -> None:
-        """Opens and closes what lost events would have: the known flows against those there are."""
+        """Open and closes what lost events would have: the known flows against those there are."""
         before = dict(self._living)
         missed, self._missed = self._missed, False
         # Tracked flows outlive their sockets by minutes, so that there are many of them: they are

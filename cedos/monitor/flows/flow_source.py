@@ -1,4 +1,4 @@
-"""Where flow events and dumps come from: netlink, behind an interface that tests can play."""
+"""The source of flow events and dumps: netlink, behind an interface that tests can play."""
 
 import asyncio
 import contextlib
@@ -32,28 +32,28 @@ class FlowSource(Protocol):
         destroyed: Callable[[sock_diag.SocketFacts], None],
         overflow: Callable[[], None],
     ) -> None:
-        """Begins to call back; HostError where not even ends can be observed."""
+        """Begin to call back; HostError where not even ends can be observed."""
 
     async def sockets(self) -> list[sock_diag.SocketFacts]:
-        """The TCP flows now; OSError or TimeoutError where the kernel does not tell."""
+        """Return the TCP flows now; OSError or TimeoutError where the kernel does not tell."""
 
     async def mark(self, key: FlowKey) -> int | None:
-        """The mark of a TCP socket; errors as for `sockets`, OSError too where there is none."""
+        """Return the mark of a TCP socket; errors as for `sockets`, OSError too where there is none."""
 
     async def entries(self) -> Iterable[conntrack.Tracked]:
-        """The tracked flows now; errors as for `sockets`."""
+        """Return the tracked flows now; errors as for `sockets`."""
 
     async def blindness(self, timeout_s: float) -> str:
-        """Why openings are not seen; empty when they are."""
+        """Return why openings are not seen; empty when they are."""
 
     def close(self) -> None: ...
 
 
 class PrivilegedQuestions(Protocol):
-    """What the kernel tells the privileged only, asked by them. Errors: OSError, HostError."""
+    """The dumps that the kernel gives privileged processes only. Errors: OSError, HostError."""
 
     def tracked(self) -> Sequence[tuple[int, bytes]]:
-        """The tracked flows, as messages: type and content. It may take a while."""
+        """Return the tracked flows, as messages: type and content. It may take a while."""
 
     def mark(self, key: FlowKey) -> int | None: ...
 
@@ -149,7 +149,7 @@ class KernelFlows:
         return (facts for answer in answers if (facts := conntrack.parse(answer)) is not None)
 
     async def blindness(self, timeout_s: float) -> str:
-        """Sends a datagram from loopback to loopback in each IP version: it must show as a flow."""
+        """Send a datagram from loopback to loopback in each IP version: it must show as a flow."""
         if self._openings is None:
             return "the kernel has no connection tracking events: flows show when they end"
         seen = await asyncio.gather(
@@ -203,14 +203,14 @@ class OpenSockets:
     udp_ports: frozenset[int] | None
 
     def carry(self, key: FlowKey) -> bool:
-        """Whether a flow has a socket, or may have one."""
+        """Return whether a flow has a socket, or may have one."""
         if key.protocol == "udp":
             return self.udp_ports is None or key.local_port in self.udp_ports
         return self.tcp is None or key in self.tcp
 
 
 async def open_sockets() -> OpenSockets:
-    """The sockets now, of the namespace that the calling thread is in."""
+    """Return the sockets now, of the namespace that the calling thread is in."""
     diag = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
         return OpenSockets(
@@ -226,7 +226,7 @@ async def _all(
     request: Callable[[int], bytes],
     parse: Callable[[NetlinkMessage], _Known | None],
 ) -> frozenset[_Known] | None:
-    """What is known of each socket; None: the kernel does not tell, as without a module udp_diag."""
+    """Return the facts of each socket; None if the kernel has no such dump (no module udp_diag)."""
     try:
         answers = [
             answer

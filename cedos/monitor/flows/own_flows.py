@@ -1,4 +1,4 @@
-"""Connections that this process makes to learn about networks: nobody's transfers.
+"""Connections that this process makes to learn about networks: no program's transfers.
 
 Connection tracking shows them for a minute or two after their sockets have closed.
 """
@@ -17,12 +17,12 @@ _known: Final[dict[FlowKey, None]] = {}
 
 
 def is_own(key: FlowKey) -> bool:
-    """Whether this process made the flow, of late, to learn about a network."""
+    """Return whether this process made the flow, of late, to learn about a network."""
     return key in _known
 
 
 def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bool:
-    """Begins to connect a non-blocking TCP or UDP socket; whether it is connected, as UDP always is.
+    """Begin to connect a non-blocking TCP or UDP socket; whether it is connected, as UDP always is.
 
     Its flow is an own one from its first packet on. `index` is that of a link-local peer's interface.
     """
@@ -41,7 +41,7 @@ def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bo
 
 
 async def connected(made: socket.socket, peer: Address, port: int, index: int = 0) -> None:
-    """Connects a TCP socket as `connect` does, and waits for it."""
+    """Connect a TCP socket as `connect` does, and waits for it."""
     if not connect(made, peer, port, index):
         loop = asyncio.get_running_loop()
         await loop.sock_connect(made, _socket_address(peer, port, index))

@@ -1,4 +1,4 @@
-"""What living flows tell of their networks' round trips and losses, from one sample to the next. Pure.
+"""Derive round trips and losses of networks from samples of their living flows. Pure.
 
 Of their rates tells `delivery`.
 """
@@ -30,7 +30,7 @@ class PassiveWatch:
     def observe(
         self, samples: Iterable[FlowSample], networks: Iterable[Network]
     ) -> Mapping[str, PassiveSample]:
-        """Of each network that carries flows (that has their local addresses), by its name."""
+        """Return what flows show of each network that has their local addresses, by its name."""
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         before, self._before = self._before, {}
         found: dict[str, PassiveSample] = {}

@@ -1,4 +1,4 @@
-"""What pings say of a network, beside everything else that comes back from beyond its router. Pure.
+"""Judge pings of a network beside all other answers from beyond its router. Pure.
 
 Many routers and firewalls drop pings (RFC 2979 leaves it to them): their silence alone proves nothing.
 """
@@ -8,7 +8,7 @@ from collections import deque
 from cedos.model import Indicator
 
 _CONTRADICTED = 5
-"""So many pings must have been lost while something else was answered."""
+"""The pings that must have been lost while something else was answered."""
 _MEANWHILE_S = 2.0
 """A ping is given up a second or two after it was sent: what came back since then came meanwhile."""
 
@@ -35,11 +35,11 @@ class PingWitness:
             self._contradicted += 1
 
     def observe_answer(self, at_s: float) -> None:
-        """Something else came back: data, an acknowledgement, a look-up's answer, the test page."""
+        """Note another answer: data, an acknowledgement, a look-up's answer, the test page."""
         self._other_s = max(self._other_s, at_s)
 
     def moved(self) -> None:
-        """The network is attached elsewhere: what was learnt of the last place says nothing here."""
+        """Forget all: the network is attached at another place."""
         self._last.clear()
         self._ever, self._contradicted, self._other_s = False, 0, float("-inf")
 
@@ -49,12 +49,12 @@ class PingWitness:
 
     @property
     def dropped(self) -> bool:
-        """Whether this network never lets a ping through: it need not be asked."""
+        """Return whether this network never lets a ping through: it need not be asked."""
         return not self._ever and self._contradicted >= _CONTRADICTED
 
     @property
     def never_answered(self) -> bool:
-        """Whether no ping ever was: the network is dead, or drops them."""
+        """Return whether no ping ever was: the network is dead, or drops them."""
         return not self._ever
 
     @property
@@ -63,7 +63,7 @@ class PingWitness:
 
     @property
     def loss(self) -> Indicator | None:
-        """The share of the last pings that were lost; None where that tells nothing."""
+        """Return the share of the last pings that were lost; None where that tells nothing."""
         if not self._last or self._worthless:
             return None
         lost = sum(not answered for _, answered in self._last)
@@ -73,6 +73,6 @@ class PingWitness:
 
     @property
     def deaf(self) -> bool:
-        """Whether nothing at all came back since the first of the last pings, all of them lost."""
+        """Return whether nothing at all came back since the first of the last pings, all of them lost."""
         loss = self.loss
         return loss is not None and loss.value >= 1.0 and len(self._last) == self._last.maxlen

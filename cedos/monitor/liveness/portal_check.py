@@ -33,7 +33,7 @@ _NAMES_SHARE = 0.5
 async def check(
     network: Network, page: TestPage, timeout_s: float, port: int = _DNS_PORT
 ) -> PortalFinding:
-    """Asks for the test page over the network, all within `timeout_s`; never raises.
+    """Ask for the test page over the network, all within `timeout_s`; never raises.
 
     A name that cannot exist is asked for, too: a portal's resolver gives both names the same private
     address. Costs about 900 bytes where the answer is right. `port` is the resolvers'.
@@ -60,7 +60,7 @@ async def _addresses(
 ) -> Sequence[Address] | PortalFinding:
     with contextlib.suppress(ValueError):
         return [ip_address(host)]
-    # Where nobody says whom to ask, the router mostly is the resolver.
+    # Without a known resolver ask the router: mostly it is the resolver.
     resolvers = network.resolvers or network.gateways
     if not resolvers:
         return PortalFinding(PortalVerdict.UNCLEAR, "it is not known whom to ask for names")
@@ -84,7 +84,7 @@ async def _addresses(
 async def _resolve(
     network: Network, resolver: Address, name: str, kind: int, timeout_s: float, port: int
 ) -> Sequence[Address] | None:
-    """The addresses given for a name, in honesty or not; None without an answer."""
+    """Return the addresses given for a name, in honesty or not; None without an answer."""
     number = secrets.randbits(16)
     question = message.question(number, name, kind)
     loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:
 
 
 def _complete(answer: bytes, page: TestPage) -> bool:
-    """Whether what came is enough: no body to wait for, or all of the expected one."""
+    """Return whether what came is enough: no body to wait for, or all of the expected one."""
     head, end, body = answer.partition(b"\r\n\r\n")
     right = head.split(b" ", 2)[1:2] == [b"200"]
     return bool(end) and (not right or (bool(page.body) and page.body.encode() in body))

@@ -1,4 +1,4 @@
-"""What a test page's answer, and the answers for names, say of a captive portal (RFC 8952). Pure.
+"""Judge by a test page and by answers for names whether there is a captive portal (RFC 8952). Pure.
 
 The test page has a known answer; any other one comes from a box in the way.
 """
@@ -34,7 +34,7 @@ class PortalFinding:
     """A verdict with its reason in words, and the log-in page where that was told.
 
     `likeness` is equal for equal answers: two networks with the same wrong answer have not both the
-    same portal, the test page changed. `by_silence`: nobody behind the router answers, so that one
+    same portal, the test page changed. `by_silence`: no server behind the router answers, so that one
     answer from behind it refutes the verdict. `guessed`: who did not answer need not be a resolver.
     """
 
@@ -59,7 +59,7 @@ class TestPage:
 
     @classmethod
     def of(cls, url: str, body: str) -> "TestPage":
-        """The page of an http:// URL; ValueError where it is none."""
+        """Return the page of an http:// URL; ValueError where it is none."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:
             raise ValueError(
@@ -78,7 +78,7 @@ class TestPage:
 
 
 def judge(page: TestPage, answer: bytes) -> PortalFinding:
-    """What an answer to the page's request says (the first `MAX_ANSWER_BYTES` of it)."""
+    """Return what an answer to the page's request says (the first `MAX_ANSWER_BYTES` of it)."""
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
@@ -114,7 +114,7 @@ def judge(page: TestPage, answer: bytes) -> PortalFinding:
 
 
 def _web_page(location: str) -> bool:
-    """Whether people can be told to open it: whoever answers here may be anybody."""
+    """Return whether users can be told to open it: any host may have sent this answer."""
     return (
         location.lower().startswith(("http://", "https://"))
         and len(location) <= _LONGEST_PAGE
@@ -125,7 +125,7 @@ def _web_page(location: str) -> bool:
 
 
 def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | None:
-    """The one private address that was given for every one of several names."""
+    """Return the one private address that was given for every one of several names."""
     given = [tuple(addresses) for addresses in answers.values()]
     if len(given) < 2 or not given[0] or any(other != given[0] for other in given):
         return None

@@ -2,7 +2,7 @@
 
 A network is checked when it appears, when it moves to another access point, after the host's sleep, when
 connections over it are not answered, every 30 s while it is captive, and every 3 s while it is captive
-and carries something: somebody is logging in. An outage is silent like a portal that drops all: so a
+and carries something: a user is logging in. An outage is silent like a portal that drops all: so a
 verdict by silence alone ends with the first answer, and is checked again soon, after twice as long each.
 """
 
@@ -69,9 +69,9 @@ class _NetworkPortal:
 class PortalWatch:
     """Looks for portals, and reports the indicator `captive`: 1 where one is in the way, 0 where not.
 
-    It is active where somebody beyond the router answered.
+    It is active if a server beyond the router answered.
     `check` asks for the test page; `manager` is NetworkManager's verdict, None where it has none;
-    `gateway_answers`: the router answers a ping; `pings_wait`: a ping to somebody behind it waits for
+    `gateway_answers`: the router answers a ping; `pings_wait`: a ping to a host behind it waits for
     its answer; `rtt_s`: the usual round trip (a slow network is given more time).
     """
 
@@ -120,7 +120,7 @@ class PortalWatch:
         self._wake.set()
 
     def recheck(self, name: str | None = None) -> None:
-        """Checks a network (None: all) now: it is another place, or the host has slept."""
+        """Check a network (None: all) now: it is another place, or the host has slept."""
         now_s = time.monotonic()
         for each, one in self._watched.items():
             if name in (None, each):
@@ -128,25 +128,25 @@ class PortalWatch:
         self._wake.set()
 
     def unanswered(self, name: str, after_s: float = 0.0) -> None:
-        """A connection over the network was not answered: checks, though not too often."""
+        """Check a network on which a connection had no answer, but not too often."""
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
             then_s = time.monotonic() + after_s
             rest_s = (
                 _HURRIED_REST_S if self._unanswered.unanswered_servers(name, then_s) else _REST_S
             )
-            if self._check is None:  # a check that asks nobody costs nothing
+            if self._check is None:  # a check without questions costs nothing
                 rest_s = 0.0
             one.due_s = min(one.due_s, max(then_s, one.at_s + rest_s))
             self._wake.set()
 
     @property
     def carrying(self) -> frozenset[str]:
-        """Networks on which a server answered within the last second (`Unanswered`)."""
+        """Return networks on which a server answered within the last second (`Unanswered`)."""
         return self._unanswered.carrying
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Takes a sample of the living flows: who waits for an answer in vain."""
+        """Take a sample of the living flows: who waits for an answer in vain."""
         networks = [one.network for one in self._watched.values()]
         now_s = time.monotonic()
         for name in self._unanswered.observe(samples, networks, now_s):
@@ -166,7 +166,7 @@ class PortalWatch:
             self._set_free(one, time.monotonic())
 
     def rescued(self, key: FlowKey) -> None:
-        """Takes a flow whose first packet found no answer, and was led over another network."""
+        """Take a flow whose first packet found no answer, and was led over another network."""
         for name, one in self._watched.items():
             if any(address.ip == key.local for address in one.network.addresses):
                 now_s = time.monotonic()
@@ -176,12 +176,12 @@ class PortalWatch:
                 self.unanswered(name, RESCUED_AFTER_S)
 
     def carried(self, name: str, received_bytes: int) -> None:
-        """Once a second: what the network has received since it is there."""
+        """Note once a second how many bytes the network has received since it came up."""
         one = self._watched.get(name)
         if one is None:
             return
         gained, one.received_bytes = received_bytes - one.received_bytes, received_bytes
-        # When nobody had answered for a moment, it may have been too early to tell.
+        # After a moment without answers it may have been too early to judge.
         if one.by_silence and time.monotonic() - one.at_s <= _PINGS_TELL_S:
             one.pings_waited |= self._pings_wait(one.network)
         if one.captive_at_s is not None and gained >= _CARRIES_BYTES:
@@ -221,7 +221,7 @@ class PortalWatch:
         waiting = self._unanswered.unanswered_servers(network.name, time.monotonic())
         if waiting:  # others have waited before us
             timeout_s = _SHORT_TIMEOUT_S
-        finding = PortalFinding(PortalVerdict.UNCLEAR, "nobody can tell")
+        finding = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told")
         one.pings_waited = self._pings_wait(network)
         if self._check is not None:
             finding = self._compared(one, await self._check(network, timeout_s))
@@ -242,7 +242,7 @@ class PortalWatch:
         return finding
 
     def _compared(self, one: _NetworkPortal, finding: PortalFinding) -> PortalFinding:
-        """The finding in the light of what the other networks found."""
+        """Return the finding in the light of what the other networks found."""
         others = [each for each in self._watched.values() if each is not one and each.finding]
         if finding.verdict is PortalVerdict.CAPTIVE and finding.likeness:
             for other in others:
@@ -283,7 +283,7 @@ class PortalWatch:
             self._report(one.network.name, Indicator(1.0, now_s, active=told))
             again_s = CAPTIVE_EVERY_S
             if finding.by_silence:
-                # What nobody answered then says nothing of the next check.
+                # The unanswered servers of this check do not count in the next one.
                 self._unanswered.forget(one.network.name)
                 longer_s = max(2.0 * one.silence_believed_s, SILENT_AGAIN_S)
                 again_s = one.silence_believed_s = min(longer_s, CAPTIVE_EVERY_S)
@@ -322,7 +322,7 @@ def _stop(one: _NetworkPortal) -> None:
 
 
 def usual_rtt_s(known: Mapping[str, Mapping[str, Indicator]], name: str) -> float | None:
-    """A network's usual round trip in a context's indicators; None where it answered no ping lately."""
+    """Return a network's usual round trip, s; None if it answered no recent ping."""
     rtt, loss = known.get(name, {}).get("rtt_s"), known.get(name, {}).get("ping_loss")
     if rtt is None or (loss is not None and loss.value >= 1.0):
         return None

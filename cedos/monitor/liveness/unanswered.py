@@ -33,7 +33,7 @@ class Unanswered:
     def observe(
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
     ) -> frozenset[str]:
-        """The networks on which somebody waits in vain while nothing else is carried."""
+        """Return the networks on which connections wait in vain while nothing else is carried."""
         owner = {address.ip: (n.name, address) for n in networks for address in n.addresses}
         waiting: dict[str, set[Address]] = {}
         before, self._bytes_down = self._bytes_down, {}
@@ -66,7 +66,7 @@ class Unanswered:
         return frozenset(self._servers)
 
     def rescued(self, name: str, server: Address, now_s: float) -> bool:
-        """Whether `server`, from which a flow was rescued, makes them enough once its time has passed."""
+        """Return whether `server`, from which a flow was rescued, completes the needed number."""
         rescued = self._rescued.setdefault(name, {})
         lately = [each for each, at_s in rescued.items() if now_s - at_s <= _RESCUED_S]
         if server in lately:  # that it is asked again does not restart its wait
@@ -79,7 +79,7 @@ class Unanswered:
         self._servers.pop(name, None)
 
     def unanswered_servers(self, name: str, now_s: float) -> int:
-        """How many servers have not answered over a network; 0 while they are too few to tell."""
+        """Return how many servers have not answered over a network; 0 while they are too few to tell."""
         rescued = self._rescued.get(name, {})
         servers = {
             server

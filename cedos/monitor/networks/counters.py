@@ -13,7 +13,7 @@ class InterfaceCounters:
         self._requester: AsyncRequester | None = None
 
     async def read(self, index: int) -> Counters | None:
-        """The counters of interface `index`, None where it is gone or the kernel does not tell."""
+        """Return the counters of interface `index`, None where it is gone or the kernel does not tell."""
         request = rtnetlink.counters_request(index)
         try:
             if self._requester is None:

@@ -33,7 +33,7 @@ class MeteredSource(Protocol):
     async def start(self, changed: Callable[[], None]) -> None: ...
 
     async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
-        """By interface, of these (name -> index); those without a word are missing; never raises."""
+        """Return the word on each of these interfaces (name -> index) that has one; never raise."""
 
 
 class NobodysWord:
@@ -81,11 +81,11 @@ class Tables:
                     self.routes.setdefault(route.index, []).append(route)
 
     def metric(self, index: int) -> int | None:
-        """The lowest metric of the interface's default routes, None where it has none."""
+        """Return the lowest metric of the interface's default routes, None where it has none."""
         return min((route.metric for route in self.routes.get(index, ())), default=None)
 
     def gateways(self, index: int) -> tuple[Address, ...]:
-        """The routers of the default routes with the lowest metric, one an IP version, IPv4 first."""
+        """Return the routers of the best default routes, one an IP version, IPv4 first."""
         chosen: dict[int, Address] = {}
         for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.metric)):
             if route.gateway is not None:
@@ -100,7 +100,7 @@ def assemble(
     overrides: Mapping[str, NetworkOverride],
     metered: Mapping[str, MeteredWord] | None = None,
 ) -> list[tuple[Network, int | None]]:
-    """The networks with their metrics, best metric first, those without a default route last.
+    """Return the networks with their metrics, best metric first, those without a default route last.
 
     A network is up where its link runs, it has an address, and a default route leads over it: with
     a gateway, or without one on a point-to-point link.
@@ -133,7 +133,7 @@ def assemble(
 def compare(
     before: Mapping[str, Network], after: Mapping[str, Network], at_s: float
 ) -> list[NetworkEvent]:
-    """What changed: losses first, so that a consumer never holds two networks of one interface.
+    """Return what changed: losses first, so that a consumer never holds two networks of one interface.
 
     A network whose interface has another index is lost and appears again: what was bound to it is
     dead.
@@ -158,7 +158,7 @@ class TableSource(Protocol):
     def start(self, changed: "asyncio.Event") -> None: ...
 
     async def read(self) -> Tables:
-        """The tables now; OSError or TimeoutError where the kernel does not tell."""
+        """Return the tables now; OSError or TimeoutError where the kernel does not tell."""
 
     def close(self) -> None: ...
 
@@ -171,7 +171,7 @@ class KernelTables:
         self._listener: NetlinkListener | None = None
 
     def start(self, changed: "asyncio.Event") -> None:
-        """Begins to set `changed`; HostError where the kernel refuses."""
+        """Begin to set `changed`; HostError where the kernel refuses."""
 
         def received(datagram: bytes) -> None:
             if not changed.is_set() and any(map(changes_networks, messages(datagram))):
@@ -196,7 +196,7 @@ class KernelTables:
 
 
 def changes_networks(message: NetlinkMessage) -> bool:
-    """Whether an event can change a network: steering's own tables, and most routes, cannot."""
+    """Return whether an event can change a network: steering's own tables, and most routes, cannot."""
     return message.type in _OF_LINKS or bool(policy_routing.parse_default_routes(message))
 
 
@@ -242,7 +242,7 @@ class LinkMonitor:
                 raise HostError(f"rtnetlink does not tell the host's networks ({error})") from error
             raise
         self._task = asyncio.create_task(self._follow(), name="links")
-        # Should it ever die, whoever waits for events must not wait for ever.
+        # Should it ever die, its consumer must not wait for ever.
         self._task.add_done_callback(lambda task: self._mailbox.close())
         return self
 
@@ -257,19 +257,19 @@ class LinkMonitor:
         self._mailbox.close()
 
     def networks(self) -> list[Network]:
-        """All networks now, up or not, those with the better metric first."""
+        """Return all networks now, up or not, those with the better metric first."""
         return list(self._networks.values())
 
     def metrics(self) -> Mapping[str, int]:
-        """The metric of each network's default route; a network without one is missing."""
+        """Return the metric of each network's default route; a network without one is missing."""
         return dict(self._metrics)
 
     def is_local(self, address: Address) -> bool:
-        """Whether the address is one of a network's own."""
+        """Return whether the address is one of a network's own."""
         return address in self._addresses
 
     def events(self) -> AsyncIterator[NetworkEvent]:
-        """Changes since the monitor was entered; for one consumer."""
+        """Change since the monitor was entered; for one consumer."""
         return self._mailbox.iterate()
 
     async def _read(self) -> list[NetworkEvent]:

@@ -1,4 +1,4 @@
-"""What a network can carry in one direction, by what it did carry. Pure.
+"""Estimate what a network can carry in one direction from what it did carry. Pure.
 
 A rate tells what a network can do only while the network sets the pace. Samples in which it did make the
 rates of late (`past1_bps` ...); they stay, getting older, until the next ones. Of all others it is known
@@ -17,7 +17,7 @@ _BEST_OF_S = 20.0
 less of a network, not that it does less (docs/decisions/passive-rates.md)."""
 
 _TRICKLE, _TRICKLE_S = 0.5, 60.0
-"""A network that sets the pace has a queue. Whoever carries less than half of what the network did
+"""A network that sets the pace has a queue. A flow that carries less than half of what the network did
 within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
 what is under way on its other path."""
 
@@ -36,7 +36,7 @@ _DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """What a network carried in one direction; `saturated`: the network set the pace, not a program.
+    """A stretch that a network carried in one direction; `saturated`: the network set the pace.
 
     `queue_empty`: round trips were as short meanwhile as ever.
     """
@@ -63,7 +63,7 @@ class RateEstimator:
         self._known: dict[str, Indicator] = {}
 
     def observe(self, stretch: RateSample) -> None:
-        """Takes samples in order."""
+        """Take samples in order."""
         if stretch.end_s <= stretch.begin_s:
             return
         at_s = stretch.end_s
@@ -87,13 +87,13 @@ class RateEstimator:
         return stretch.rate_bps < _TRICKLE * could_bps
 
     def counted(self, total_bytes: int, at_s: float) -> None:
-        """Takes a counter's reading: what an interface carried since the last one, it can carry."""
+        """Take a counter's reading: what an interface carried since the last one, it can carry."""
         before, self._counted = self._counted, (at_s, total_bytes)
         if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:
             self._deliver(RateSample(before[0], at_s, total_bytes - before[1], saturated=False))
 
     def uncounted(self) -> None:
-        """The next reading begins anew."""
+        """Begin anew with the next reading."""
         self._counted = None
 
     def _deliver(self, stretch: RateSample) -> None:
@@ -116,7 +116,7 @@ class RateEstimator:
         return _mean_bps([each for each in late if each.saturated or each.rate_bps > paced])
 
     def slept(self, seconds: float) -> None:
-        """The host slept: what is known is older by so much, and no stretch reaches across it."""
+        """Make what is known older by a sleep; no stretch reaches across it."""
         self._stretches.clear()
         self._delivered.clear()
         self._counted = None
@@ -126,7 +126,7 @@ class RateEstimator:
         }
 
     def indicators(self) -> dict[str, Indicator]:
-        """`past1_bps` ... and `delivery_down_bps` as far as known; of an uplink, `past1_up_bps` ..."""
+        """Return `past1_bps` ... and `delivery_down_bps` as far as known; uplinks `past1_up_bps`..."""
         return dict(self._known)
 
 

@@ -12,7 +12,7 @@ def _boottime_s() -> float:
 
 
 class SleepWatch:
-    """What CLOCK_BOOTTIME counts and CLOCK_MONOTONIC does not; setting the wall clock changes neither."""
+    """A watch for sleep: time that CLOCK_BOOTTIME counts and CLOCK_MONOTONIC does not."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class SleepWatch:
         self._difference_s = boottime_s() - monotonic_s()
 
     def slept_s(self) -> float:
-        """Seconds slept since this was last asked; 0 where the host was awake."""
+        """Return seconds slept since this was last asked; 0 where the host was awake."""
         difference_s = self._boottime_s() - self._monotonic_s()
         slept_s = difference_s - self._difference_s
         if slept_s < _SHORTEST_S:

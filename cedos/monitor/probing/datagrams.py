@@ -41,18 +41,18 @@ class Datagrams:
 
     @property
     def clock_moved_s(self) -> float:
-        """How far the wall clock has moved against the monotonic one since the beginning."""
+        """Return how far the wall clock has moved against the monotonic one since the beginning."""
         return abs(clock_offset_s() - self._offset_s)
 
     async def send(self, data: bytes, to: Source | None = None) -> None:
-        """Sends one; waits while the kernel's buffer is full. OSError: the network does not take it."""
+        """Send one; waits while the kernel's buffer is full. OSError: the network does not take it."""
         if to is None:
             await self._loop.sock_sendall(self.socket, data)
         else:
             await self._loop.sock_sendto(self.socket, data, to)
 
     def connect(self, address: Address, port: int, index: int = 0) -> None:
-        """Sends to, and hears from, this peer alone; `index` is that of a link-local one's interface."""
+        """Send to, and hears from, this peer alone; `index` is that of a link-local one's interface."""
         own_flows.connect(self.socket, address, port, index)
 
     def _readable(self) -> None:
@@ -62,8 +62,8 @@ class Datagrams:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                # The network's error about an earlier datagram (unreachable, refused): whoever waits
-                # for an answer waits on, for it may be on its way, and anybody can send such a thing.
+                # The network's error about an earlier datagram (unreachable, refused). Go on waiting for
+                # the answer: it may be on its way, and any host can send such an error.
                 continue
             if flags & socket.MSG_TRUNC:
                 continue
@@ -77,7 +77,7 @@ class Datagrams:
 
 
 def clock_offset_s() -> float:
-    """The wall clock less the monotonic one, right within microseconds on a busy host too."""
+    """Return the wall clock less the monotonic one, right within microseconds on a busy host too."""
     best = (float("inf"), 0.0)
     for _ in range(3):
         before_s, wall_s, after_s = time.monotonic(), time.time(), time.monotonic()

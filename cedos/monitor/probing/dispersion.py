@@ -1,4 +1,4 @@
-"""What the arrivals of a train say of the network. Pure."""
+"""Derive indicators of a network from the arrivals of a train. Pure."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ def indicators(
     packet_bits: int,
     waited_until_s: float,
 ) -> dict[str, float]:
-    """The indicators of a train (Delphi, Table 2), all but the loss from two arrival times on.
+    """Return the indicators of a train (Delphi, Table 2), all but the loss from two arrival times on.
 
     `udp_bps`: the slope of the least-squares line through (time of arrival, bits so far), which
     unlike first-to-last is exact where a network delivers in bursts, as radios do. If the last packet
@@ -62,7 +62,7 @@ def indicators(
 
 
 def _slope(times_s: Sequence[float]) -> float:
-    """Packets per second: least squares of the number so far on the time."""
+    """Return packets per second by least squares of the number so far on the time."""
     mean_s = statistics.fmean(times_s)
     middle = (len(times_s) - 1) / 2
     spread = sum((at_s - mean_s) ** 2 for at_s in times_s)
@@ -87,5 +87,5 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def implausible(known: Mapping[str, float]) -> bool:
-    """Whether indicators are beyond what any network does (a terabit, a negative gap)."""
+    """Return whether indicators are beyond what any network does (a terabit, a negative gap)."""
     return any(not 0 <= value <= 1e12 for value in known.values())

@@ -1,4 +1,4 @@
-"""One lookup of a name over one network, timed (Delphi, Table 2: DNS lookup time)."""
+"""Time the look-up of a name over a network (Delphi, Table 2: DNS lookup time)."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ async def run(
     port: int = 53,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Times the lookup of a name's IPv4 address (`resolver`: None for the network's first).
+    """Time the lookup of a name's IPv4 address (`resolver`: None for the network's first).
 
     A fresh name times the whole resolution, a common one the way to the cache. Gives `dns_s` (that
     there is no such name is an answer, too), or the problem: no answer in time, or none that is

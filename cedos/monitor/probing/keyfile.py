@@ -10,7 +10,7 @@ from cedos.monitor.probing.wire import KEY_BYTES
 
 
 def read_key(path: Path) -> bytes:
-    """The key. ConfigError: no such file, no key in it, or others than its owner may read it."""
+    """Return the key. ConfigError: no such file, no key in it, or others than its owner may read it."""
     try:
         mode = path.stat().st_mode
         text = path.read_text(encoding="ascii").strip()
@@ -31,7 +31,7 @@ def read_key(path: Path) -> bytes:
 
 
 def write_new_key(path: Path) -> None:
-    """Makes a key that only its owner may read; ConfigError where it is there or cannot be written."""
+    """Make a key that only its owner may read; ConfigError where it is there or cannot be written."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:

@@ -26,11 +26,11 @@ _SOL_RAW = 255
 PING_BYTES = {
     version: header + _ECHO.size + len(_PAYLOAD) for version, header in _IP_HEADER.items()
 }
-"""What one echo, or one answer, costs on the wire: IP version -> bytes."""
+"""The bytes of an echo, or of its answer, on the wire, by IP version."""
 
 
 def checksum(data: bytes) -> int:
-    """The Internet checksum (RFC 1071)."""
+    """Return the Internet checksum (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data[: len(data) & ~1]))
     if len(data) & 1:
         total += data[-1] << 8
@@ -40,7 +40,7 @@ def checksum(data: bytes) -> int:
 
 
 def echo(version: int, identifier: int, sequence: int) -> bytes:
-    """An echo request. The kernel fills an ICMPv6 checksum in."""
+    """Return an echo request. The kernel fills an ICMPv6 checksum in."""
     blank = _ECHO.pack(_REQUEST[version], 0, 0, identifier, sequence) + _PAYLOAD
     if version == 6:
         return blank
@@ -48,7 +48,7 @@ def echo(version: int, identifier: int, sequence: int) -> bytes:
 
 
 def parse_reply(version: int, data: bytes, *, with_header: bool) -> tuple[int, int] | None:
-    """Identifier and sequence of an echo reply (after its IP header, `with_header`); None: another."""
+    """Return identifier and sequence of an echo reply (after its IP header); None for other packets."""
     if with_header:
         if not data or len(data) < (start := (data[0] & 0xF) * 4):
             return None
@@ -85,7 +85,7 @@ class PingSocket:
         self._loop.add_reader(self._socket.fileno(), self._readable)
 
     def _accept_replies_only(self) -> None:
-        """Lets the kernel drop all other ICMP, which would wake us up for nothing."""
+        """Let the kernel drop all other ICMP, which would wake us up for nothing."""
         if self._version == 4:
             mask = ~(1 << _REPLY[4]) & 0xFFFFFFFF
             self._socket.setsockopt(_SOL_RAW, _ICMP_FILTER, struct.pack("=I", mask))
@@ -95,7 +95,7 @@ class PingSocket:
             self._socket.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *blocked))
 
     def send(self, target: Address) -> int:
-        """Sends one echo, returns its sequence number. OSError: no route, interface down, buffer full."""
+        """Send one echo, returns its sequence number. OSError: no route, interface down, buffer full."""
         sequence = next(self._sequences)
         packet = echo(self._version, self._identifier, sequence)
         self._sent[sequence] = (target, time.monotonic_ns(), time.time_ns())

@@ -72,7 +72,7 @@ class Pinger(Protocol):
     """Sends echoes of one IP version over one interface (`ping.PingSocket`, or a test's)."""
 
     def send(self, target: Address) -> int:
-        """Sends one; its sequence number. OSError where the network does not take it."""
+        """Send one; its sequence number. OSError where the network does not take it."""
 
     def forget(self, sequence: int) -> None: ...
 
@@ -137,7 +137,7 @@ class _Pings:
 
     @property
     def asked_at_s(self) -> float | None:
-        """When the oldest ping that may still be answered was sent; None: there is none."""
+        """Return when the oldest ping that may still be answered was sent; None: there is none."""
         return min(self._sent_at_s.values(), default=None)
 
     def close(self) -> None:
@@ -165,13 +165,13 @@ class Prober:
     nothing is pinged.
 
     Args:
-        target: whom to ping over a network, None for nobody. The gateway would be a bad choice: the
+        target: whom to ping over a network, None: no host. The gateway would be a bad choice: the
             path behind it is what counts.
         schedule: when.
         ping_timeout_s: after which a ping counts as lost.
         timeout_s: how long any other probe may take.
         dns_name: the public name that lookups ask for.
-        server: whom trains and TCP probes go to; None: there is nobody, and they fail.
+        server: the server of trains and TCP probes; None: there is none, and they fail.
         price: tells the joules of a probe; None: they are not known.
         open_pinger: `PingSocket`, or a test's.
     """
@@ -218,7 +218,7 @@ class Prober:
         self._mailbox.close()
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks; sockets of lost or remade interfaces are closed."""
+        """Take all networks; sockets of lost or remade interfaces are closed."""
         self._networks = {network.name: network for network in networks}
         for gone in self._heard_at_s.keys() - self._networks.keys():
             del self._heard_at_s[gone]
@@ -236,13 +236,13 @@ class Prober:
         self._wake.set()
 
     def heard(self, name: str, at_s: float) -> None:
-        """Takes that something came back from beyond the network's router at a monotonic time."""
+        """Take that something came back from beyond the network's router at a monotonic time."""
         self._heard_at_s[name] = max(at_s, self._heard_at_s.get(name, at_s))
         self._schedule.heard(name, at_s)
 
     @property
     def heard_at_s(self) -> Mapping[str, float]:
-        """Network -> when anything last came back, a ping's answer or what programs received."""
+        """Return network -> when anything last came back, a ping's answer or what programs received."""
         return self._heard_at_s
 
     def silent(self, names: Iterable[str]) -> None:
@@ -254,20 +254,20 @@ class Prober:
         self._wake.set()
 
     def asked_at_s(self) -> dict[str, float]:
-        """Network -> when (monotonic) the oldest ping was sent that may still be answered."""
+        """Return network -> when (monotonic) the oldest ping was sent that may still be answered."""
         waiting = ((name, pings.asked_at_s) for name, pings in self._pings.items())
         return {name: at_s for name, at_s in waiting if at_s is not None}
 
     def results(self) -> AsyncIterator[ProbeResult]:
-        """The results of all probes since the prober was entered; for one consumer."""
+        """Return the results of all probes since the prober was entered; for one consumer."""
         return self._mailbox.iterate()
 
     def pings(self, network: Network) -> bool:
-        """Whether there is somebody to ping over the network who may answer."""
+        """Return whether there is a host to ping over the network that may answer."""
         return not self.problem and self._target(network) is not None
 
     def ask(self, network: Network) -> None:
-        """Pings now, unless a ping may still be answered; the result goes to `results`."""
+        """Ping now, unless a ping may still be answered; the result goes to `results`."""
         if network.name not in self.asked_at_s():
             self._start(network)
 
@@ -277,7 +277,7 @@ class Prober:
     async def probe(
         self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
     ) -> ProbeResult:
-        """Probes a network once, now; against the server in turn, as two trains measure each other.
+        """Probe a network once, now; against the server in turn, as two trains measure each other.
 
         Gives `rtt_s`, `dns_s`, `udp_...` (`dispersion.indicators`) or `tcp_bps` and `tcp_connect_s`,
         or the problem; the same goes to `results` and `costs`.
@@ -286,7 +286,7 @@ class Prober:
             started = self._start(network)
             if started is not None:
                 return await started
-            return self.finished(network, _lost(self.problem or "there is nobody to ping"))
+            return self.finished(network, _lost(self.problem or "there is no host to ping"))
         if kind is ProbeKind.DNS:
             outcome = await dns_probe.run(network, self._dns_name, timeout_s=self._timeout_s)
         elif self._server is None:
@@ -306,9 +306,9 @@ class Prober:
         return self.finished(network, outcome, kind, direction)
 
     async def knows_names(self, network: Network) -> bool:
-        """Whether the network's resolver knows of a name that nobody has asked it for.
+        """Return whether the network's resolver answers for a name that it cannot have cached.
 
-        It has asked somebody beyond the network for it; what is known could come from its memory.
+        It must ask a server beyond the network for that; a known name could come from its cache.
         """
         resolver = next(iter((*network.resolvers, *network.gateways)), None)
         fresh = f"{secrets.token_hex(8)}.{self._dns_name}"
@@ -387,5 +387,5 @@ class Prober:
 
 
 def _reaches(network: Network, address: Address) -> bool:
-    """Whether the network speaks the address's version, as far as one knows."""
+    """Return whether the network speaks the address's version, as far as one knows."""
     return not network.addresses or any(own.version == address.version for own in network.addresses)

@@ -1,4 +1,4 @@
-"""What a probe found, and what it cost."""
+"""The result of a probe, and its cost."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class ProbeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a probe used: bytes on the wire, IP headers included, and seconds from first to last."""
+    """The cost of a probe: bytes on the wire with IP headers, and seconds from first to last."""
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -29,7 +29,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
-    """How a train or a transfer went: indicators by name, or none and the problem in words.
+    """The outcome of a train or a transfer: indicators by name, or none and the problem in words.
 
     `rtt_s` is the round trip of the train's own HELLO, None without an answer: no indicator, since
     it is measured once and by the event loop.
@@ -43,11 +43,11 @@ class ProbeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One probe of one network.
+    """A probe of a network.
 
     `indicators` are named as in a transfer data set, for the probe's direction, and absent where the
     probe failed: then `problem` says why. `at_s` is the monotonic instant at which that was known.
-    `energy_j` includes the tail that the probe added, None where nobody knows the radio.
+    `energy_j` includes the tail that the probe added, None if the radio is unknown.
     """
 
     network: str
@@ -61,7 +61,7 @@ class ProbeResult:
 
     @property
     def named(self) -> dict[str, float]:
-        """The indicators as in a `Context`: of the uplink, `udp_bps` is `udp_up_bps` and so on."""
+        """Return the indicators as in a `Context`: of the uplink, `udp_bps` is `udp_up_bps` and so on."""
         if self.direction is Direction.DOWN:
             return dict(self.indicators)
         kinds = ("udp_", "tcp_")

@@ -10,7 +10,7 @@ class ProbeSchedule:
 
     Every `in_use_s` while in use, every `idle_s` while idle, or `asleep_s` where it is cellular (each
     ping wakes the radio for its tail), every `hurry_s` while it has fallen silent, and `away` times as
-    seldom as an idle one while nobody is at the screen (Delphi, 5.2). One that did not answer last is
+    seldom as an idle one while no user is at the screen (Delphi, 5.2). One that did not answer last is
     pinged like an idle one of any kind: that it is dead is believed for a minute only. What programs
     receive tells as much as a ping: in use, none goes before the network was quiet for `quiet_s`.
     """
@@ -40,7 +40,7 @@ class ProbeSchedule:
         self._last_s: dict[str, float] = {}
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks; one that is down pauses, one that came up is due at once."""
+        """Take all networks; one that is down pauses, one that came up is due at once."""
         networks = list(networks)
         self._cellular = frozenset(n.name for n in networks if n.kind is NetworkKind.CELLULAR)
         up = {network.name: network.up for network in networks}
@@ -56,14 +56,14 @@ class ProbeSchedule:
         self._in_use = frozenset(names)
 
     def heard(self, name: str, at_s: float) -> None:
-        """Something came back from beyond the network's router."""
+        """Note that something came back from beyond the network's router."""
         self._heard_s[name] = max(at_s, self._heard_s.get(name, at_s))
 
     def silent(self, names: Iterable[str]) -> None:
         self._silent = frozenset(names)
 
     def user_present(self, present: bool) -> None:
-        """Whether somebody is at the screen. Who comes back finds what is overdue due at once."""
+        """Note whether a user is at the screen; when a user comes back, overdue pings are due at once."""
         self._user_present = present
 
     def answered(self, name: str, answered: bool) -> None:
@@ -87,11 +87,11 @@ class ProbeSchedule:
         return max(self._last_s[name], heard_s) + idle_s
 
     def next_s(self) -> float | None:
-        """When the next ping is due; in the past if at once, None while no network is up."""
+        """Return when the next ping is due; in the past if at once, None while no network is up."""
         return min((self._due_s(name) for name, up in self._up.items() if up), default=None)
 
     def take_due(self, now_s: float) -> list[str]:
-        """The networks whose ping is due now; each is then due again after its interval."""
+        """Return the networks whose ping is due now; each is then due again after its interval."""
         due = [name for name, up in self._up.items() if up and self._due_s(name) <= now_s]
         for name in due:
             self._last_s[name] = now_s

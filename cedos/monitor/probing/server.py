@@ -37,7 +37,7 @@ class ProbeLimits:
         self._burst_s = burst_s
         self._total = self._bucket(total_bps, 0.0)
         # A source that was not heard of for longest is forgotten first. Only who holds the key and
-        # has shown its address gets an entry, so nobody can wash others, or a debt, away cheaply.
+        # has shown its address gets an entry: no source can drive out others, or its own debt, cheaply.
         self._sources: OrderedDict[object, TokenBucket] = OrderedDict()
 
     def _bucket(self, rate_bps: float, now_s: float) -> TokenBucket:
@@ -48,7 +48,7 @@ class ProbeLimits:
         return len(self._sources)
 
     def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
-        """Takes `count` bytes; else why not, and the seconds until they will be there."""
+        """Take `count` bytes; else why not, and the seconds until they will be there."""
         key: object = source
         if isinstance(source, IPv6Address):
             key = ip_network((source, _V6_PREFIX), strict=False)
@@ -241,7 +241,7 @@ class ProbeServing:
         _log.info("ended", **{words.replace(" ", "_"): n for words, n in self.counts.items()})
 
     def _note(self, what: str) -> None:
-        """Counts; a line now and then says what was refused, however often it is."""
+        """Count a refusal; one log line now and then sums them up."""
         self.counts[what] += 1
         now_s = time.monotonic()
         if now_s - self._told_s >= _TELL_EVERY_S:

@@ -26,7 +26,7 @@ async def run(
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Carries `server.tcp_bytes` over one TCP connection; never raises for what network or server do.
+    """Carry `server.tcp_bytes` over one TCP connection; never raises for what network or server do.
 
     Gives `tcp_connect_s`, and `tcp_bps`: the bits of payload over the time from the request to the
     last byte (up: to the server's word that all have come), as on a connection that stands. Or the
@@ -117,7 +117,7 @@ def _ours(data: bytes, key: bytes, session: bytes) -> wire.Message:
 
 
 def _spent(connection: socket.socket, server: ProbeServer, seconds: float) -> Spent:
-    """What the kernel counted: payload, and a header for each segment."""
+    """Return what the kernel counted: payload, and a header for each segment."""
     raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     info = tcp_info_fields(raw)
     header = TCP_HEADERS[server.address.version]

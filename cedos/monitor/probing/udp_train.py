@@ -16,7 +16,7 @@ _REPEAT_S = (0.25, 0.5, 1.0, 2.0)
 
 _AS_FAST = 4.0
 """A server is believed when it reports a train to have come so many times faster than this end saw it go
-and be answered: networks that send in bursts may be, and whoever says more knows it from nowhere."""
+and be answered: networks that send in bursts may be, and a server that reports more is lying."""
 
 _LEAST_S = 1e-6
 _GRACE_S = 0.02
@@ -35,7 +35,7 @@ async def run(
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """One train within `timeout_s`: `dispersion.indicators`, or the problem. Raises nothing."""
+    """Send one train within `timeout_s`; return `dispersion.indicators` or the problem, never raise."""
     started_s = time.monotonic()
     exchange: _Exchange | None = None
     known: dict[str, float] = {}
@@ -129,7 +129,7 @@ class _Exchange:
         return True
 
     async def _ask(self, message: wire.Message, reached: Callable[[], bool], what: str) -> None:
-        """Asks until an answer has come, with growing pauses."""
+        """Ask until an answer has come, with growing pauses."""
         tries = 0
         while time.monotonic() < self._deadline_s:
             await self._send(message)
@@ -231,7 +231,7 @@ class _Exchange:
         return known
 
     def _is_whole(self, message: wire.Message) -> bool:
-        """Whether it is a report of a train whose last packet has come."""
+        """Return whether it is a report of a train whose last packet has come."""
         return isinstance(message, wire.Report) and any(
             index == self._server.packets - 1 for index, _ in message.arrivals
         )

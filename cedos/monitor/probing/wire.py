@@ -1,4 +1,4 @@
-"""What probes and `cedos probe-server` say to each other. Pure.
+"""The messages between probes and `cedos probe-server`. Pure.
 
 Every datagram and frame ends in a tag, HMAC-SHA256 of all before it under a key that both ends hold,
 cut to 16 bytes. A train begins with a round trip that costs the server nothing:
@@ -14,8 +14,8 @@ cut to 16 bytes. A train begins with a round trip that costs the server nothing:
 
 Until it is asked (DONE), the server reports on its own a few times while an upward train is late.
 
-So nobody without the key gets an answer at all, a spoofed source gets at most what was sent in its
-name, and an ASK that somebody repeats begins nothing, for a session is used once. `session` is the
+So a peer without the key gets no answer at all, a spoofed source gets at most what was sent in its
+name, and a repeated ASK begins nothing, for a session is used once. `session` is the
 client's own random number, which makes answers to earlier probes worthless. Each way has message types
 of its own: what one end sent cannot be thrown back at it.
 
@@ -128,7 +128,7 @@ class TrainUp:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What has arrived so far?"""
+    """A question: what has arrived so far?"""
 
     session: bytes
 
@@ -195,12 +195,12 @@ END_BYTES = _HEAD.size + _END.size + TAG_BYTES
 
 
 def tag(key: bytes, data: bytes) -> bytes:
-    """What proves that somebody with the key wrote `data`."""
+    """Return the tag that proves that a holder of the key wrote `data`."""
     return hmac.digest(key, data, "sha256")[:TAG_BYTES]
 
 
 def encode(message: Message, key: bytes, size_bytes: int = 0) -> bytes:
-    """A message as it is sent, padded to `size_bytes` where that is more (for trains)."""
+    """Return a message as it is sent, padded to `size_bytes` where that is more (for trains)."""
     head = _HEAD.pack(_MAGIC, _NUMBERS[type(message)], message.session)
     plain = head + _body(message)
     plain += bytes(max(0, size_bytes - len(plain) - TAG_BYTES))
@@ -241,7 +241,7 @@ def _units(value_s: float, per_s: float) -> int:
 
 
 def decode(data: bytes, key: bytes) -> Message | None:
-    """The message; None for anything that is not whole, not signed with the key, or makes no sense."""
+    """Return the message; None if it is truncated, not signed with the key, or invalid."""
     if len(data) < _HEAD.size + TAG_BYTES:
         return None
     plain, signed = data[:-TAG_BYTES], data[-TAG_BYTES:]
@@ -288,7 +288,7 @@ def _report(session: bytes, body: bytes) -> Report | None:
 
 
 def in_order(arrivals: Sequence[tuple[int, float]]) -> bool:
-    """Whether each index appears once and no arrival is before the one before."""
+    """Return whether each index appears once and no arrival is before the one before."""
     times = [at_s for _, at_s in arrivals]
     return len({index for index, _ in arrivals}) == len(arrivals) and times == sorted(times)
 
@@ -296,7 +296,7 @@ def in_order(arrivals: Sequence[tuple[int, float]]) -> bool:
 def cookie(
     secret: bytes, source: IPv4Address | IPv6Address, port: int, session: bytes, now_s: float
 ) -> bytes:
-    """What only a server with this secret can have told this source, lately."""
+    """Return what only a server with this secret can have told this source, lately."""
     return _cookie(secret, source, port, session, int(now_s // COOKIE_LIFE_S))
 
 
@@ -315,7 +315,7 @@ def cookie_holds(
     session: bytes,
     now_s: float,
 ) -> bool:
-    """Whether `given` is the cookie of this source and session, now or a period ago."""
+    """Return whether `given` is the cookie of this source and session, now or a period ago."""
     period = int(now_s // COOKIE_LIFE_S)
     return any(
         hmac.compare_digest(given, _cookie(secret, source, port, session, each))

@@ -1,6 +1,6 @@
 """The access points that a Wi-Fi radio has heard, from the kernel's own list (nl80211).
 
-The kernel keeps what the last scan heard, whoever asked for it, for about 30 s, and always the access
+The kernel keeps what the last scan of any program heard, for about 30 s, and always the access
 point in use. A scan would interrupt traffic; none is ever triggered here.
 """
 
@@ -48,7 +48,7 @@ def ssid(data: bytes) -> str:
 
 
 def says_metered(data: bytes) -> bool:
-    """Whether the access point says that bytes over it cost something."""
+    """Return whether the access point says that bytes over it cost something."""
     chargeable = passpoint = False
     for number, content in elements(data):
         if number == _VENDOR and content.startswith(_MICROSOFT_COST) and len(content) >= 5:
@@ -71,7 +71,7 @@ _MBM = struct.Struct("=i")
 
 @dataclass(frozen=True, slots=True)
 class ScannedPoint:
-    """One access point of the list: its level in dBm where known, and how long ago it was heard.
+    """An access point of the list: its level in dBm if known, and how long ago it was heard.
 
     `metered`: it announces that its bytes cost something.
     """
@@ -127,7 +127,7 @@ def summarise(heard: Iterable[ScannedPoint]) -> ScanList:
 
 
 async def read(index: int) -> ScanList:
-    """Of the radio behind interface `index`. LookupError: no nl80211; OSError: none of its interfaces."""
+    """Read the list of a radio's interface. LookupError: no nl80211; OSError: not its interface."""
     answers = await generic_netlink.dump(
         "nl80211", _GET_SCAN, attribute(_ATTR_IFINDEX, struct.pack("=I", index))
     )

@@ -138,7 +138,7 @@ class _Phone:
 
 
 def parse_devices(text: str) -> dict[str, tuple[str, str]]:
-    """USB path -> (serial number, state), from `adb devices -l`; `device` is the state of one at hand."""
+    """Return USB path -> (serial number, state) from `adb devices -l`; a usable phone is a `device`."""
     found = {}
     for line in text.splitlines():
         words = line.split()
@@ -149,13 +149,13 @@ def parse_devices(text: str) -> dict[str, tuple[str, str]]:
 
 
 def server_port() -> int:
-    """Where adb's server listens on the loopback."""
+    """Return where adb's server listens on the loopback."""
     port = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
     return int(port) if port.isdecimal() and 0 < int(port) < 65536 else _USUAL_PORT
 
 
 async def server_runs() -> bool:
-    """Whether adb's server listens: asking adb without it would start one."""
+    """Return whether adb's server listens: asking adb without it would start one."""
     try:
         async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection("127.0.0.1", server_port())
@@ -166,7 +166,7 @@ async def server_runs() -> bool:
 
 
 async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
-    """What adb prints. HostError: it is not installed, failed, or took too long (then it is killed)."""
+    """Return adb's output. HostError: not installed, failed, or too slow (then killed)."""
     program = shutil.which("adb")
     if program is None:
         raise HostError("adb is not installed")
@@ -203,7 +203,7 @@ class AdbProvider:
         self._phones: dict[int, _Phone] = {}
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """The phone's last answer; empty for what is no phone. HostError: the last question failed."""
+        """Return the phone's last answer; empty if it is no phone. HostError: the question failed."""
         if network.kind is not NetworkKind.CELLULAR:
             return {}
         phone = self._phones.setdefault(network.index, _Phone())

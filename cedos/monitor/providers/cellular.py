@@ -40,7 +40,7 @@ class Modems:
     by_device: Mapping[str, str]
 
     def of(self, network: Network, sysfs: Path) -> str | None:
-        """The path of the network's modem; None where it has none.
+        """Return the path of the network's modem; None where it has none.
 
         Some modems (those that look like a network card by USB) do not list their interface: then it
         is the one on the same physical device.
@@ -74,7 +74,7 @@ def parse_modems(objects: Any) -> Modems:
 
 
 def parse_signal(properties: Mapping[str, Any]) -> dict[str, float]:
-    """Of the newest technology that has a signal; very large negative numbers are unknown values."""
+    """Return the signal of the newest technology that has one; large negative numbers are unknown."""
     for technology, names in _TECHNOLOGIES.items():
         measured = properties.get(technology)
         if not isinstance(measured, dict):
@@ -93,7 +93,7 @@ def parse_signal(properties: Mapping[str, Any]) -> dict[str, float]:
 
 
 class CellularProvider:
-    """What ModemManager knows of the host's modems. Tethered phones are no modems to it."""
+    """A provider for the host's modems, by ModemManager. Tethered phones are no modems to it."""
 
     name = "ModemManager"
 
@@ -130,7 +130,7 @@ class CellularProvider:
         return self._modems.get(network.index)
 
     async def _refresh(self, path: str, properties: Mapping[str, Any]) -> None:
-        """Asks for measurements where nobody has; a rate that somebody else set is left alone."""
+        """Ask for measurements if no program has; leave a rate alone that another program set."""
         if properties.get("Rate") == 0:
             self._ours.add(path)
             await self._bus.call(SERVICE, path, _SIGNAL, "Setup", "u", [_REFRESH_S])

@@ -1,4 +1,4 @@
-"""What is said of networks' being metered.
+"""Find out which networks the system calls metered.
 
 By NetworkManager; else by ModemManager, the DHCP server, or the access point.
 """
@@ -23,7 +23,7 @@ _WORDS: Final = {1: MeteredWord.YES, 2: MeteredWord.NO, 3: MeteredWord.GUESSED_Y
 
 
 def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None]:
-    """The interface that carries a device's packets, and its property `Metered`."""
+    """Return the interface that carries a device's packets, and its property `Metered`."""
     names = (properties.get("IpInterface"), properties.get("Interface"))
     name = next((each for each in names if isinstance(each, str) and each), "")
     metered = properties.get("Metered")
@@ -69,14 +69,14 @@ class HostMetered:
         return words
 
     async def _says(self, index: int) -> bool:
-        """Whether the interface is at an access point that says it is metered."""
+        """Return whether the interface is at an access point that says it is metered."""
         try:
             return (await self._scanned(index)).metered
         except (OSError, LookupError, HostError):  # no radio of nl80211's
             return False
 
     async def _modems(self) -> frozenset[str]:
-        """The interfaces that ModemManager has modems behind, whatever they are called."""
+        """Return the interfaces that ModemManager has modems behind, whatever they are called."""
         if self._bus is None:
             return frozenset()
         try:

@@ -1,4 +1,4 @@
-"""What NetworkManager knows over D-Bus: access points of Wi-Fi, and whether a network is captive."""
+"""Ask NetworkManager over D-Bus for Wi-Fi's access points and for captive networks."""
 
 import math
 import time
@@ -56,7 +56,7 @@ def parse_wireless(properties: Mapping[str, Any]) -> WirelessProperties:
 
 
 def parse_point(properties: Mapping[str, Any]) -> PointProperties | None:
-    """None where it names none. NetworkManager maps -100 to -40 dBm to 0 to 100 %, and cuts the rest."""
+    """Return the access point's facts, None without its address. 0 to 100 % are -100 to -40 dBm."""
     address, ssid = properties.get("HwAddress"), properties.get("Ssid")
     strength = _positive(properties.get("Strength"))
     if not isinstance(address, str) or not address:
@@ -70,7 +70,7 @@ def parse_point(properties: Mapping[str, Any]) -> PointProperties | None:
 
 
 def parse_connectivity(properties: Mapping[str, Any]) -> bool | None:
-    """Whether a network is captive, None: not known. One IP version that works is enough."""
+    """Return whether a network is captive, None: not known. One IP version that works is enough."""
     states = [properties.get(f"Ip{version}Connectivity") for version in (4, 6)]
     if _FULL in states:
         return False
@@ -134,7 +134,7 @@ class NetworkManager:
             return None
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """From now on `callback` is called when a verdict that was once asked for may have changed."""
+        """Have `callback` called when a verdict that was once asked for may have changed."""
         self._callbacks.append(callback)
 
     def _tell(self) -> None:

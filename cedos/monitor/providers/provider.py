@@ -1,4 +1,4 @@
-"""Where indicators come from: one small interface, and a guard that no provider can break through."""
+"""The interface of providers of indicators, and a guard that no provider can break through."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ from cedos.model import Indicator, Network
 
 class IndicatorProvider(Protocol):
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """What is known of the network now: empty for a network that is not this provider's."""
+        """Return what is known of the network now: empty for a network that is not this provider's."""
 
     async def close(self) -> None: ...
 
@@ -25,7 +25,7 @@ class AccessPoint(NamedTuple):
 @runtime_checkable
 class AccessPointSource(Protocol):
     def access_point(self, network: Network) -> AccessPoint | None:
-        """The network's access point at the last read; None where it has none, or it is unknown."""
+        """Return the network's access point at the last read; None if unknown."""
 
 
 # What is physically possible, with room: a value outside is a placeholder or a driver's mistake.
@@ -55,7 +55,7 @@ _CLOCK_SLACK_S = 1.0
 
 
 def implausible(name: str, indicator: object, now_s: float) -> str:
-    """Why an indicator cannot be true; empty where it can."""
+    """Return why an indicator cannot be true; empty where it can."""
     if not isinstance(indicator, Indicator) or not isinstance(indicator.value, int | float):
         return f"{name} is {indicator!r}, which is no number with its time"
     if not math.isfinite(indicator.measured_at_s):
@@ -102,7 +102,7 @@ class GuardedProvider:
         return [f"{self._name}: {sentence}" for sentence in (*trouble, *self._nonsense.values())]
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """The plausible ones of the provider's indicators; empty in case of trouble."""
+        """Return the plausible ones of the provider's indicators; empty in case of trouble."""
         hanging = self._hanging.get(network.name)
         if now_s < self._not_before_s or (hanging is not None and not hanging.done()):
             return {}
@@ -165,7 +165,7 @@ class GuardedProvider:
             self._report(f"{self._name}: {sentence} (reported once)")
 
     async def close(self) -> None:
-        """Closes the provider and abandons reads that still hang."""
+        """Close the provider and abandons reads that still hang."""
         for task in self._hanging.values():
             task.cancel()
         try:
@@ -176,7 +176,7 @@ class GuardedProvider:
 
 
 def _retrieve(task: "asyncio.Task[Mapping[str, Indicator]]") -> None:
-    """Takes a late exception, or asyncio would complain that nobody did."""
+    """Take a late exception, or asyncio would complain that it was never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -187,7 +187,7 @@ async def read_each(
     now_s: float,
     take: Callable[[Mapping[str, Indicator]], None],
 ) -> None:
-    """Asks all providers about a network at once; what each says is taken as soon as it says it."""
+    """Ask all providers about a network at once; what each says is taken as soon as it says it."""
 
     async def read(provider: IndicatorProvider) -> None:
         if found := await provider.read(network, now_s):

@@ -1,4 +1,4 @@
-"""Is somebody at the screen? logind's idle and lock hints of the session in front (Delphi, 5.2)."""
+"""Find out whether a user is at the screen, by logind's hints of the session in front (Delphi, 5.2)."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ _SETTLE_S = 0.02
 
 
 def parse_seat(properties: Mapping[str, Any]) -> str | None:
-    """The path of the session in front, from the properties of the seat; None where there is none."""
+    """Return the path of the session in front, from the seat's properties; None without one."""
     session = properties.get("ActiveSession")
     if isinstance(session, list | tuple) and len(session) == 2 and isinstance(session[1], str):
         path = session[1]
@@ -29,14 +29,14 @@ def parse_seat(properties: Mapping[str, Any]) -> str | None:
 
 
 def parse_session(properties: Mapping[str, Any]) -> bool | None:
-    """Whether somebody is there, from the properties of a session; None where they do not say."""
+    """Return whether a user is there, from the properties of a session; None if they do not say."""
     hints = [properties.get(name) for name in ("IdleHint", "LockedHint")]
     known = [hint for hint in hints if isinstance(hint, bool)]
     return not any(known) if known else None
 
 
 async def read(bus: SystemBus) -> bool | None:
-    """Whether somebody is there now; None where nobody tells. Never raises."""
+    """Return whether a user is there now; None if unknown. Never raise."""
     try:
         session = await _session(bus)
         if session is None:
@@ -51,7 +51,7 @@ async def _session(bus: SystemBus) -> str | None:
 
 
 class Screen:
-    """Whether the screen is in use. Unknown (no bus, logind or seat, nobody tells) counts as in use."""
+    """The screen: in use, or not. An unknown state (no bus, logind or seat) counts as in use."""
 
     def __init__(self, bus: SystemBus | None, *, poll_s: float = _POLL_S) -> None:
         self._bus = bus
@@ -69,11 +69,11 @@ class Screen:
         return self._known is not None
 
     def on_change(self, callback: Callable[[bool], None]) -> None:
-        """From now on `callback` is called with the new state whenever `active()` changes."""
+        """Have `callback` called with the new state whenever `active()` changes."""
         self._callbacks.append(callback)
 
     async def run(self) -> None:
-        """Follows the state until it is cancelled; returns at once without a bus."""
+        """Follow the state until it is cancelled; returns at once without a bus."""
         if self._bus is None:
             return
         while True:

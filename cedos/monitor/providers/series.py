@@ -34,7 +34,7 @@ class Series:
 
     @classmethod
     def read(cls, path: Path, period_s: float | None = None) -> "Series":
-        """Reads a CSV; without `period_s` the series ends with its last second.
+        """Read a CSV; without `period_s` the series ends with its last second.
 
         PlaceError: no such CSV.
         """
@@ -47,7 +47,7 @@ class Series:
         return cls(rows, period_s or float(table.seconds))
 
     def at(self, position_s: float) -> dict[str, tuple[float, float]]:
-        """Indicator -> (value, its age in seconds) at a position of the replay.
+        """Return indicator -> (value, its age in seconds) at a position of the replay.
 
         That is in seconds since the series' second 0 began, further rounds included. Before the first
         second is over, nothing is known.

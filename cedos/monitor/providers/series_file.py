@@ -52,14 +52,14 @@ class SeriesFile:
     seconds: int = 0
 
     def column(self, name: str) -> tuple[float, ...]:
-        """The column, or NaN for every second where the file has none of that name."""
+        """Return the column, or NaN for every second where the file has none of that name."""
         return self.columns.get(name, (math.nan,) * self.seconds)
 
     def known(self, name: str) -> tuple[float, ...]:
         return tuple(value for value in self.column(name) if not math.isnan(value))
 
     def row(self, second: int) -> dict[str, float]:
-        """What is known of one second, in the file's units; IndexError outside the series."""
+        """Return what is known of one second, in the file's units; IndexError outside the series."""
         if not 0 <= second < self.seconds:
             raise IndexError(f"second {second} of a series of {self.seconds} s")
         return {
@@ -69,7 +69,7 @@ class SeriesFile:
         }
 
     def indicators(self, second: int) -> dict[str, float]:
-        """What is known of one second under the names and units of `cedos.model.Context`."""
+        """Return what is known of one second under the names and units of `cedos.model.Context`."""
         known = self.row(second)
         return {
             name: known[column] * factor
@@ -79,7 +79,7 @@ class SeriesFile:
 
 
 def read(path: Path) -> SeriesFile:
-    """Reads a series.
+    """Read a series.
 
     Missing seconds are unknown; PlaceError names file, line and what would be right.
     """

@@ -1,4 +1,4 @@
-"""Where an interface is plugged in, by sysfs: what joins a network to its modem or its phone."""
+"""Find where an interface is plugged in, by sysfs, to join a network to its modem or phone."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _USB = re.compile(r"\d+-\d+(\.\d+)*")
 
 
 def device(network: Network, root: Path = SYSFS) -> Path | None:
-    """The real path of the device behind a network's interface, None where it has none.
+    """Return the real path of the device behind a network's interface, None where it has none.
 
     A process that was moved into another network namespace still sees the /sys that it came from; an
     entry counts only if its index is the interface's.
@@ -26,7 +26,7 @@ def device(network: Network, root: Path = SYSFS) -> Path | None:
 
 
 def usb_path(network: Network, root: Path = SYSFS) -> str | None:
-    """The USB device that the interface belongs to, such as `1-3.2`; None where it is none."""
+    """Return the USB device that the interface belongs to, such as `1-3.2`; None where it is none."""
     found = device(network, root)
     parts = found.parts if found is not None else ()
     return next((part for part in reversed(parts) if _USB.fullmatch(part)), None)

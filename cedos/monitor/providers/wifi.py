@@ -27,14 +27,14 @@ _RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How long the used channel was observed and busy, in milliseconds since some start."""
+    """The time that the used channel was observed and busy, in ms since some start."""
 
     observed_ms: int
     busy_ms: int
 
 
 def parse_stations(answers: Iterable[bytes]) -> dict[str, float]:
-    """`rssi_dbm` and `link_bps` of the access point, from a dump of the stations.
+    """Return `rssi_dbm` and `link_bps` of the access point, from a dump of the stations.
 
     A client has one station, its access point. With several the interface is one itself, and
     nothing is told. The speed is that of sending, which adapts to the channel's state; that of
@@ -59,7 +59,7 @@ def parse_stations(answers: Iterable[bytes]) -> dict[str, float]:
 
 
 def parse_bssid(answers: Iterable[bytes]) -> str | None:
-    """The access point's hardware address, from a dump of the stations; None without exactly one."""
+    """Return the only access point's hardware address in a dump of the stations, else None."""
     found = [attributes(answer).get(_ATTR_MAC) for answer in answers]
     return found[0].hex(":") if len(found) == 1 and found[0] else None
 
@@ -72,7 +72,7 @@ def _rate(info: bytes | None) -> float:
 
 
 def parse_survey(answers: Iterable[bytes]) -> Survey | None:
-    """The survey of the channel in use, None where the driver keeps none."""
+    """Return the survey of the channel in use, None where the driver keeps none."""
     for answer in answers:
         info = attributes(attributes(answer).get(_ATTR_SURVEY_INFO, b""))
         observed, busy = unsigned(info.get(_SURVEY_TIME)), unsigned(info.get(_SURVEY_TIME_BUSY))
@@ -82,7 +82,7 @@ def parse_survey(answers: Iterable[bytes]) -> Survey | None:
 
 
 def utilization(before: Survey, after: Survey) -> float | None:
-    """The share of time the channel was busy between two surveys, None if they do not compare."""
+    """Return the share of time the channel was busy between two surveys, None if they do not compare."""
     observed_ms = after.observed_ms - before.observed_ms
     busy_ms = after.busy_ms - before.busy_ms
     return busy_ms / observed_ms if observed_ms > 0 and 0 <= busy_ms <= observed_ms else None
@@ -158,10 +158,10 @@ class WifiProvider:
         return self._known
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no file stays open."""
 
 
 async def _dump(command: int, index: int) -> list[bytes]:
-    """What nl80211 tells of an interface; errors as of `generic_netlink.dump`."""
+    """Return what nl80211 tells of an interface; errors as of `generic_netlink.dump`."""
     wanted = attribute(_ATTR_IFINDEX, struct.pack("=I", index))
     return await generic_netlink.dump("nl80211", command, wanted)

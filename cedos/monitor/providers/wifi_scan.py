@@ -10,7 +10,7 @@ _TYPE_WIFI: Final = 2  # NMDeviceType
 
 
 async def scan(bus: SystemBus) -> int:
-    """How many radios look now; one that has just done so refuses (every 10 s, NetworkManager 1.42)."""
+    """Return how many radios scan now; one that has just done so refuses for 10 s."""
     looking = 0
     try:
         found = await bus.call(

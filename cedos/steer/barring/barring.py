@@ -56,11 +56,11 @@ class Barring:
         return sorted(self._interfaces.values())
 
     def usable(self) -> Sequence[Network]:
-        """The networks; what is barred counts as down."""
+        """Return the networks; what is barred counts as down."""
         return usable(list(self._networks.values()), self._names)
 
     async def bar(self, names: Collection[str]) -> None:
-        """Bars these networks and no others, at once; again repairs what others took out.
+        """Bar these networks and no others, at once; again repairs what others took out.
 
         Those that are not there are barred when they come. SteeringError: closed, or refused.
         """
@@ -81,9 +81,9 @@ class Barring:
             self._connections.networks_changed(self.usable())
 
     async def networks_changed(self) -> None:
-        """Follows the networks: one that comes back under another interface is barred there.
+        """Follow the networks: one that comes back under another interface is barred there.
 
-        A refusal is no reason not to follow them otherwise: whoever bars sees what gets through.
+        A refusal is no reason not to follow them otherwise: the caller sees what gets through.
         """
         before = self.interfaces
         self._follow()
@@ -95,7 +95,7 @@ class Barring:
                 _log.warning("a network cannot be barred", why=error.strerror)
 
     def close(self) -> None:
-        """Bars nothing any more; what stands is the journal's."""
+        """Bar nothing any more; what stands is the journal's."""
         self._open = False
 
     def _must_be_open(self) -> None:
@@ -103,7 +103,7 @@ class Barring:
             raise SteeringError("steering has been closed")
 
     def _follow(self) -> None:
-        """An interface that is gone stays barred: it has its bar before it has an address again."""
+        """Keep interfaces that are gone barred: the bar is there before their next address."""
         self._interfaces = {
             name: self._networks[name].interface if name in self._networks else known
             for name in self._names
@@ -111,13 +111,13 @@ class Barring:
         }
 
     def _keep(self, *, briefly: bool) -> None:
-        """Connections without subflows for a second, or for as long as this host does."""
+        """Set how long connections without subflows live: a second, or this host's own time."""
         now = self._kernel.read_sysctl(MPTCP_CLOSE_TIMEOUT)
         if briefly and self._kept is None and now is not None and now != _KEEPS_S:
             self._kept = now
             change_sysctl(self._kernel, self._sysctls.note, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
         elif not briefly and self._kept is not None:
-            if now == _KEEPS_S:  # and nobody has set it since
+            if now == _KEEPS_S:  # and no other program has set it since
                 self._kernel.write_sysctl(MPTCP_CLOSE_TIMEOUT, self._kept)
             self._sysctls.release(MPTCP_CLOSE_TIMEOUT)
             self._kept = None

@@ -1,1 +1,1 @@
-"""What has to be undone, on the disk before it is done."""
+"""The journal: every change is on disk before it is made, so that it can be undone."""

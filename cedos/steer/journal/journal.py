@@ -1,4 +1,4 @@
-"""What has to be undone, on disk before it is done.
+"""Write every change to disk before it is made, so that it can be undone.
 
 One JSON object per line, each on the disk before the change that it undoes. A process that is killed
 in the middle of a write leaves a torn last line: its change was never made, so the line is no loss.
@@ -57,7 +57,7 @@ class Journal:
             ) from None
 
     def read(self) -> JournalReading:
-        """What it holds, whatever it is; nothing where there is none."""
+        """Return what it holds, whatever it is; nothing where there is none."""
         try:
             return read_records(own_file.read(self.path, _MOST_BYTES))
         except FileNotFoundError:
@@ -67,11 +67,11 @@ class Journal:
 
     @property
     def appended(self) -> Sequence[Record]:
-        """What this process has written: whatever becomes of the file, it knows its way back."""
+        """Return what this process has written: whatever becomes of the file, it knows its way back."""
         return self._appended
 
     def append(self, record: Record) -> None:
-        """Returns when the record is on the disk.
+        """Return when the record is on the disk.
 
         Raises:
             SteeringError: it cannot be written (a full disk): the change must not be made.
@@ -91,7 +91,7 @@ class Journal:
             raise _refused(self.path, error) from error
 
     def remove(self) -> None:
-        """Everything has been undone: the file goes."""
+        """Remove the file once everything has been undone."""
         self._close_file()
         try:
             if self.path.is_dir() and not self.path.is_symlink():
@@ -102,7 +102,7 @@ class Journal:
             raise _refused(self.path, error) from error
 
     def put_aside(self) -> Path | None:
-        """Keeps what could not be undone beside, and begins anew; where it is kept, None: nowhere."""
+        """Keep what could not be undone beside, and begins anew; where it is kept, None: nowhere."""
         self._close_file()
         number = 1
         while os.path.lexists(aside := self.path.with_name(f"{FILE_NAME}.aside-{number}")):
@@ -117,7 +117,7 @@ class Journal:
         return aside
 
     def close(self) -> None:
-        """Gives up the lock; the file stays."""
+        """Give up the lock; the file stays."""
         self._close_file()
         if self._directory >= 0:
             os.close(self._lock)
@@ -146,7 +146,7 @@ class Journal:
 
 
 def _locked(file: int) -> None:
-    """BlockingIOError: it stays locked. The privileged part of a killed daemon takes a moment to end."""
+    """Lock the file; wait a moment, as a killed daemon's privileged part ends. BlockingIOError."""
     until_s = time.monotonic() + _ENDING_S
     while True:
         try:

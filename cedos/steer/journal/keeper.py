@@ -1,4 +1,4 @@
-"""What steering needs of a journal: `Journal`, or one that another process keeps."""
+"""The interface of a journal to steering: `Journal`, or one that another process keeps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ class JournalKeeper(Protocol):
 
     @property
     def appended(self) -> Sequence[Record]:
-        """What has been written since it was opened."""
+        """Return what has been written since it was opened."""
 
     def read(self) -> JournalReading: ...
 
     def append(self, record: Record) -> None:
-        """Returns when the record is on the disk."""
+        """Return when the record is on the disk."""
 
     def remove(self) -> None: ...
 

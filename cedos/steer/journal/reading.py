@@ -28,7 +28,7 @@ class JournalReading:
 
 
 def read_records(data: bytes) -> JournalReading:
-    """All whole records, oldest first.
+    """Return all whole records, oldest first.
 
     A torn last line is no damage: a process was killed while it wrote it, and its change never made.
     Nor is a file without a line: whether there should be one is told by what stands in the kernel.
@@ -61,13 +61,13 @@ def read_records(data: bytes) -> JournalReading:
 
 
 def journal_line(record: Record) -> bytes:
-    """A record as the line that `read_records` takes. Without its sum a lost digit would go unseen."""
+    """Return a record as a line of the file; its sum shows a lost digit."""
     body = msgspec.json.encode(record)
     return b"%b %08x\n" % (body, crc32(body))
 
 
 def _checked(line: bytes) -> tuple[bytes, bool]:
-    """A line without its sum, and whether the sum is right."""
+    """Return a line without its sum, and whether the sum is right."""
     body, _, checksum = line.rpartition(b" ")
     if len(checksum) != _SUM_BYTES or not body.endswith(b"}"):
         return line, False
@@ -80,5 +80,5 @@ def _shown(line: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A terminal does nothing by it."""
+    """Return a terminal does nothing by it."""
     return ascii(text)[1:-1][: 4 * _SHOWN]

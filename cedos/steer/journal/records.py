@@ -14,15 +14,15 @@ from cedos.steer.journal.sysctls import CHANGED, valid
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="undo", forbid_unknown_fields=True):
-    """What is to be undone. ValueError for what cedos never writes."""
+    """A record of what is to be undone. ValueError: cedos never writes such a record."""
 
 
 class RoutingRecord(_Record, frozen=True, tag="routing"):
-    """All rules and routes that bear our mark."""
+    """The record of all rules and routes that bear our mark."""
 
 
 class FilterRecord(_Record, frozen=True, tag="packet-filter"):
-    """All chains CEDOS_* in the table `filter`, the jumps to them, and filters at barred interfaces."""
+    """The record of the chains CEDOS_* in `filter`, their jumps, and filters at barred interfaces."""
 
 
 class ConnectionsRecord(_Record, frozen=True, tag="connections"):
@@ -81,7 +81,7 @@ class Sysctls(Protocol):
 
 
 def host_record(kernel: Sysctls) -> HostRecord:
-    """What the host has now."""
+    """Return what the host has now."""
     now = {key: kernel.read_sysctl(key) for key in CHANGED}
     return HostRecord(
         {key: value for key, value in now.items() if value is not None and valid(key, value)}
@@ -89,7 +89,7 @@ def host_record(kernel: Sysctls) -> HostRecord:
 
 
 def change_sysctl(kernel: Sysctls, append: Append, key: str, after: str) -> None:
-    """Sets a sysctl, the way back on the disk first; one that this kernel lacks is left out."""
+    """Set a sysctl, the way back on the disk first; one that this kernel lacks is left out."""
     before = kernel.read_sysctl(key)
     if before is not None and before.split() != after.split():
         append(SysctlRecord(key, before, after))

@@ -75,7 +75,7 @@ def _bounded_buffers(value: str) -> bool:
     return most in (initial, int(2 ** (steps / WINDOW_STEPS_PER_DOUBLING)))
 
 
-# Who has the path manager can be told without a journal: nobody steers it when no daemon lives.
+# Who has the path manager can be told without a journal: no program steers it when no daemon lives.
 CHANGED: Final[Mapping[str, ChangedSysctl]] = {
     MPTCP_PATH_MANAGER: ChangedSysctl(_path_manager, "userspace".__eq__, "kernel"),
     MPTCP_PM_TYPE: ChangedSysctl(_up_to(255), "1".__eq__, "0"),
@@ -91,5 +91,5 @@ CHANGED: Final[Mapping[str, ChangedSysctl]] = {
 
 
 def valid(key: str, value: str) -> bool:
-    """Whether cedos changes this sysctl, and a host can have this value of it."""
+    """Return whether cedos changes this sysctl, and a host can have this value of it."""
     return key in CHANGED and CHANGED[key].valid(value)

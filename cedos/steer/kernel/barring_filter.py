@@ -1,4 +1,4 @@
-"""What the packet filter does with barred networks: nothing of a program's goes over them.
+"""The packet filter's rules for barred networks: no program's packets go over them.
 
 Three chains, through the real `iptables` and `ip6tables`. A program that begins a connection is refused
 at once; one in the middle of it is reset by its next packet, and then the kernel itself resets whatever
@@ -6,7 +6,7 @@ the other end still sends, so that this stops too. Datagrams are refused to thei
 The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
 addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
 
-Behind these stands a second wall (`egress_wall`), until what somebody flushes here is repaired.
+Behind these stands a second wall (`egress_wall`), until a flush here is repaired.
 """
 
 from collections.abc import Collection, Iterator
@@ -43,12 +43,12 @@ _IN: Final = (
 
 
 def put_in(interfaces: Collection[str]) -> None:
-    """Bars these interfaces and no others; none: all are open. Errors: OSError, iptables' own words."""
+    """Bar these interfaces and no others; none: all are open. Errors: OSError, iptables' own words."""
     iptables.put_in(chains(interfaces))
 
 
 def chains(interfaces: Collection[str]) -> list[Chain]:
-    """What bars these interfaces, on this host."""
+    """Return what bars these interfaces, on this host."""
 
     def rules(*of: tuple[str, tuple[str, ...]]) -> Iterator[str]:
         for interface in interfaces:

@@ -1,9 +1,9 @@
 """The second wall of barred networks: a filter at the interface, where no packet filter's flush reaches.
 
-What the first one (`barring_filter`) lets through as somebody has flushed it is dropped there until it is
-repaired, and so is what passes it by (packet sockets). The same goes on: resets, addresses, neighbours;
-nobody is told why. What comes in is not looked at: it has cost its bytes already, and without an answer
-it ends. See docs/decisions/second-wall.md.
+After a flush of the first wall (`barring_filter`) the second one drops its packets until it is repaired.
+It also drops packets that pass the first one by (packet sockets). Resets, addresses and neighbours go
+through; no program is told why others do not. Incoming packets are not looked at: their bytes are paid
+for already, and without an answer the flow ends. See docs/decisions/second-wall.md.
 
 Ours is told by priority and handle. The handle says, too, whether the interface had a `clsact` before.
 """
@@ -52,7 +52,7 @@ class EgressWall:
         self._made: set[int] = set()
 
     def put_up(self, names: Collection[str]) -> bool:
-        """Puts up what is missing of it at these interfaces, without looking first; whether it was.
+        """Put up what is missing of it at these interfaces, without looking first; whether it was.
 
         An interface that is not there has none until the next time.
         """
@@ -61,7 +61,7 @@ class EgressWall:
         return any(put_up)
 
     def only(self, names: Collection[str]) -> bool:
-        """It stands at these interfaces and no others; whether one of the others had it."""
+        """Have the wall at these interfaces only; return whether another one had it."""
         with self._turn:
             keep = self._there(names)
             for link in keep:
@@ -114,7 +114,7 @@ class EgressWall:
         return next(filter(None, map(rtnetlink.parse_link, answers)), None)
 
     def _where(self) -> set[int]:
-        """The interfaces that may have it."""
+        """Return the interfaces that may have it."""
         request = traffic_control.qdiscs_request()
         try:
             answers = self._requester.dump(traffic_control.RTM_GETQDISC, request)
@@ -131,7 +131,7 @@ class EgressWall:
         made = index in self._made or _CLSACT_IS_OURS in ours
         self._made.discard(index)
         others = any(each.priority != _PRIORITY for each in leaving)
-        with suppress(FileNotFoundError):  # somebody else has been faster
+        with suppress(FileNotFoundError):  # another program has been faster
             if made and not others and not self._filters(index, INGRESS):
                 request = traffic_control.clsact_request(index)
                 self._requester.ask(traffic_control.RTM_DELQDISC, request)
@@ -153,7 +153,7 @@ def _is_ours(found: TrafficControl) -> bool:
 
 @cache
 def program(link_type: int) -> bytes:
-    """Drops what a barred interface is to send, by the interface's type (ARPHRD_*).
+    """Drop what a barred interface is to send, by the interface's type (ARPHRD_*).
 
     On Ethernet headers are read wherever they lie in memory; on others where the kernel usually has them,
     as it does not say how long their own header is. What cannot be read passes (classic BPF gives 0).

@@ -1,4 +1,4 @@
-"""What of our packet filter is to stand."""
+"""The parts of our packet filter that are to be in place."""
 
 from dataclasses import dataclass
 

@@ -48,7 +48,7 @@ _ADDRESS_AT, _COUNT_AT = -_ADDRESS_BYTES, -4
 
 
 def timeout_program(cookie: int, table: int) -> bytes:
-    """The program for the sockets of the network namespace with this cookie.
+    """Return the program for the sockets of the network namespace with this cookie.
 
     `table` is an open one: address (IPv4 as ::ffff:a.b.c.d) -> `_VALUE`.
     """
@@ -74,7 +74,7 @@ def timeout_program(cookie: int, table: int) -> bytes:
 
 
 def _put_address(code: Assembly) -> None:
-    """Puts the local address onto the stack, as the table has it."""
+    """Put the local address onto the stack, as the table has it."""
     code.unless(_FAMILY, _INET, "ipv6")
     for word, number in enumerate((0, 0, _MAPPED_WORD)):
         code.put(Opcode.STORE_NUMBER, STACK, offset=_ADDRESS_AT + 4 * word, immediate=number)
@@ -89,7 +89,7 @@ def _put_address(code: Assembly) -> None:
 
 
 def _option(code: Assembly, helper: Helper) -> None:
-    """Gets or sets TCP_SYNCNT."""
+    """Get or sets TCP_SYNCNT."""
     code.put(Opcode.SET, 2, immediate=_SOL_TCP)
     code.put(Opcode.SET, 3, immediate=_TCP_SYNCNT)
     code.set_stack(4, _COUNT_AT)
@@ -117,7 +117,7 @@ class FirstTimeouts:
             raise
 
     def set(self, timeouts_s: Mapping[Address, float]) -> None:
-        """Replaces the time-outs, in s; addresses that are not there have the kernel's own. OSError."""
+        """Replace the time-outs, in s; addresses that are not there have the kernel's own. OSError."""
         for address in self._given.keys() - timeouts_s.keys():
             del self._table[_key(address)]
             del self._given[address]
@@ -139,12 +139,12 @@ class FirstTimeouts:
 
 
 def ticks_per_second() -> int:
-    """The kernel's CONFIG_HZ, which its coarse clock shows."""
+    """Return the kernel's CONFIG_HZ, which its coarse clock shows."""
     return round(1 / time.clock_getres(_COARSE_CLOCK))
 
 
 def try_out() -> None:
-    """Loads the program without attaching it; errors as for `FirstTimeouts`."""
+    """Load the program without attaching it; errors as for `FirstTimeouts`."""
     table = BpfMap(_ADDRESS_BYTES, _VALUE.size, 1)
     try:
         os.close(_loaded(table.file))

@@ -1,4 +1,4 @@
-"""What steering needs of an operating system: `LinuxKernel`, `DryKernel`, and tests' double."""
+"""The interface of steering to the operating system: `LinuxKernel`, `DryKernel`, a test's double."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ from cedos.steer.kernel.rescue import RescueKernel
 
 
 class SteeringKernel(Protocol):
-    """All methods act at once; refusals are OSError with the kernel's own words.
+    """An interface whose methods act at once; refusals are OSError with the kernel's own words.
 
     Adding what is there and deleting what is gone are no refusals.
     """
@@ -22,40 +22,40 @@ class SteeringKernel(Protocol):
     def rescue(self) -> RescueKernel: ...
 
     def rules(self) -> Sequence[SeenRule]:
-        """All policy rules of both IP versions, in the order in which the kernel asks them."""
+        """Return all policy rules of both IP versions, in the order in which the kernel asks them."""
 
     def add_rules(self, rules: Sequence[Rule]) -> None:
-        """Adds rules in this order; one with an equal preference is asked after those there."""
+        """Add rules in this order; one with an equal preference is asked after those there."""
 
     def delete_rules(self, rules: Sequence[Rule]) -> None:
-        """Deletes rules of ours in this order."""
+        """Delete rules of ours in this order."""
 
     def routes(self, protocol: int = 0) -> Sequence[SeenRoute]:
-        """All unicast routes of all tables; with a protocol number, those that bear it."""
+        """Return all unicast routes of all tables; with a protocol number, those that bear it."""
 
     def add_routes(self, routes: Sequence[Route]) -> None:
-        """Adds routes, replacing those to the same destination in the same table."""
+        """Add routes, replacing those to the same destination in the same table."""
 
     def delete_routes(self, routes: Sequence[Route]) -> None: ...
 
     def links(self) -> Sequence[Link]: ...
 
     def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
-        """The route that a packet to `remote` (from `local`) would take; None where there is none."""
+        """Return the route that a packet to `remote` (from `local`) would take, if any."""
 
     def read_sysctl(self, key: str) -> str | None:
-        """A sysctl's value without its line's end; None where this kernel does not have it."""
+        """Return a sysctl's value without its line's end; None where this kernel does not have it."""
 
     def write_sysctl(self, key: str, value: str) -> None: ...
 
     def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
-        """Carries out path-manager commands in order; what became of each."""
+        """Carry out path-manager commands in order; what became of each."""
 
     def ours_to_steer(self, token: int) -> bool:
-        """Whether a living connection was made under the userspace path manager."""
+        """Return whether a living connection was made under the userspace path manager."""
 
     def sockets(self) -> Sequence[TcpSocket]:
-        """All TCP sockets that listen or are connected."""
+        """Return all TCP sockets that listen or are connected."""
 
     def close_silent(self, key: FlowKey) -> bool:
         """Close a plain TCP connection on which nothing has come for a second; return whether it was.
@@ -64,36 +64,36 @@ class SteeringKernel(Protocol):
         """
 
     def track_flows(self) -> None:
-        """Puts our packet filter in: it makes the kernel track flows."""
+        """Put our packet filter in: it makes the kernel track flows."""
 
     def bar(self, interfaces: Sequence[str]) -> None:
-        """Lets nothing of a program's go over these interfaces, and over all others; none: over all."""
+        """Let nothing of a program's go over these interfaces, and over all others; none: over all."""
 
     def repair_filter(self, plan: FilterPlan) -> bool:
-        """Puts back what of that is not in the packet filter; whether there was something."""
+        """Put back what of that is not in the packet filter; whether there was something."""
 
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
-        """Puts back what is missing of the second wall at these; whether something was.
+        """Put back what is missing of the second wall at these; whether something was.
 
         It takes less than a millisecond. HostError: this kernel cannot have one.
         """
 
     def remove_wall(self) -> bool:
-        """Takes the second wall away wherever it stands; whether there was one."""
+        """Take the second wall away wherever it stands; whether there was one."""
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
-        """Calls back from the running event loop when something of ours may have gone.
+        """Call back from the running event loop when something of ours may have gone.
 
         HostError where the kernel tells no such thing.
         """
 
     def filter_is_told(self) -> bool:
-        """Whether the packet filter is of the kind whose changes are told (`watch_filter`)."""
+        """Return whether the packet filter is of the kind whose changes are told (`watch_filter`)."""
 
     def has_filter(self) -> bool: ...
 
     def remove_filter(self) -> bool:
-        """Removes our packet filter; whether there was one."""
+        """Remove our packet filter; whether there was one."""
 
     def watch(
         self,
@@ -101,7 +101,7 @@ class SteeringKernel(Protocol):
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:
-        """Calls back from the running event loop: path events, changed routing, lost events."""
+        """Call back from the running event loop: path events, changed routing, lost events."""
 
     def close(self) -> None:
-        """Gives up all sockets; nothing that was changed is undone by this."""
+        """Give up all sockets; nothing that was changed is undone by this."""

@@ -35,7 +35,7 @@ _SPOKEN: Final = 6
 
 
 def create(requester: Requester, version: int) -> None:
-    """Makes the set of an IP version; one that is there stays as it is. Errors: OSError."""
+    """Make the set of an IP version; one that is there stays as it is. Errors: OSError."""
     payload = (
         _named(version)
         + attribute(_TYPENAME, _TYPE)
@@ -47,7 +47,7 @@ def create(requester: Requester, version: int) -> None:
 
 
 def destroy(requester: Requester, version: int) -> bool:
-    """Removes a set with all that is in it; whether it was there. Errors: OSError (in use)."""
+    """Remove a set with all that is in it; whether it was there. Errors: OSError (in use)."""
     try:
         requester.ask(_SUBSYSTEM | _DESTROY, _named(version))
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def destroy(requester: Requester, version: int) -> bool:
 
 
 def exists(requester: Requester, version: int) -> bool:
-    """Whether a set is there; False also where the kernel has no sets."""
+    """Return whether a set is there; False also where the kernel has no sets."""
     try:
         requester.ask(_SUBSYSTEM | _HEADER, _named(version))
     except OSError:
@@ -65,7 +65,7 @@ def exists(requester: Requester, version: int) -> bool:
 
 
 def supported(requester: Requester) -> bool:
-    """Whether the kernel has such sets. Errors: OSError (not allowed to ask)."""
+    """Return whether the kernel has such sets. Errors: OSError (not allowed to ask)."""
     payload = (
         netfilter_head(4)
         + attribute(_PROTOCOL, bytes([_SPOKEN]))
@@ -82,12 +82,12 @@ def supported(requester: Requester) -> bool:
 
 
 def add(requester: Requester, key: FlowKey) -> None:
-    """Puts a flow in; one that is in is fine. Errors: OSError."""
+    """Put a flow in; one that is in is fine. Errors: OSError."""
     requester.ask(_SUBSYSTEM | _ADD, _element(key))
 
 
 def delete(requester: Requester, key: FlowKey) -> None:
-    """Takes a flow out; one that is not in, or a set that is gone, is fine. Errors: OSError."""
+    """Take a flow out; one that is not in, or a set that is gone, is fine. Errors: OSError."""
     try:
         requester.ask(_SUBSYSTEM | _DELETE, _element(key))
     except OSError as error:

@@ -26,7 +26,7 @@ _NEW_TABLE: Final = "CEDOS_TABLE"
 _TABLES: Final = ("filter",)
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
-# A table in which nobody has put anything.
+# A table in which no program has put anything.
 _EMPTY: Final = frozenset(f":{chain} ACCEPT" for chain in _HOOKS)
 _IPV6: Final = Path("/proc/net/if_inet6")
 # How long iptables may wait for its lock (the legacy kind has one), and we for iptables.
@@ -64,7 +64,7 @@ _TRACKING_ALONE: Final = Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))
 
 
 def track() -> Chain:
-    """Makes the kernel track connections, and answers refused ones where it can; by which chain.
+    """Make the kernel track connections, and answers refused ones where it can; by which chain.
 
     Raises:
         OSError: iptables is not installed, or refuses; the text is its own.
@@ -78,7 +78,7 @@ def track() -> Chain:
 
 
 def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:
-    """Puts chains of one or more tables in, or other rules into them: all of an IP version, or none.
+    """Put chains of one or more tables in, or other rules into them: all of an IP version, or none.
 
     `{set}` in a rule stands for the IP version's name in `names`. OSError without iptables, or with
     its own words.
@@ -88,7 +88,7 @@ def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> N
 
 
 def put_back(chains: Sequence[Chain]) -> bool:
-    """As `put_in`, in the IP versions where something of them has gone; whether in one of them."""
+    """Put in again where something has gone, by IP version; return whether any was."""
     gone = [saved for version, saved in _saved().items() if not _stand(version, chains, saved)]
     for saved in gone:
         _put(chains, saved, None)
@@ -96,7 +96,7 @@ def put_back(chains: Sequence[Chain]) -> bool:
 
 
 def stand(chains: Sequence[Chain]) -> bool:
-    """Whether chains, their rules and the jumps to them are there, in each IP version.
+    """Return whether chains, their rules and the jumps to them are there, in each IP version.
 
     What a rule says is not looked at: the kernel shows it in other words. OSError without iptables.
     """
@@ -126,7 +126,7 @@ class _Saved:
 
 
 def _saved() -> dict[int, _Saved]:
-    """Both IP versions, read side by side, as a wall that is to come back is in a hurry.
+    """Return both IP versions, read side by side, as a wall that is to come back is in a hurry.
 
     (What changes something goes one after the other: on nf_tables the one would interrupt the other.)
     """
@@ -150,7 +150,7 @@ def _put(chains: Sequence[Chain], saved: _Saved, set_name: str | None) -> None:
             jumps = there.count(f"-A {chain.hook} -j {chain.name}")
             if not jumps:
                 lines.append(f"-I {chain.hook} -j {chain.name}")
-            # iptables on nf_tables may do twice what somebody else's change interrupts.
+            # iptables on nf_tables may do twice what another program's change interrupts.
             lines += [f"-D {chain.hook} -j {chain.name}"] * (jumps - 1)
         tables += [f"*{table}", *lines, "COMMIT"]
     _restore(saved.program, tables, "--noflush")
@@ -175,7 +175,7 @@ def _stand(version: int, chains: Sequence[Chain], saved: _Saved) -> bool:
 
 
 def on_nf_tables() -> bool:
-    """Whether iptables runs on nf_tables, whose changes the kernel tells of; OSError as above."""
+    """Return whether iptables runs on nf_tables, whose changes the kernel tells of; OSError as above."""
     return all(map(_is_on_nf_tables, programs().values()))
 
 
@@ -185,7 +185,7 @@ def _is_on_nf_tables(program: str) -> bool:
 
 
 def present(*tables: str) -> bool:
-    """Whether something of ours is in tables (in `_TABLES`); False too where nobody can tell."""
+    """Return whether something of ours is in tables (in `_TABLES`); False too if that is unknown."""
     return any(
         _ours(_table(program, table))
         for program in programs().values()
@@ -194,7 +194,7 @@ def present(*tables: str) -> bool:
 
 
 def remove(*tables: str) -> bool:
-    """Takes everything of ours out of tables (out of `_TABLES`); whether there was something.
+    """Take everything of ours out of tables (out of `_TABLES`); whether there was something.
 
     Raises:
         OSError: iptables refuses.
@@ -224,7 +224,7 @@ def _remove(program: str, table: str) -> bool:
 
 
 def programs() -> dict[int, str]:
-    """The programs for the IP versions that this kernel has, as far as they are installed."""
+    """Return the programs for the IP versions that this kernel has, as far as they are installed."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
     names = {4: "iptables", 6: "ip6tables"} if _IPV6.exists() else {4: "iptables"}
     return {
@@ -235,14 +235,14 @@ def programs() -> dict[int, str]:
 
 
 def _table(program: str, table: str) -> list[str]:
-    """A table's chains and rules, without counters; none where it cannot be read."""
+    """Return a table's chains and rules, without counters; none where it cannot be read."""
     done = _run([f"{program}-save", "-t", table])
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return [line.partition(" [")[0] for line in lines if line.startswith((":", "-"))]
 
 
 def _ours(stands: Iterable[str]) -> list[str]:
-    """Our chains, their rules, and the jumps to them."""
+    """Return our chains, their rules, and the jumps to them."""
     return [
         line for line in stands if line.startswith((":CEDOS_", "-A CEDOS_")) or " -j CEDOS_" in line
     ]

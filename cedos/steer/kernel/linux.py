@@ -68,7 +68,7 @@ class LinuxKernel:
         self._listeners: list[NetlinkListener] = []
         self._pm: tuple[Requester, generic_netlink.Family] | None = None
         self._diag: Requester | None = None
-        # /proc/sys/net shows the namespace of whoever opens it; ours is that of this thread.
+        # /proc/sys/net shows the namespace of the opening thread; ours is that of this thread.
         self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     # -- routing ------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class LinuxKernel:
         try:
             (answer,) = diag.ask(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.connecting_request(key))
             facts = sock_diag.parse(answer)
-            # Whoever asks may be mistaken: a connection that is answered is never closed.
+            # The caller may be mistaken: a connection that is answered is never closed.
             if (
                 facts is None
                 or facts.key != key
@@ -297,7 +297,7 @@ class LinuxKernel:
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:
-        """As `SteeringKernel`; HostError without MPTCP's events (routing is watched all the same)."""
+        """Watch as `SteeringKernel` says; HostError without MPTCP's events (routing is still watched)."""
 
         def routing(data: bytes) -> None:
             for message in messages(data):
@@ -341,7 +341,7 @@ class LinuxKernel:
 
 
 def changes_routing(message: NetlinkMessage) -> bool:
-    """Whether an event concerns us: a rule, one of our routes, anybody's default route, a link."""
+    """Return whether an event concerns us: a rule, one of our routes, any default route, a link."""
     kind = message.type
     if kind == rtnetlink.RTM_NEWLINK:
         # IPv4 routes go with their interface in silence.

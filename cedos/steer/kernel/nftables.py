@@ -1,6 +1,6 @@
-"""What the kernel tells of nf_tables, which iptables runs on (linux/netfilter/nf_tables.h).
+"""Follow the kernel's events of nf_tables, which iptables runs on (linux/netfilter/nf_tables.h).
 
-Only what is taken out is of interest: everything of ours that goes is told of, whoever does it.
+Only what is taken out is of interest: every loss of a part of ours is an event.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ _OURS: Final = "CEDOS_"
 
 
 def takes_from_ours(message: NetlinkMessage) -> bool:
-    """Whether a chain or rule of ours, or a jump to one, may have gone."""
+    """Return whether a chain or rule of ours, or a jump to one, may have gone."""
     kind = message.type - _SUBSYSTEM
     if kind not in (_DELETE_TABLE, _DELETE_CHAIN, _DELETE_RULE):
         return False

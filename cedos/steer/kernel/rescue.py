@@ -1,4 +1,4 @@
-"""What a rescue of first packets needs of an operating system, and its twin for dry runs.
+"""The interface of a rescue of first packets to the operating system, and its twin for dry runs.
 
 A rescued flow is one whose packets leave over another network than the one that its socket has the
 address of: a rule of its own leads it there, and the kernel translates its address. The rules are
@@ -13,53 +13,53 @@ from cedos.model import Address, FlowKey
 
 
 class RescueKernel(Protocol):
-    """All methods act at once; refusals are OSError with the kernel's own words."""
+    """An interface whose methods act at once; refusals are OSError with the kernel's own words."""
 
     def prepare(self) -> None:
-        """Puts in what translates and refuses; it concerns no flow until one is `adopt`ed.
+        """Put in what translates and refuses; it concerns no flow until one is `adopt`ed.
 
         A second time repairs what others took out.
         """
 
     def stands(self) -> bool:
-        """Whether the packet filter does all of that; whether a set has gone, its chains tell."""
+        """Return whether the packet filter does all of that; whether a set has gone, its chains tell."""
 
     def prepared(self) -> bool:
-        """Whether something of that is there."""
+        """Return whether something of that is there."""
 
     def remove(self) -> bool:
-        """Takes all of it out, also what a dead process left; whether there was something."""
+        """Take all of it out, also what a dead process left; whether there was something."""
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
-        """The flow's socket while it waits for its first answer; None: no longer, or not ours.
+        """Return the flow's socket while it waits for its first answer; None: no longer, or not ours.
 
         A socket that its program has bound to an interface does not show: it is not to be moved.
         """
 
     def adopt(self, key: FlowKey) -> None:
-        """Refuses what still comes to the socket's own address, and has the flow translated.
+        """Refuse what still comes to the socket's own address, and has the flow translated.
 
         It gets the address of the interface that it leaves by, once connection tracking has
         forgotten it (`forget`).
         """
 
     def release(self, key: FlowKey) -> None:
-        """Takes `adopt` back; a translation that is in use stays until the flow ends."""
+        """Take `adopt` back; a translation that is in use stays until the flow ends."""
 
     def forget(self, key: FlowKey) -> None:
-        """Makes connection tracking forget the flow; one that is not known is fine."""
+        """Make connection tracking forget the flow; one that is not known is fine."""
 
     def repeat_early(self) -> None:
-        """Lets `set_first_timeouts` work. PermissionError without CAP_BPF; OSError, HostError."""
+        """Let `set_first_timeouts` work. PermissionError without CAP_BPF; OSError, HostError."""
 
     def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
-        """Replaces the time-outs of first packets, by local address; all others have the kernel's."""
+        """Replace the time-outs of first packets, by local address; all others have the kernel's."""
 
     def repeat_as_usual(self) -> None:
-        """Takes `repeat_early` back."""
+        """Take `repeat_early` back."""
 
     def close(self) -> None:
-        """Gives up all sockets; nothing is undone by this."""
+        """Give up all sockets; nothing is undone by this."""
 
 
 class DryRescue:

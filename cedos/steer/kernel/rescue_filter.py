@@ -1,4 +1,4 @@
-"""What the packet filter does with rescued flows: translate their address, refuse late answers.
+"""The packet filter's rules for rescued flows: translate their address, refuse late answers.
 
 Two chains, through the real `iptables` and `ip6tables`, put in once: a rescue itself only changes the
 sets that they ask (`ipset`). `CEDOS_NAT` gives a rescued flow the address of the interface that
@@ -37,12 +37,12 @@ def versions() -> tuple[int, ...]:
 
 
 def put_in() -> None:
-    """Puts the chains in; the sets must be there. Errors: OSError with iptables' own words."""
+    """Put the chains in; the sets must be there. Errors: OSError with iptables' own words."""
     iptables.put_in(CHAINS, NAMES)
 
 
 def take_out() -> bool:
-    """Takes them out; whether they were there. Errors: OSError."""
+    """Take them out; whether they were there. Errors: OSError."""
     return iptables.remove(*TABLES)
 
 

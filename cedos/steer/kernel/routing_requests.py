@@ -39,7 +39,7 @@ class _RouteMessage(rtmsg_base, nlmsg):
 
 
 def rule_request(rule: Rule) -> bytes:
-    """Adds or deletes a rule (RTM_NEWRULE, RTM_DELRULE)."""
+    """Add or deletes a rule (RTM_NEWRULE, RTM_DELRULE)."""
     table = rule.table or 0
     source, destination = rule.source, rule.destination
     attributes: dict[str, Any] = {
@@ -69,12 +69,12 @@ def rule_request(rule: Rule) -> bytes:
 
 
 def rules_request(version: int) -> bytes:
-    """Asks (a dump) for all rules of an IP version."""
+    """Ask (a dump) for all rules of an IP version."""
     return _packed(fibmsg(), {}, family=FAMILIES[version])
 
 
 def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
-    """The rule of an RTM_NEWRULE; None for anything else, and for one that is cut off."""
+    """Return the rule of an RTM_NEWRULE; None for anything else, and for one that is cut off."""
     if answer.type != RTM_NEWRULE or len(answer.payload) > _LONGEST_RULE_BYTES:
         return None
     message = fibmsg(netlink.message(answer.type, 0, 0, answer.payload))
@@ -120,7 +120,7 @@ def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
 
 
 def route_request(route: Route) -> bytes:
-    """Adds or deletes a route (RTM_NEWROUTE, RTM_DELROUTE)."""
+    """Add or deletes a route (RTM_NEWROUTE, RTM_DELROUTE)."""
     destination, gateway = route.destination, route.gateway
     attributes: dict[str, Any] = {
         "RTA_TABLE": route.table,
@@ -150,7 +150,7 @@ def route_request(route: Route) -> bytes:
 def _packed(
     message: Any, attributes: dict[str, Any], more: tuple[Any, ...] = (), **fields: int
 ) -> bytes:
-    """What comes behind the header."""
+    """Return what comes behind the header."""
     message.update(fields)
     known = [(name, value) for name, value in attributes.items() if value is not None]
     message["attrs"] = [*known, *more]

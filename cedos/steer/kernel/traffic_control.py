@@ -15,11 +15,11 @@ RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
 GROUP_TRAFFIC_CONTROL: Final = 4
 
 PASS: Final = 0xFFFFFFFF
-"""What a program gives for a packet that is none of its business (TC_ACT_UNSPEC)."""
+"""The verdict of a BPF program for packets of others (TC_ACT_UNSPEC)."""
 DROP: Final = 2
 """TC_ACT_SHOT."""
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
-"""Where the filters of a `clsact` stand."""
+"""The parents of the filters of a `clsact`."""
 
 CLSACT: Final = "clsact"
 _CLSACT_PARENT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
@@ -47,13 +47,13 @@ class TrafficControl:
 
 
 def clsact_request(index: int) -> bytes:
-    """Adds or deletes an interface's `clsact` (RTM_NEWQDISC, RTM_DELQDISC), with all its filters."""
+    """Add or deletes an interface's `clsact` (RTM_NEWQDISC, RTM_DELQDISC), with all its filters."""
     head = _MESSAGE.pack(0, index, _CLSACT_HANDLE, _CLSACT_PARENT, 0)
     return head + attribute(_KIND, CLSACT.encode() + b"\0")
 
 
 def filter_request(index: int, priority: int, handle: int, code: bytes) -> bytes:
-    """Adds a filter on what leaves an interface (RTM_NEWTFILTER)."""
+    """Add a filter on what leaves an interface (RTM_NEWTFILTER)."""
     options = nested(
         _OPTIONS,
         attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION)),
@@ -64,7 +64,7 @@ def filter_request(index: int, priority: int, handle: int, code: bytes) -> bytes
 
 
 def delete_filter_request(index: int, priority: int, handle: int) -> bytes:
-    """Deletes one (RTM_DELTFILTER)."""
+    """Delete one (RTM_DELTFILTER)."""
     return _filter(index, priority, handle)
 
 
@@ -74,17 +74,17 @@ def _filter(index: int, priority: int, handle: int) -> bytes:
 
 
 def qdiscs_request() -> bytes:
-    """Asks (a dump of RTM_GETQDISC) for the qdiscs of all interfaces."""
+    """Ask (a dump of RTM_GETQDISC) for the qdiscs of all interfaces."""
     return _MESSAGE.pack(0, 0, 0, 0, 0)
 
 
 def filters_request(index: int, parent: int) -> bytes:
-    """Asks (a dump of RTM_GETTFILTER) for the filters at one place."""
+    """Ask (a dump of RTM_GETTFILTER) for the filters at one place."""
     return _MESSAGE.pack(0, index, 0, parent, 0)
 
 
 def parse(message: NetlinkMessage) -> TrafficControl | None:
-    """None for what is too short to be one."""
+    """Return the message's content; None if it is too short."""
     if len(message.payload) < _MESSAGE.size:
         return None
     _, index, handle, parent, information = _MESSAGE.unpack_from(message.payload)
@@ -93,7 +93,7 @@ def parse(message: NetlinkMessage) -> TrafficControl | None:
 
 
 def takes_out(message: NetlinkMessage) -> bool:
-    """Whether filters on what leaves an interface may have gone."""
+    """Return whether filters on what leaves an interface may have gone."""
     if message.type not in (RTM_DELQDISC, RTM_DELTFILTER):
         return False
     gone = parse(message)

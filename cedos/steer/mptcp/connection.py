@@ -7,7 +7,7 @@ from cedos.model import FlowKey, Strategy
 
 @dataclass(frozen=True, slots=True)
 class MptcpSubflow:
-    """One subflow of a living connection. `network` is None where its address belongs to none."""
+    """A subflow of a living connection. `network` is None if its address belongs to none."""
 
     key: FlowKey
     network: str | None
@@ -44,7 +44,7 @@ class ConnectionEvent:
 
     @property
     def spare(self) -> bool:
-        """Whether it can be moved now: it is ours to steer and has subflows over two networks."""
+        """Return whether it can be moved now: it is ours to steer and has subflows over two networks."""
         networks = {each.network for each in self.connection.subflows} - {None}
         return self.connection.unsteerable is None and len(networks) > 1
 

@@ -26,7 +26,7 @@ from cedos.steer.mptcp.state import PathManagerStep
 
 _log = structlog.get_logger(__name__)
 
-# A flag travels on one packet that nobody confirms: once more, when a lost one would be missed.
+# A flag travels on one packet without acknowledgement: once more, when a lost one would be missed.
 _FLAGS_AGAIN_S: Final = 0.25
 # The kernel refuses it while a subflow is not quite joined, a round trip after it was told to be up.
 _FLAGS_RETRY_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
@@ -60,11 +60,11 @@ class MptcpConnections:
 
     @property
     def connections(self) -> dict[int, MptcpConnection]:
-        """Token -> the connection as it is now."""
+        """Return token -> the connection as it is now."""
         return self._manager.connections
 
     async def events(self) -> AsyncIterator[ConnectionEvent]:
-        """The connections that live now, then what happens, until `close`."""
+        """Return the connections that live now, then what happens, until `close`."""
         queue: asyncio.Queue[ConnectionEvent | None] = asyncio.Queue()
         if self._closed:
             return
@@ -79,7 +79,7 @@ class MptcpConnections:
             self._queues.discard(queue)
 
     def close(self) -> None:
-        """No more timers and events; the connections stay as they are."""
+        """End timers and events; the connections stay as they are."""
         self._closed = True
         for timer in (*self._timers.values(), self._due):
             if timer is not None:
@@ -88,7 +88,7 @@ class MptcpConnections:
             queue.put_nowait(None)
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Joins from new networks, leaves those that are gone. Errors: OSError."""
+        """Join from new networks, leaves those that are gone. Errors: OSError."""
         self._routed_by_default.clear()
         first, self._networks_known = not self._networks_known, True
         self._carry_out(self._manager.networks_changed(networks, time.monotonic()))
@@ -115,7 +115,7 @@ class MptcpConnections:
         self._manager.rescued(key, network)
 
     def happened(self, event: MptcpEvent) -> None:
-        """The kernel says something of a connection."""
+        """Apply an event of a connection."""
         if self._closed or not self._networks_known:
             return
         now_s = time.monotonic()
@@ -128,7 +128,7 @@ class MptcpConnections:
             _log.warning("a path event could not be answered", why=str(error))
 
     def read_all(self) -> None:
-        """Takes stock of all sockets: at the start, and when events were lost. Errors: OSError."""
+        """Take stock of all sockets: at the start, and when events were lost. Errors: OSError."""
         sockets = self._kernel.sockets()
         listening = {seen.key.local_port for seen in sockets if seen.listening}
         by_token: dict[int, list[MptcpSubflow]] = {}
@@ -146,7 +146,7 @@ class MptcpConnections:
         self._carry_out(self._manager.found(by_token, reasons, time.monotonic()))
 
     def events_lost(self) -> None:
-        """The kernel had more to say than there was room for."""
+        """Read all connections again after the kernel dropped events."""
         if not self._closed and self._networks_known:
             _log.warning("path events were lost; looking at all connections")
             self.read_all()
@@ -166,7 +166,7 @@ class MptcpConnections:
         return None
 
     def by_default(self, remote: Address, local: Address) -> bool:
-        """Whether a default route leads there; an answer is good for many connections to one host."""
+        """Return whether a default route leads there; answers are kept by host."""
         now_s = time.monotonic()
         if now_s > self._routes_until_s:
             self._routed_by_default.clear()
@@ -179,7 +179,7 @@ class MptcpConnections:
         return known
 
     def _carry_out(self, step: PathManagerStep) -> OSError | None:
-        """The first refusal to set a flag, if there was one; it is tried again by itself."""
+        """Return the first refusal to set a flag, if there was one; it is tried again by itself."""
         refused: OSError | None = None
         if step.commands:
             results = self._kernel.steer(step.commands)

@@ -1,4 +1,4 @@
-"""What becomes of living connections when our rules go: the host's own default carries them."""
+"""Lead living connections over the host's own default when our rules go."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from cedos.steer.kernel.interface import SteeringKernel
 
 
 def hand_over(kernel: SteeringKernel) -> list[str]:
-    """Moves our living MPTCP connections to the network of the host's own default route.
+    """Move our living MPTCP connections to the network of the host's own default route.
 
     To be called while our rules still stand: they tell which network a socket's address belongs to.
     A plain TCP connection cannot be moved; of those whose network is not the host's own default
@@ -36,7 +36,7 @@ def hand_over(kernel: SteeringKernel) -> list[str]:
 
 
 def own_defaults(routes: Sequence[SeenRoute]) -> dict[int, int]:
-    """IP version -> index of the interface that the host's own default route leads to."""
+    """Return IP version -> index of the interface of the host's own default route."""
     best: dict[int, SeenRoute] = {}
     for route in routes:
         if route.table == MAIN_TABLE and route.destination.prefixlen == 0:
@@ -47,7 +47,7 @@ def own_defaults(routes: Sequence[SeenRoute]) -> dict[int, int]:
 
 
 def _index(kernel: SteeringKernel, seen: TcpSocket) -> int | None:
-    """The interface through which a socket's packets leave, if it is by a default route."""
+    """Return the interface through which a socket's packets leave, if it is by a default route."""
     route = kernel.lookup(seen.key.remote, seen.key.local)
     return route.index if route is not None and route.destination.prefixlen == 0 else None
 

@@ -40,7 +40,7 @@ _LAST_RETRY_S: Final = 60.0
 
 
 class PathManager:
-    """All living connections.
+    """The living connections.
 
     Attributes:
         connections: token -> the connection as it is now.
@@ -59,11 +59,11 @@ class PathManager:
         self._stranger_told = False
 
     def network_of(self, address: Address) -> str | None:
-        """The name of the network that one of our addresses belongs to, if that is up."""
+        """Return the name of the network that one of our addresses belongs to, if that is up."""
         return self._names.get(address)
 
     def rescued(self, key: FlowKey, network: str | None) -> None:
-        """A subflow that is being opened is carried by another network than its address belongs to.
+        """Note that another network carries a new subflow than its address belongs to.
 
         To be told before the connection is `opened`; None: by its own network, or it has ended.
         """
@@ -73,7 +73,7 @@ class PathManager:
             self._rescued[key] = network
 
     def _carrier(self, key: FlowKey) -> str | None:
-        """The network that carries a subflow, while its address is ours; None: none that is up."""
+        """Return the network that carries a subflow, while its address is ours; None: none that is up."""
         own = self._names.get(key.local)
         rescuer = self._rescued.get(key)
         if own is None or rescuer is None:
@@ -81,7 +81,7 @@ class PathManager:
         return rescuer if rescuer in self._networks else None
 
     def next_at_s(self) -> float | None:
-        """When `due` has something to do; None: never, as things are."""
+        """Return when `due` has something to do; None: never, as things are."""
         return min(
             (j.until_s for c in self._states.values() for j in c.joins.values()), default=None
         )
@@ -89,7 +89,7 @@ class PathManager:
     # -- facts --------------------------------------------------------------------------------
 
     def opened(self, event: MptcpEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
-        """A connection is established; `unsteerable` says why it is to be left alone, if it is."""
+        """Return a connection is established; `unsteerable` says why it is to be left alone, if it is."""
         step = PathManagerStep()
         if event.key is None or event.token in self._states:
             return step
@@ -110,7 +110,7 @@ class PathManager:
         unsteerable: Mapping[int, str | None],
         now_s: float,
     ) -> PathManagerStep:
-        """All connections that live now, by token, the initial subflow first where it lives.
+        """Return all connections that live now, by token, the initial subflow first where it lives.
 
         What is not known yet is taken over as it is; what is known and not there has ended.
         """
@@ -130,7 +130,7 @@ class PathManager:
         return step
 
     def happened(self, event: MptcpEvent, now_s: float) -> PathManagerStep:
-        """A subflow came up or went down, or a connection has ended."""
+        """Return a subflow came up or went down, or a connection has ended."""
         step = PathManagerStep()
         state = self._states.get(event.token)
         if state is None:
@@ -144,7 +144,7 @@ class PathManager:
         return step
 
     def networks_changed(self, networks: Sequence[Network], now_s: float) -> PathManagerStep:
-        """The networks are these now; those that are down count as gone."""
+        """Return the networks are these now; those that are down count as gone."""
         self._networks = {network.name: network for network in networks if network.up}
         self._names = {}
         for network in self._networks.values():
@@ -164,7 +164,7 @@ class PathManager:
         return step
 
     def without_spares(self, names: Collection[str], now_s: float) -> PathManagerStep:
-        """Over these networks connections get no backup subflows from now on; those there stay."""
+        """Open no more backup subflows over these networks; those there stay."""
         before, self._without_spares = self._without_spares, frozenset(names)
         step = PathManagerStep()
         if before == self._without_spares:
@@ -178,7 +178,7 @@ class PathManager:
         return step
 
     def failed(self, command: PathManagerCommand, now_s: float) -> None:
-        """The kernel refused a command: a join is tried again later, the rest shows in events."""
+        """Try a refused join again later; other refusals show in events."""
         state = self._states.get(command.token)
         if state is None or not isinstance(command, CreateSubflow):
             return
@@ -189,7 +189,7 @@ class PathManager:
             state.joins[name] = _later(join.tries, now_s)
 
     def due(self, now_s: float) -> PathManagerStep:
-        """Asks again for the subflows that have not come up."""
+        """Ask again for the subflows that have not come up."""
         step = PathManagerStep()
         for state in self._states.values():
             for name, join in list(state.joins.items()):
@@ -200,7 +200,7 @@ class PathManager:
     # -- wishes -------------------------------------------------------------------------------
 
     def steer(self, token: int, strategy: Strategy, now_s: float) -> PathManagerStep:
-        """Moves a connection: first what becomes active, then what becomes a backup.
+        """Move a connection: first what becomes active, then what becomes a backup.
 
         Where there is no subflow over a network yet, the move ends when it has come up. Raises
         SteeringError for what cannot be moved, or not there.
@@ -222,7 +222,7 @@ class PathManager:
         return step
 
     def release(self, token: int, network: str, now_s: float) -> PathManagerStep:
-        """Gives up a connection's subflows over a network that holds up the rest, for the time being.
+        """Give up a connection's subflows over a network that holds up the rest, for the time being.
 
         A backup flag does not call back what is under way. The other end's kernel repeats that on the
         same subflow, with the patience of that subflow's time-out, and the rest waits for it: on a Wi-Fi
@@ -257,7 +257,7 @@ class PathManager:
         return step
 
     def flags(self, token: int) -> list[PathManagerCommand]:
-        """All flags of a connection once more: the packet that carries one may have been lost."""
+        """Return all flags of a connection once more: the packet that carries one may have been lost."""
         state = self._states.get(token)
         return [] if state is None else self._flags(state, everything=True)
 
@@ -337,7 +337,7 @@ class PathManager:
         step.events.append(SubflowDown(self._show(state), subflow.key))
 
     def _leave_gone(self, state: ConnectionState, step: PathManagerStep) -> None:
-        """Destroys subflows over networks that are gone, as soon as another one can take over.
+        """Destroy subflows over networks that are gone, as soon as another one can take over.
 
         What ended before its network went leaves backups alone, too.
         """
@@ -367,7 +367,7 @@ class PathManager:
                 self._join(state, name, step, now_s, 0)
 
     def _wanted(self, state: ConnectionState, name: str) -> bool:
-        """Whether there is to be a subflow over a network, active or as a spare."""
+        """Return whether there is to be a subflow over a network, active or as a spare."""
         return name not in self._without_spares or not state.wants_backup(name)
 
     def _join(
@@ -389,7 +389,7 @@ class PathManager:
         if local is None:
             state.joins.pop(name, None)
             return
-        # Nobody else carries anything: what joins is needed at once.
+        # No other subflow carries anything: what joins is needed at once.
         alone = all(self._carrier(key) is None for key in state.subflows)
         backup = state.wants_backup(name) and not alone
         identity = self._identity_in(state, local)
@@ -405,7 +405,7 @@ class PathManager:
         return 0 if local == state.initial.local else self._identity(local)
 
     def _identity(self, local: Address) -> int:
-        """An address's number within every connection; 0 is each one's first address."""
+        """Return an address's number within every connection; 0 is each one's first address."""
         if local not in self._ids:
             used = set(self._ids.values())
             if len(used) >= 254:

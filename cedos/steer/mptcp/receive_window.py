@@ -27,7 +27,7 @@ _REMEMBERED_S: Final = 600.0
 
 
 def receive_buffer_bytes(paths: Iterable[tuple[float, float]], *, together: bool = False) -> int:
-    """The largest receive buffer to allow a connection, in bytes (third value of `tcp_rmem`).
+    """Return the largest receive buffer to allow a connection, in bytes (third value of `tcp_rmem`).
 
     Twice what the best path has on its way never limits what is measured now, and where the path
     becomes faster the measured rate can double before the next call. Rounded up in steps of a
@@ -52,7 +52,7 @@ def receive_buffer_bytes(paths: Iterable[tuple[float, float]], *, together: bool
 
 
 def with_maximum(value: str, maximum: int) -> str | None:
-    """`tcp_rmem` with a third value that is never above what the host has; None: not such a value."""
+    """Return `tcp_rmem` with a new maximum, never above the host's own; None: not such a value."""
     try:
         least, initial, most = map(int, value.split())
     except ValueError:
@@ -80,7 +80,7 @@ class ReceiveWindow:
     def measured(
         self, networks: Iterable[Network], paths: Mapping[str, tuple[float, float]], now_s: float
     ) -> None:
-        """New measurements; nothing is bounded while some network is a wire."""
+        """Apply new measurements; no bound while some network is a wire."""
         up = [network for network in networks if network.up]
         now = self._kernel.read_sysctl(TCP_RMEM)
         if now is None:
@@ -112,7 +112,7 @@ class ReceiveWindow:
         return best_bps
 
     def used_by(self, connections: Iterable[MptcpConnection]) -> None:
-        """Allows more while a connection uses several paths at once."""
+        """Allow more while a connection uses several paths at once."""
         several = any(
             connection.strategy is not None and connection.strategy.kind is StrategyKind.MPTCP
             for connection in connections

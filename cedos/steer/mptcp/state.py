@@ -1,4 +1,4 @@
-"""What the path manager remembers of a connection, and what follows from a fact. Pure data."""
+"""The path manager's memory of a connection, and the commands that follow from a fact. Pure data."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection, Mptcp
 
 @dataclass(slots=True)
 class PathManagerStep:
-    """What follows from a fact: commands in their order, and what to tell others and people."""
+    """The consequences of a fact: commands in their order, and what to report."""
 
     commands: list[PathManagerCommand] = field(default_factory=list)
     events: list[ConnectionEvent] = field(default_factory=list)
@@ -47,12 +47,12 @@ class ConnectionState:
         return MptcpConnection(self.token, subflows, self.strategy, self.unsteerable)
 
     def wants_backup(self, network: str) -> bool:
-        """Whether subflows over a network are to be backups."""
+        """Return whether subflows over a network are to be backups."""
         return self.alone is not None and network != self.alone
 
     @property
     def alone(self) -> str | None:
-        """The network that is to carry everything; None: all of them are."""
+        """Return the network that is to carry everything; None: all of them are."""
         if self.strategy is None:
             return self.home
         return self.strategy.networks[0] if self.strategy.kind is StrategyKind.SINGLE else None

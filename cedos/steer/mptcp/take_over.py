@@ -12,7 +12,7 @@ _PATH_MANAGERS: Final = ((MPTCP_PATH_MANAGER, "userspace"), (MPTCP_PM_TYPE, "1")
 
 
 def take_path_manager(kernel: SteeringKernel, append: Append) -> None:
-    """HostError where this host cannot do it, or somebody else does; nothing is changed then."""
+    """Take the path manager over. HostError: impossible, or another program has it."""
     lost = "Living connections cannot be moved; new ones are still steered"
     enabled = kernel.read_sysctl(MPTCP_ENABLED)
     if enabled is None:

@@ -24,7 +24,7 @@ from cedos.steer.routing.routing import Routing
 
 _log = structlog.get_logger(__name__)
 
-# MPTCP takes so many repeated first packets for a sign that somebody on the way eats its option, goes
+# MPTCP takes so many repeated first packets for a sign that a middlebox removes its option, goes
 # on in plain TCP and, if that works, does without MPTCP for an hour. Packets that are repeated every
 # quarter of a second (the first four times; net.ipv4.tcp_syn_linear_timeouts) must not look so sooner
 # than ones that are repeated every second: six of them take 2.75 s, where two took 3 s.
@@ -32,7 +32,7 @@ _FALLBACK_AFTER: Final = 6
 
 
 class Rescues:
-    """All rescued flows. The caller keeps `networks` (by name) up to date.
+    """The rescued flows. The caller keeps `networks` (by name) up to date.
 
     `connections` are told which network carries a rescued subflow.
     """
@@ -55,11 +55,11 @@ class Rescues:
 
     @property
     def ready(self) -> bool:
-        """Whether flows can be rescued."""
+        """Return whether flows can be rescued."""
         return self._ready
 
     def begin(self) -> None:
-        """Puts in what rescues need; HostError where this host cannot do it."""
+        """Put in what rescues need; HostError where this host cannot do it."""
         self._append(RESCUE)
         try:
             self._kernel.rescue.prepare()
@@ -71,7 +71,7 @@ class Rescues:
         self._ready = True
 
     def repeat_early(self) -> None:
-        """Lets `set_first_timeouts` work; HostError where this host cannot do it, or we may not."""
+        """Let `set_first_timeouts` work; HostError where this host cannot do it, or we may not."""
         try:
             self._kernel.rescue.repeat_early()
             self._early = True
@@ -83,7 +83,7 @@ class Rescues:
             ) from error
 
     def set_first_timeouts(self, timeouts_s: Mapping[str, float]) -> bool:
-        """Has unanswered first packets repeated after so many seconds, by network.
+        """Have unanswered first packets repeated after so many seconds, by network.
 
         Those of other networks are repeated after a second, as the kernel does it by itself. False
         where that cannot be done here; SteeringError where the kernel refuses.
@@ -101,14 +101,14 @@ class Rescues:
         return True
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
-        """The flow's socket if it still waits for its first answer and may be rescued; SteeringError."""
+        """Return the flow's socket if it still waits for its first answer. Errors: SteeringError."""
         if not self._ready:
             return None
         with refusals("look at a socket"):
             return self._kernel.rescue.connecting(key)
 
     def rescue(self, key: FlowKey, network_name: str) -> bool:
-        """Leads a flow that still waits for its first answer over a network, for its life.
+        """Lead a flow that still waits for its first answer over a network, for its life.
 
         It takes less than a millisecond and does not wait: the kernel may repeat the packet any
         moment. `ended` is to be called when the flow has ended. False where it has been answered
@@ -127,7 +127,7 @@ class Rescues:
             return self._lead(key, None if own else network_name)
 
     def ended(self, key: FlowKey) -> None:
-        """A rescued flow has ended, or needs no rescue: nothing of it stays. SteeringError."""
+        """Remove what a rescued flow left once it has ended or needs no rescue. SteeringError."""
         if not self._ready:
             return
         with refusals(f"forget the rescue of {key.remote}"):
@@ -137,7 +137,7 @@ class Rescues:
             self._connections.rescued(key, None)
 
     def _lead(self, key: FlowKey, name: str | None) -> bool:
-        """Leads a flow that waits for its first answer over a network; None: over its own again.
+        """Lead a flow that waits for its first answer over a network; None: over its own again.
 
         Returns:
             Whether it is led there: not if it has been answered meanwhile.
@@ -158,13 +158,13 @@ class Rescues:
         return False
 
     def _be_patient(self) -> None:
-        """Keeps MPTCP from giving up where first packets are repeated early."""
+        """Keep MPTCP from giving up where first packets are repeated early."""
         before = self._kernel.read_sysctl(MPTCP_FALLBACK)
         if before is not None and before.isdecimal() and int(before) < _FALLBACK_AFTER:
             change_sysctl(self._kernel, self._append, MPTCP_FALLBACK, str(_FALLBACK_AFTER))
 
     def close(self) -> None:
-        """First packets have the kernel's own time-out again; the rest is the journal's."""
+        """Give first packets the kernel's own time-out again; the journal undoes the rest."""
         self._ready = False
         if self._early:
             self._early = False

@@ -1,7 +1,7 @@
-"""What becomes of rescued flows when what translates them goes.
+"""End rescued flows when their translation goes.
 
 A plain TCP flow cannot do without: its packets would leave by the network that it was rescued from,
-with an address that nobody there knows. An MPTCP connection goes on over its other subflows, at once
+with an address that no host there knows. An MPTCP connection goes on over its other subflows, at once
 if the translated one is ended and does not just fall silent.
 """
 
@@ -15,7 +15,7 @@ from cedos.steer.routing.plan import Preference
 
 
 def undo_rescue(kernel: SteeringKernel) -> list[str]:
-    """Takes out what translates, and ends the MPTCP subflows that lived by it; says so in words.
+    """Take out what translates, and ends the MPTCP subflows that lived by it; says so in words.
 
     To be called while the flows' rules still stand: they tell which flows they are. Errors: OSError.
     """

@@ -19,7 +19,7 @@ They stand behind what other programs put at lower numbers, and just before the 
 
 What is refused (32050, 32091) is unreachable in IPv4. Of IPv6 the kernel would then choose an address
 for a socket that has none and look again, and 32030 would lead it to the network of that address. So
-the first look must find something: a route that gives it ::1, which leads nowhere. Whoever has an
+the first look must find something: a route that gives it ::1, which leads nowhere. A program that has an
 address already asks 32030 first and goes on.
 """
 
@@ -52,7 +52,7 @@ REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, sou
 
 
 class Preference(IntEnum):
-    """Where each kind of rule stands (see the module's text)."""
+    """The preference of each kind of rule (see the module's docstring)."""
 
     SHARED_SUBNET = 32000
     SPECIFIC = 32010
@@ -84,12 +84,12 @@ class RoutingPlan:
 
 
 def leads_out(network: Network, *versions: int) -> bool:
-    """Whether a default route of one of these IP versions (of either, without) leads over it."""
+    """Return whether a default route of one of these IP versions (of either, without) leads over it."""
     return any(_leads_out(network, version) for version in versions or (4, 6))
 
 
 def table_of(network: Network) -> int:
-    """The table of a network: a fixed base and its interface's index."""
+    """Return the table of a network: a fixed base and its interface's index."""
     return TABLE_BASE + network.index % TABLE_COUNT
 
 
@@ -98,7 +98,7 @@ def is_ours(preference: int) -> bool:
 
 
 def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule]:
-    """The rules that make a network the default, for each IP version."""
+    """Return the rules that make a network the default, for each IP version."""
     rules = set()
     for version in (4, 6):
         if _leads_out(network, version):
@@ -110,7 +110,7 @@ def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule
 
 
 def rescue_rule(key: FlowKey, network: Network) -> Rule | None:
-    """The rule that leads one flow to a network; None where that lacks the flow's IP version.
+    """Return the rule that leads one flow to a network; None where that lacks the flow's IP version.
 
     It is not restricted to what this host sends: the kernel looks at ports when it checks where an
     answer may come from (rp_filter) only where a rule with ports is not.
@@ -141,7 +141,7 @@ def plan(
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[int] = (),
 ) -> RoutingPlan:
-    """Which rules and routes are to stand.
+    """Return which rules and routes are to stand.
 
     Args:
         networks: all networks, also those that are down.
@@ -195,7 +195,7 @@ def plan(
 
 
 def without_loopback(rules: Iterable[Rule]) -> frozenset[Rule]:
-    """The same where `REFUSING_ROUTE` cannot be had (loopback has no IPv6): unreachable, at least."""
+    """Return the plan for hosts that cannot have `REFUSING_ROUTE`: unreachable routes instead."""
     return frozenset(
         replace(rule, table=None) if rule.table == REFUSING_TABLE else rule for rule in rules
     )

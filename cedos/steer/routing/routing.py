@@ -26,7 +26,7 @@ _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 
 
 class Routing:
-    """What is installed, and what is to be. All methods raise OSError where the kernel refuses."""
+    """The installed routing and the wanted one. All methods raise OSError if the kernel refuses."""
 
     def __init__(self, kernel: SteeringKernel) -> None:
         self._kernel = kernel
@@ -50,7 +50,7 @@ class Routing:
         self.reconcile()
 
     def set_default(self, name: str | None) -> None:
-        """Leads new connections to a network: the new rules are there before the old ones go."""
+        """Lead new connections to a network: the new rules are there before the old ones go."""
         self.default = name
         if self.foreign.tunnelled:
             self._apply(self._planned())
@@ -62,7 +62,7 @@ class Routing:
         self._apply(RoutingPlan(rules, self._installed.routes))
 
     def set_destination(self, destination: Destination, name: str | None) -> None:
-        """Leads new connections to some destination to a network; None: to the default again."""
+        """Lead new connections to some destination to a network; None: to the default again."""
         if name is None:
             self.destinations.pop(destination, None)
         else:
@@ -70,7 +70,7 @@ class Routing:
         self._apply(self._planned())
 
     def set_mark(self, mark: int, name: str | None) -> None:
-        """Leads new connections that carry a mark to a network; None: to the default again."""
+        """Lead new connections that carry a mark to a network; None: to the default again."""
         if name is None:
             self.marks.pop(mark, None)
         else:
@@ -78,7 +78,7 @@ class Routing:
         self._apply(self._planned())
 
     def set_rescue(self, key: FlowKey, name: str | None) -> None:
-        """Leads one flow to a network, ahead of all others of its address; None: as them again."""
+        """Lead one flow to a network, ahead of all others of its address; None: as them again."""
         before = self.rescues.pop(key, None)
         if name is not None:
             self.rescues[key] = name
@@ -92,7 +92,7 @@ class Routing:
         self._apply(RoutingPlan((self._installed.rules - old) | new, self._installed.routes))
 
     def reconcile(self) -> bool:
-        """Reads what is really installed and repairs it; whether anything foreign is new or gone."""
+        """Read what is really installed and repairs it; whether anything foreign is new or gone."""
         routes = self._kernel.routes()
         rules = self._kernel.rules()
         indices = {network.index for network in self._networks}
@@ -121,7 +121,7 @@ class Routing:
         )
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:
-        """What is installed of ours. Routes count with the metrics that we gave them."""
+        """Return what is installed of ours. Routes count with the metrics that we gave them."""
         installed = set()
         for seen in routes:
             if seen.protocol == PROTOCOL:
@@ -133,7 +133,7 @@ class Routing:
         return RoutingPlan(frozenset(ours), frozenset(installed))
 
     def _apply(self, wanted: RoutingPlan) -> None:
-        """New routes, new rules, then old rules, old routes: at no time is there neither."""
+        """Add new routes, then new rules; remove old rules, then old routes: one is always there."""
         before, self._installed = self._installed, wanted
         new_routes, old_routes = wanted.routes - before.routes, before.routes - wanted.routes
         try:
@@ -156,7 +156,7 @@ class Routing:
             raise
 
     def _add(self, route: Route) -> bool:
-        """Adds a route; False where its interface has gone meanwhile, as the monitor will tell.
+        """Add a route; False where its interface has gone meanwhile, as the monitor will tell.
 
         False, too, for the one that refuses where loopback has no IPv6.
         """

@@ -17,7 +17,7 @@ _MAIN_PREFERENCE: Final = 32766
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What others have put into the host's routing.
+    """The routing that other programs have put in.
 
     `tunnelled` has the VPN's interface by each IP version whose default it has; `notes` say what was
     found, in words.
@@ -33,7 +33,7 @@ def examine(
     links: Sequence[Link],
     networks: Collection[int],
 ) -> Foreign:
-    """Finds full tunnels and rules that ours would overtake.
+    """Find full tunnels and rules that ours would overtake.
 
     `networks` are the indices of the access networks: never tunnels, even if they look so (a modem
     is a raw IP interface).
@@ -67,7 +67,7 @@ def examine(
 
 
 def _tunnel(routes: Sequence[SeenRoute], table: int, tunnels: dict[int, str]) -> str | None:
-    """The tunnel that a table's default route, or both halves of one, lead into."""
+    """Return the tunnel that a table's default route, or both halves of one, lead into."""
     inside = [route for route in routes if route.table == table]
     defaults = [route for route in inside if route.destination.prefixlen == 0]
     if defaults:

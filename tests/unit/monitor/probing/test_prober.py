@@ -261,7 +261,7 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
                     assert (result.kind, result.energy_j) == (kind, None)
                     if indicator is None:
                         assert result.problem in (
-                            "there is nobody to ping",
+                            "there is no host to ping",
                             "lo has no resolver to ask",
                         )
                     else:
@@ -332,7 +332,7 @@ async def test_a_network_that_goes_takes_its_pings_along() -> None:
 
 async def test_without_target_or_privilege_nothing_is_pinged() -> None:
     async with Prober(lambda n: None) as prober:
-        assert (await prober.ping(WIFI)).problem == "there is nobody to ping"
+        assert (await prober.ping(WIFI)).problem == "there is no host to ping"
 
     def refuse(*arguments: object) -> object:
         raise PrivilegeError("pings need CAP_NET_RAW")
