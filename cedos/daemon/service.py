@@ -48,9 +48,7 @@ from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.named_networks import NamedNetworks
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
-from cedos.daemon.privileged.questions import SeparateQuestions
-from cedos.daemon.privileged.separate_journal import SeparateJournal
-from cedos.daemon.privileged.separate_kernel import SeparateKernel
+from cedos.daemon.privileged.separate import SeparateJournal, SeparateKernel, SeparateQuestions
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier

@@ -10,10 +10,11 @@ import gc
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from cedos.daemon.lookups import capture as lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
@@ -29,7 +30,6 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
 from cedos.kernel.privileges import EchoSocket, EventSocket, PacketSocket
-from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey
 from cedos.profiler import capture
 from cedos.steer.journal.journal import Journal
@@ -45,6 +45,7 @@ from cedos.steer.journal.records import (
 from cedos.steer.journal.sysctls import CHANGED
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.kernel.rescue import RescueKernel
 from cedos.steer.routing.plan import (
     REFUSING_ROUTE,
     REFUSING_TABLE,
@@ -63,8 +64,21 @@ _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETL
 # What the packet filter's program takes for one word, for no option, and (+) not for many interfaces.
 _INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 Refusal = tuple[int, str]
 """An error's number and words."""
+
+
+def _passed_on(method: _Method, of: str = "") -> _Method:
+    """Return a method with these types that calls the kernel's (or of its part `of`) unchecked."""
+
+    @wraps(method)
+    def passed_on(self: "PrivilegedPart", *arguments: Any) -> Any:
+        kernel = getattr(self._kernel, of) if of else self._kernel
+        return getattr(kernel, method.__name__)(*arguments)
+
+    return cast(_Method, passed_on)
 
 
 class PrivilegedPart:
@@ -161,11 +175,9 @@ class PrivilegedPart:
         results = self._kernel.steer(commands)
         return tuple(None if each is None else refusal(each) for each in results)
 
-    def ours_to_steer(self, token: int) -> bool:
-        return self._kernel.ours_to_steer(token)
+    ours_to_steer = _passed_on(LinuxKernel.ours_to_steer)
 
-    def close_silent(self, key: FlowKey) -> bool:
-        return self._kernel.close_silent(key)
+    close_silent = _passed_on(LinuxKernel.close_silent)
 
     # -- the packet filter --------------------------------------------------------------------
 
@@ -186,54 +198,43 @@ class PrivilegedPart:
         self._known(FILTER)
         return self._kernel.raise_wall(_checked_interfaces(interfaces))
 
-    def remove_wall(self) -> bool:
-        return self._kernel.remove_wall()
+    remove_wall = _passed_on(LinuxKernel.remove_wall)
 
-    def has_filter(self) -> bool:
-        return self._kernel.has_filter()
+    has_filter = _passed_on(LinuxKernel.has_filter)
 
-    def remove_filter(self) -> bool:
-        return self._kernel.remove_filter()
+    remove_filter = _passed_on(LinuxKernel.remove_filter)
 
     # -- rescues ------------------------------------------------------------------------------
 
-    def prepare_rescues(self) -> None:
+    def rescue_prepare(self) -> None:
         self._known(RESCUE)
         self._kernel.rescue.prepare()
 
-    def rescues_stand(self) -> bool:
-        return self._kernel.rescue.stands()
+    rescue_stands = _passed_on(RescueKernel.stands, of="rescue")
 
-    def rescues_prepared(self) -> bool:
-        return self._kernel.rescue.prepared()
+    rescue_prepared = _passed_on(RescueKernel.prepared, of="rescue")
 
-    def remove_rescues(self) -> bool:
-        return self._kernel.rescue.remove()
+    rescue_remove = _passed_on(RescueKernel.remove, of="rescue")
 
-    def connecting(self, key: FlowKey) -> ConnectingSocket | None:
-        return self._kernel.rescue.connecting(key)
+    rescue_connecting = _passed_on(RescueKernel.connecting, of="rescue")
 
-    def adopt(self, key: FlowKey) -> None:
+    def rescue_adopt(self, key: FlowKey) -> None:
         self._known(RESCUE)
         self._kernel.rescue.adopt(key)
 
-    def release(self, key: FlowKey) -> None:
-        self._kernel.rescue.release(key)
+    rescue_release = _passed_on(RescueKernel.release, of="rescue")
 
-    def forget(self, key: FlowKey) -> None:
-        self._kernel.rescue.forget(key)
+    rescue_forget = _passed_on(RescueKernel.forget, of="rescue")
 
-    def repeat_early(self) -> None:
-        self._kernel.rescue.repeat_early()
+    rescue_repeat_early = _passed_on(RescueKernel.repeat_early, of="rescue")
 
-    def set_first_timeouts(self, timeouts_s: tuple[tuple[Address, float], ...]) -> None:
+    def rescue_set_first_timeouts(self, timeouts_s: tuple[tuple[Address, float], ...]) -> None:
         for _, timeout_s in timeouts_s:
             if not 0.01 <= timeout_s <= 60.0:
                 raise OSError(errno.EINVAL, f"{timeout_s} s is no time-out of a first packet")
         self._kernel.rescue.set_first_timeouts(dict(timeouts_s))
 
-    def repeat_as_usual(self) -> None:
-        self._kernel.rescue.repeat_as_usual()
+    rescue_repeat_as_usual = _passed_on(RescueKernel.repeat_as_usual, of="rescue")
 
     # -- what is listened to, and asked -------------------------------------------------------
 

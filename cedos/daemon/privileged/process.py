@@ -33,7 +33,7 @@ _SLOW: Final = frozenset(
     (
         *("track_flows", "bar", "repair_filter", "has_filter", "remove_filter"),
         "remove_wall",
-        *("prepare_rescues", "rescues_stand", "rescues_prepared", "remove_rescues", "tracked"),
+        *("rescue_prepare", "rescue_stands", "rescue_prepared", "rescue_remove", "tracked"),
         "give_back",
     )
 )

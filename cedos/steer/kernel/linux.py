@@ -35,6 +35,7 @@ from cedos.steer.kernel import barring_filter, iptables, nftables, routing_reque
 from cedos.steer.kernel.egress_wall import EgressWall
 from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.linux_rescue import LinuxRescue
+from cedos.steer.kernel.rescue import RescueKernel
 
 _ROUTING_GROUPS: Final = (
     rtnetlink.GROUP_LINK,
@@ -55,14 +56,14 @@ _SILENT_S: Final = 1.0
 class LinuxKernel:
     """A `SteeringKernel`.
 
-    `port`: by whose requests the host's routing is changed on our behalf; None: by its own.
-    HostError: the kernel has no rtnetlink.
+    `port`: the netlink port whose requests change the host's routing on our behalf; None: its own.
+    `rescue`: the rescue of another process; None: its own. HostError: the kernel has no rtnetlink.
     """
 
-    def __init__(self, port: int | None = None) -> None:
+    def __init__(self, port: int | None = None, rescue: RescueKernel | None = None) -> None:
         self._routing = Requester(NETLINK_ROUTE)
         self.port: int = port if port is not None else self._routing.port
-        self.rescue = LinuxRescue()
+        self.rescue: RescueKernel = rescue or LinuxRescue()
         self._wall = EgressWall()
         self._tracking = iptables.TRACKING
         self._listeners: list[NetlinkListener] = []

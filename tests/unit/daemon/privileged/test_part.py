@@ -74,8 +74,8 @@ def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
     assert asked.refuses("track_flows")
     assert asked.refuses("bar", ("wlan0",))
     assert asked.refuses("raise_wall", ("wlan0",))
-    assert asked.refuses("prepare_rescues")
-    assert asked.refuses("adopt", KEY)
+    assert asked.refuses("rescue_prepare")
+    assert asked.refuses("rescue_adopt", KEY)
     assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "1")
     asked.knows(
         HostRecord({CONNTRACK_ACCOUNTING: "0"}),
@@ -176,7 +176,7 @@ def test_answers_are_for_look_ups_of_this_host(asked: Asked) -> None:
 
 def test_time_outs_are_of_first_packets(asked: Asked) -> None:
     for timeout_s in (0.0, -1.0, 1e9, float("nan")):
-        assert asked.refuses("set_first_timeouts", ((KEY.local, timeout_s),))
+        assert asked.refuses("rescue_set_first_timeouts", ((KEY.local, timeout_s),))
 
 
 def test_garbage_in_circles_goes_when_memory_is_given_back(asked: Asked) -> None:
