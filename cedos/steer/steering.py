@@ -86,7 +86,8 @@ class Steering:
                 "steering needs CAP_NET_ADMIN: run it as root, or by the systemd unit"
             )
         self._dry_run = dry_run
-        self._mptcp = mptcp
+        self._wants_mptcp = mptcp
+        self._steers_mptcp = False
         self._filter_flows = filter_flows
         self._rescue = rescue
         self._retransmission = retransmission
@@ -115,7 +116,7 @@ class Steering:
         self._window = ReceiveWindow(self._kernel, self._append)
         self._connections = MptcpConnections(
             self._kernel,
-            lambda: self._mptcp and "mptcp" not in self._problems,
+            lambda: self._steers_mptcp,
             lambda text: self._problem(text, text),
         )
         self.rescues = Rescues(
@@ -154,8 +155,9 @@ class Steering:
             kernel.watch(
                 self._connections.happened, self._routing_changed, self._connections.events_lost
             )
-            if self._mptcp:
+            if self._wants_mptcp:
                 take_path_manager(kernel, self._sysctls.note)
+                self._steers_mptcp = True
         except HostError as error:
             self._problem("mptcp", str(error))
         if self._retransmission:
@@ -392,7 +394,7 @@ class Steering:
         round-trip times. SteeringError: the sysctl or the journal cannot be written.
         """
         self._must_be_open()
-        if self._mptcp and "mptcp" not in self._problems:
+        if self._steers_mptcp:
             with refusals("bound the receive buffers"):
                 self._window.measured(self._networks.values(), paths, time.monotonic())
                 self._window.used_by(self.connections.values())
