@@ -37,9 +37,8 @@ from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.deadlines.transfers import Transfers
-from cedos.daemon.decisions.decision_log import DecisionLog
+from cedos.daemon.decisions.decision_log import DecisionLog, explained
 from cedos.daemon.decisions.director import Director
-from cedos.daemon.decisions.explained import explained
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
@@ -256,7 +255,7 @@ class ApiBackend:
         return self._transfers.listed()
 
     async def report_carried(self, report: CarriedReport, uid: int) -> None:
-        self._carried.told(report, uid, time.monotonic(), time.time())
+        self._carried.on_report(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
         return self._director.ruled.messages(self._tunnelled())

@@ -1,8 +1,10 @@
 """The daemon from its start to the signal that ends it; as a service, SIGHUP begins it anew."""
 
 import asyncio
+import errno
 import os
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -11,18 +13,40 @@ import structlog
 
 from cedos import logs
 from cedos.config import Config, found, load
-from cedos.daemon import descriptors
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
+
+MANY: Final = 16_384
+_USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_APART_S: Final = 60.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Complaints:
+    """The event loop's exception handler: that descriptors are used up is told once a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told_at_s: float | None = None
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _USED_UP:
+            loop.default_exception_handler(context)
+            return
+        now_s = self._clock()
+        if self._told_at_s is None or now_s - self._told_at_s >= _APART_S:
+            self._told_at_s = now_s
+            _log.error("no file descriptor is left: who asks now waits", why=error.strerror)
+
 
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
 """Runs with a configuration, which was read from that file; the flag: also without two networks."""
 
 _TERMINAL: Final = "/dev/tty"
 """The controlling terminal, which services have not."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Life:
@@ -47,9 +71,9 @@ class Life:
 
     async def run(self, wait: bool) -> None:
         """Returns after a signal, or raises what the daemon raises."""
-        process_limits.allow(descriptors.MANY)
+        process_limits.allow(MANY)
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(descriptors.Complaints())
+        loop.set_exception_handler(Complaints())
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGINT: self.end,
             signal.SIGTERM: self.end,

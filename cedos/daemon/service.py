@@ -21,9 +21,8 @@ from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
-from cedos.daemon.deadlines.d_lock import DLock
+from cedos.daemon.deadlines.d_lock import LID, DLock, SleepInhibitor
 from cedos.daemon.deadlines.deadline_decisions import DeadlineDecisions
-from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor
 from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.deadlines.wake_alarm import WakeAlarm
 from cedos.daemon.decisions.choices import choices, curves
@@ -45,10 +44,10 @@ from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
-from cedos.daemon.networks.named_networks import NamedNetworks
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.separate import SeparateJournal, SeparateKernel, SeparateQuestions
+from cedos.daemon.startup import NamedNetworks
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
@@ -65,7 +64,7 @@ from cedos.profiler.capture import Capture
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import CHUNKED, Prior, SizeHistory
 from cedos.selector.probing.rules import Moment
-from cedos.steer.journal.keeper import JournalKeeper
+from cedos.steer.journal.journal import JournalKeeper
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.steering import Steering
 from cedos.storage.history import History
@@ -374,7 +373,7 @@ class Daemon:
             reliability=reliability,
             carried=self._carried,
             problems=self.problems,
-            closed=lambda: self._stuck.told(time.monotonic()),
+            closed=lambda: self._stuck.messages(time.monotonic()),
             tunnelled=lambda: steering.tunnelled,
             open_sockets=open_sockets,
             usage=usage,

@@ -1,15 +1,15 @@
 """Open what the daemon needs at its start; go on without what cannot be had."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
 
-from cedos.config import Config
+from cedos.config import Config, unknown_names
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
-from cedos.model import Network
+from cedos.model import Budget, Network
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.sizes import SizeHistory
@@ -101,3 +101,32 @@ def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) ->
         return None
     stack.callback(capture.close)
     return capture
+
+
+class NamedNetworks:
+    """The configured names that no network has had since the daemon's start: a phone may come later.
+
+    `budgets` are those of now.
+    """
+
+    def __init__(self, config: Config, budgets: Callable[[], Iterable[Budget]]) -> None:
+        self._config = config
+        self._budgets = budgets
+        self._interfaces: set[str] = set()
+        self._names: set[str] = set()
+        self._told: set[str] = set()
+
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Take all networks; what is missing goes to the log, once."""
+        self._interfaces |= {network.interface for network in networks}
+        self._names |= {network.name for network in networks}
+        for problem in self.problems:
+            if problem not in self._told:
+                self._told.add(problem)
+                _log.warning(problem)
+
+    @property
+    def problems(self) -> list[str]:
+        return unknown_names(
+            self._config, self._budgets(), interfaces=self._interfaces, networks=self._names
+        )

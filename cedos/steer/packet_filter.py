@@ -13,8 +13,9 @@ from typing import TypeVar
 import structlog
 
 from cedos.errors import HostError
-from cedos.steer.kernel.filter_plan import FilterPlan
-from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.journal.records import FILTER, Append, change_sysctl
+from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING
+from cedos.steer.kernel.interface import FilterPlan, SteeringKernel
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -81,3 +82,15 @@ class PacketFilter:
     def close(self) -> None:
         """Do nothing any more once what was asked for is done."""
         self._worker.shutdown(wait=False)
+
+
+def track_flows(kernel: SteeringKernel, append: Append) -> None:
+    """Make the kernel track flows and count their bytes, for the monitor. HostError: no iptables."""
+    append(FILTER)
+    try:
+        kernel.track_flows()
+    except OSError as error:
+        raise HostError(
+            f"iptables cannot be used ({error.strerror}), so flows are not counted"
+        ) from error
+    change_sysctl(kernel, append, CONNTRACK_ACCOUNTING, "1")

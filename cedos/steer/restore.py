@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from cedos.steer.journal.journal import Journal
-from cedos.steer.journal.keeper import JournalKeeper
-from cedos.steer.journal.reading import JournalReading
+from cedos.steer.journal.journal import Journal, JournalKeeper
+from cedos.steer.journal.records import JournalReading
 from cedos.steer.kernel.dry import DryKernel
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.refusals import refusals
-from cedos.steer.undo import undo_all
-from cedos.steer.undone import Undone
+from cedos.steer.undo import Undone, undo_all
 
 
 def restore(

@@ -16,20 +16,17 @@ from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
 from cedos.model import FlowKey, Network, Strategy
 from cedos.steer.barring.barring import Barring
-from cedos.steer.flow_tracking import track_flows
 from cedos.steer.held_sysctls import HeldSysctls
-from cedos.steer.journal.journal import Journal
-from cedos.steer.journal.keeper import JournalKeeper
-from cedos.steer.journal.reading import JournalReading
-from cedos.steer.journal.records import ROUTING, Record, host_record
+from cedos.steer.journal.journal import Journal, JournalKeeper
+from cedos.steer.journal.records import ROUTING, JournalReading, Record, host_record
 from cedos.steer.kernel.dry import DryKernel
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection
 from cedos.steer.mptcp.connections import MptcpConnections
+from cedos.steer.mptcp.handover import take_path_manager
 from cedos.steer.mptcp.receive_window import ReceiveWindow
-from cedos.steer.mptcp.take_over import take_path_manager
-from cedos.steer.packet_filter import PacketFilter
+from cedos.steer.packet_filter import PacketFilter, track_flows
 from cedos.steer.refusals import refusals
 from cedos.steer.repairs import Repairs
 from cedos.steer.rescue.rescues import Rescues
@@ -153,7 +150,7 @@ class Steering:
         self._append(ROUTING)
         try:
             kernel.watch(
-                self._connections.happened, self._routing_changed, self._connections.events_lost
+                self._connections.on_event, self._routing_changed, self._connections.on_events_lost
             )
             if self._wants_mptcp:
                 take_path_manager(kernel, self._sysctls.note)

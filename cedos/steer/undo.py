@@ -5,20 +5,105 @@ that is damaged or gone does not keep them here. Of other sysctls only the journ
 Undoing what was never done, or is gone, is fine.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from cedos.errors import HostError
+from cedos.kernel.mptcp import DestroySubflow
 from cedos.kernel.policy_routing import PROTOCOL, Route, Rule
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
-from cedos.steer.journal.reading import JournalReading
-from cedos.steer.journal.records import CONNECTIONS, HostRecord, SysctlRecord
+from cedos.model import FlowKey
+from cedos.steer.journal.records import CONNECTIONS, HostRecord, JournalReading, SysctlRecord
 from cedos.steer.journal.sysctls import CHANGED
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.handover import hand_over
-from cedos.steer.rescue.undo import undo_rescue
-from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, is_ours
-from cedos.steer.undone import Undone
+from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, Preference, is_ours
+
+_RULE: Final = ("deleted: -4 rule", "deleted: -6 rule")
+_ROUTE: Final = ("deleted: -4 route", "deleted: -6 route")
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """The result of undoing. `done`: what was undone, in words; `left`: what could not be, and why.
+
+    `refused`: the kernel's first refusal; with it all may be tried again.
+    """
+
+    done: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    refused: OSError | None = None
+
+    @property
+    def in_short(self) -> str:
+        """Return one line: rules and routes are counted, all other steps are named."""
+        counts: Counter[str] = Counter()
+        rest: list[str] = []
+        for step in self.done:
+            if step.startswith(_RULE):
+                counts["rule"] += 1
+            elif step.startswith(_ROUTE):
+                counts["route"] += 1
+            else:
+                rest.append(step)
+        counted = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items()]
+        parts = [f"deleted: {' and '.join(counted)}"] if counted else []
+        return "; ".join([*parts, *rest]) or "nothing had been changed"
+
+
+def undo_rescue(kernel: SteeringKernel) -> list[str]:
+    """Take the translation out, and end the MPTCP subflows that need it; return that in words.
+
+    Call it while the flows' rules still stand: they name the flows. A plain TCP flow cannot go on: its
+    packets would leave by the network that it was rescued from, with an address that no host there
+    knows. An MPTCP connection goes on over its other subflows, at once if the translated one is ended
+    and does not just fall silent. Errors: OSError.
+    """
+    keys = {
+        key
+        for seen in kernel.rules()
+        if seen.rule and seen.preference == Preference.RESCUE
+        if (key := _key(seen.rule)) is not None
+    }
+    lines = _end_subflows(kernel, keys) if keys else []
+    if kernel.rescue.remove():
+        lines.append("deleted: the chains CEDOS_LATE and CEDOS_NAT of iptables and their sets")
+    return lines
+
+
+def _key(rule: Rule) -> FlowKey | None:
+    source, destination = rule.source, rule.destination
+    if source is None or destination is None or rule.source_port is None or rule.port is None:
+        return None
+    return FlowKey(source.network_address, rule.source_port, destination.network_address, rule.port)
+
+
+def _end_subflows(kernel: SteeringKernel, keys: set[FlowKey]) -> list[str]:
+    paths: defaultdict[int, list[FlowKey]] = defaultdict(list)
+    lines = []
+    for seen in kernel.sockets():
+        if seen.token is not None:
+            paths[seen.token].append(seen.key)
+        elif seen.key in keys:
+            key = seen.key
+            lines.append(
+                f"loses its network: TCP {key.local} port {key.local_port}"
+                f" -> {key.remote} port {key.remote_port}, which was rescued"
+            )
+    commands = [
+        DestroySubflow(token, key)
+        for token, subflows in paths.items()
+        if not keys.issuperset(subflows)
+        for key in keys.intersection(subflows)
+    ]
+    if commands:
+        refused = kernel.steer(commands)
+        lines += [str(c) for c, error in zip(commands, refused, strict=True) if error is None]
+    return lines
+
 
 _Undo = Callable[[], list[str]]
 

@@ -20,7 +20,7 @@ from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenR
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import ConnectingSocket, TcpSocket
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.rescue import flow_text
 
 LOCAL_TABLE = 255

@@ -63,9 +63,9 @@ from cedos.proxy.streams import frames as streams
 from cedos.session import keys
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.session.protocol.unpacking import unpack
-from cedos.steer.journal.reading import read_records
+from cedos.steer.journal.records import read_records
 from cedos.steer.kernel import traffic_control
-from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.nftables import takes_from_ours
 from cedos.steer.kernel.routing_requests import parse_rule
 from emu.repository import ROOT

@@ -185,7 +185,7 @@ class StuckConnections:
             rtt.measured_at_s if rtt is not None else -math.inf,
         )
 
-    def told(self, now_s: float) -> list[str]:
+    def messages(self, now_s: float) -> list[str]:
         """Say in words what was closed in the last ten minutes, by network."""
         counted: dict[str, list[float]] = {}
         for at_s, network, lasted_s in self._closed:

@@ -1,15 +1,20 @@
 """Rules of a user's own (`cedos rule`): which there are, and which one a connection falls under."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from typing import Final
 
 import msgspec
 
-from cedos.api.rules import MOST_ADDRESSES, RuleRequest
-from cedos.daemon.decisions.steer_interface import Place
+from cedos.api.rules import MOST_ADDRESSES, RuleMessage, RuleRequest
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
+from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Address
+from cedos.model import Address, Context, Decision, FlowKey, Strategy, StrategyKind
+from cedos.selector.decision.reason import sentences
+from cedos.steer.routing.plan import NOWHERE, leads_out
 
 MOST: Final = 64
 
@@ -96,3 +101,140 @@ class UserRules:
 
     def state(self) -> dict[str, object]:
         return {str(number): msgspec.to_builtins(rule) for number, rule in self._rules.items()}
+
+
+@dataclass(slots=True)
+class _Ruled:
+    """The decision for a rule."""
+
+    rule: RuleRequest
+    decision: Decision
+
+    @property
+    def network(self) -> str | None:
+        networks = self.decision.choice.networks
+        return networks[0] if networks else None
+
+
+class RuledDestinations:
+    """The destinations of a user's rules: each goes to the best network that it may use.
+
+    If no network may carry a connection under a rule, it is refused, not sent elsewhere.
+    """
+
+    def __init__(self, steer: Steer, decider: Decider, rules: UserRules) -> None:
+        self.rules = rules
+        self._steer = steer
+        self._decider = decider
+        self._led: dict[Place, str] = {}
+        self._ruled: dict[int, _Ruled] = {}
+
+    def decision(self, key: FlowKey) -> Decision | None:
+        """Return the decision that a connection follows; None: no rule covers it."""
+        number = self.rules.of(key.remote, key.remote_port)
+        ruled = None if number is None else self._ruled.get(number)
+        return None if ruled is None else ruled.decision
+
+    def covers(self, address: Address, port: int | None) -> bool:
+        return self.rules.of(address, port) is not None
+
+    def may_use(self, key: FlowKey, network: str) -> bool:
+        metered = any(n.name == network and n.metered for n in self._decider.networks)
+        return self.rules.allows(key.remote, key.remote_port, network, metered=metered)
+
+    async def keep(self, flow: LivingFlow) -> None:
+        """Lead a living MPTCP connection off the networks that it may not use.
+
+        Of a name that was not known to lead there the first connection may have begun anywhere. What has
+        no other network than a forbidden one stays: nothing that lives is broken.
+        """
+        decision = self.decision(flow.key)
+        token = flow.token
+        used = {path.network for path in flow.paths.values() if path.closed is None}
+        strays = {name for name in used if name is not None and not self.may_use(flow.key, name)}
+        if decision is None or token is None or not strays or not decision.choice.networks:
+            return
+        if flow.strategy is None or not strays.isdisjoint(flow.strategy.networks):
+            if not await carried_out(self._steer.steer_connection(token, decision.choice)):
+                return
+            flow.decided(decision)
+        for name in strays:
+            await carried_out(self._steer.release(token, name))
+
+    async def reconsider(self, context: Context) -> None:
+        before, self._ruled = self._ruled, {}
+        if not self.rules.rules and not self._led:
+            return
+        usual = self._decider.considered(self._decider.unknown(), context, None)
+        for number, rule in self.rules.rules.items():
+            decision = self._decide(number, rule, usual)
+            known = before.get(number)
+            if (
+                known is not None
+                and known.rule == rule
+                and known.decision.choice == decision.choice
+            ):
+                self._ruled[number] = known
+                continue
+            self._ruled[number] = _Ruled(rule, self._decider.record(decision))
+        wanted = {
+            place: self._carrier(place, self._ruled[number].network)
+            for place, number in self.rules.places()
+        }
+        for place, network in wanted.items():
+            if self._led.get(place) != network and await carried_out(
+                self._steer.set_destination(*place, network)
+            ):
+                self._led[place] = network
+        for place in self._led.keys() - wanted.keys():
+            if await carried_out(self._steer.set_destination(*place, None)):
+                del self._led[place]
+
+    def _carrier(self, place: Place, network: str | None) -> str:
+        """Return the network, or none if it lacks the IP version or the kernel would take another one."""
+        version = ip_network(place[0]).version
+        leads = any(n.name == network and leads_out(n, version) for n in self._decider.networks)
+        return network if network is not None and leads else NOWHERE
+
+    def messages(self, tunnelled: Mapping[int, str]) -> list[RuleMessage]:
+        """Return the rules as messages; `tunnelled`: by IP version the VPN that carries all of it."""
+        versions: dict[int, set[int]] = {}
+        for (prefix, _), number in self.rules.places():
+            versions.setdefault(number, set()).add(ip_network(prefix).version)
+        return [
+            RuleMessage(
+                number=number,
+                rule=ruled.rule,
+                network=ruled.network,
+                why=ruled.decision.reason,
+                vpn={
+                    str(version): tunnelled[version]
+                    for version in sorted(versions.get(number, ()))
+                    if version in tunnelled
+                },
+            )
+            for number, ruled in self._ruled.items()
+        ]
+
+    def _decide(self, number: int, rule: RuleRequest, decision: Decision) -> Decision:
+        """Decide as for any new connection, among the networks that the rule allows."""
+        allowed = {
+            network.name
+            for network in self._decider.usable
+            if network.up and rule.allows(network.name, metered=network.metered)
+        }
+        ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
+        transfer = replace(decision.transfer, server_name=rule.host)
+        said = f"Your rule {number}: {rule.words}"
+        if not ways:
+            nowhere = Strategy(StrategyKind.DEFER, ())
+            why = sentences(said, "No such network is up, so connections are refused")
+            return replace(decision, transfer=transfer, choice=nowhere, reason=why)
+        best = min(ways, key=lambda each: each.cost).strategy
+        others = (
+            f"{best.networks[0]} is the only network that it allows"
+            if len(ways) == 1
+            else f"Of those that it allows {best.networks[0]} is best now"
+        )
+        why = sentences(said, others)
+        return replace(decision, transfer=transfer, choice=best, reason=why)

@@ -149,7 +149,7 @@ class LivingFlow:
     def add_path(self, key: FlowKey, network: str | None, *, near: bool = False) -> None:
         self.paths[key] = FlowPath(key, network, near=near)
 
-    def becomes(self, token: int) -> None:
+    def note_mptcp(self, token: int) -> None:
         """Note that the flow is an MPTCP connection."""
         self.token = token
 
@@ -350,7 +350,7 @@ class LivingFlow:
         )
         return begins
 
-    def led(self, decision: Decision | None) -> None:
+    def note_leading(self, decision: Decision | None) -> None:
         """Note the decision about new connections that was in force when the flow began.
 
         A program that bound its socket elsewhere has not followed it.

@@ -147,7 +147,7 @@ class LivingFlows:
         found = self._by_key.get(key)
         if flow is None:
             flow = found or LivingFlow(key, now_s, None)
-            flow.becomes(token)
+            flow.note_mptcp(token)
             self._by_token[token] = flow
         if found is not flow:
             self._add_path(flow, key)

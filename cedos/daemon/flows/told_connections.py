@@ -105,7 +105,7 @@ class ToldConnections:
         # An interface that went away keeps its network's name: its bytes must not count under two.
         self._names: dict[str, str] = {}
 
-    def told(self, report: CarriedReport, uid: int, now_s: float, now_unix_s: float) -> None:
+    def on_report(self, report: CarriedReport, uid: int, now_s: float, now_unix_s: float) -> None:
         """Takes a proxy's word. ConfigError: too many tell of theirs."""
         key = uid, report.program
         program = self._programs.get(key)

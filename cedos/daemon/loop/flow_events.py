@@ -69,14 +69,14 @@ class FlowEvents:
                 continue
             now_s = time.monotonic()
             flow = self.flows.joined(event.token, event.key, now_s)
-            self.director.visited(flow, now_s)
+            self.director.on_connection(flow, now_s)
             if ours:
                 async with self.director.turn:
                     await self.director.moves.reconsider(flow, self.observer.context())
 
     async def _opened(self, event: FlowOpened) -> None:
         now_s = time.monotonic()
-        self.probing.begun()
+        self.probing.on_transfer_begun()
         flow = self.flows.opened(event)
         self.observer.opened(event.key, event.at_s)
         if event.key.protocol == "tcp":
@@ -84,7 +84,7 @@ class FlowEvents:
         mark = await self._mark(event)
         for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
             self.flows.learned(learned)
-        self.director.visited(flow, now_s, mark)
+        self.director.on_connection(flow, now_s, mark)
         if not event.incoming:
             self.rescuer.opened(event.key, event.at_s)
 

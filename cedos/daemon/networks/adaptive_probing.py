@@ -101,7 +101,7 @@ class ArrivalRate:
         self.pending = False
         self._new = 0
 
-    def begun(self, count: int = 1) -> None:
+    def count(self, count: int = 1) -> None:
         self._new += count
 
     def passed(self, seconds: float) -> None:
@@ -194,9 +194,9 @@ class AdaptiveProbing:
             return "no upload was seen lately, and a train upwards serves uploads alone"
         return "it is up for less than a second"
 
-    def begun(self) -> None:
+    def on_transfer_begun(self) -> None:
         """Note a new transfer. Most directions are unknown yet and count as downloads."""
-        self._begun[Direction.DOWN].begun()
+        self._begun[Direction.DOWN].count()
 
     async def run(self) -> None:
         if not self._probes.enabled or not self._kinds:
@@ -206,7 +206,7 @@ class AdaptiveProbing:
             now_s = time.monotonic()
             passed_s, self._at_s = now_s - self._at_s, now_s
             uploads = self._uploads()
-            self._begun[Direction.UP].begun(uploads - self._uploads_seen)
+            self._begun[Direction.UP].count(uploads - self._uploads_seen)
             self._uploads_seen = uploads
             for begun in self._begun.values():
                 begun.passed(passed_s)

@@ -33,7 +33,6 @@ from cedos.kernel.privileges import EchoSocket, EventSocket, PacketSocket
 from cedos.model import Address, FlowKey
 from cedos.profiler import capture
 from cedos.steer.journal.journal import Journal
-from cedos.steer.journal.reading import journal_line, read_records
 from cedos.steer.journal.records import (
     FILTER,
     RESCUE,
@@ -41,9 +40,11 @@ from cedos.steer.journal.records import (
     HostRecord,
     Record,
     SysctlRecord,
+    journal_line,
+    read_records,
 )
 from cedos.steer.journal.sysctls import CHANGED
-from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.kernel.rescue import RescueKernel
 from cedos.steer.routing.plan import (

@@ -22,8 +22,8 @@ import structlog
 from cedos import errors
 from cedos.api import lock
 from cedos.daemon.privileged import wire
-from cedos.daemon.privileged.channel import PartChannel
 from cedos.daemon.privileged.part import PrivilegedPart, refusal
+from cedos.daemon.privileged.wire import PartChannel
 from cedos.errors import CedosError, HostError
 from cedos.kernel import privileges
 from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegated

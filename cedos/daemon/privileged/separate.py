@@ -14,8 +14,7 @@ from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.model import Address
 from cedos.monitor.flows.flow_source import PrivilegedQuestions
-from cedos.steer.journal.reading import JournalReading, journal_line, read_records
-from cedos.steer.journal.records import Record
+from cedos.steer.journal.records import JournalReading, Record, journal_line, read_records
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.kernel.rescue import RescueKernel
 

@@ -9,12 +9,31 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from cedos.errors import AlreadyRunningError, PrivilegeError, SteeringError
 from cedos.kernel import own_file
-from cedos.steer.journal.reading import JournalReading, journal_line, read_records
-from cedos.steer.journal.records import Record
+from cedos.steer.journal.records import JournalReading, Record, journal_line, read_records
+
+
+class JournalKeeper(Protocol):
+    """A journal for steering: `Journal`, or one that another process keeps. Errors as for `Journal`."""
+
+    @property
+    def appended(self) -> Sequence[Record]:
+        """Return what has been written since it was opened."""
+
+    def read(self) -> JournalReading: ...
+
+    def append(self, record: Record) -> None:
+        """Return when the record is on the disk."""
+
+    def remove(self) -> None: ...
+
+    def put_aside(self) -> Path | None: ...
+
+    def close(self) -> None: ...
+
 
 FILE_NAME: Final = "journal.jsonl"
 LOCK_NAME: Final = "journal.lock"

@@ -7,8 +7,7 @@ from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRu
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.filter_plan import FilterPlan
-from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.steer.kernel.rescue import DryRescue, flow_text
 
 

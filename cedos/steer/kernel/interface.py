@@ -1,6 +1,7 @@
 """The interface of steering to the operating system: `LinuxKernel`, `DryKernel`, a test's double."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
@@ -8,8 +9,24 @@ from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.rescue import RescueKernel
+
+
+@dataclass(frozen=True, slots=True)
+class FilterPlan:
+    """The parts of our packet filter that are to be in place.
+
+    `track`: flows are tracked; `rescue`: rescued flows are translated.
+
+    `barred`: the interfaces that programs are kept off; None: no chain for that.
+    """
+
+    track: bool = False
+    rescue: bool = False
+    barred: tuple[str, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return self.track or self.rescue or bool(self.barred)
 
 
 class SteeringKernel(Protocol):

@@ -33,7 +33,7 @@ from cedos.model import Address, FlowKey
 from cedos.steer.journal.sysctls import valid
 from cedos.steer.kernel import barring_filter, iptables, nftables, routing_requests, traffic_control
 from cedos.steer.kernel.egress_wall import EgressWall
-from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.linux_rescue import LinuxRescue
 from cedos.steer.kernel.rescue import RescueKernel
 

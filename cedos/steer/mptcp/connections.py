@@ -20,9 +20,9 @@ from cedos.steer.mptcp.connection import (
     ConnectionOpened,
     MptcpConnection,
     MptcpSubflow,
+    PathManagerStep,
 )
 from cedos.steer.mptcp.path_manager import PathManager
-from cedos.steer.mptcp.state import PathManagerStep
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class MptcpConnections:
     def rescued(self, key: FlowKey, network: str | None) -> None:
         self._manager.rescued(key, network)
 
-    def happened(self, event: MptcpEvent) -> None:
+    def on_event(self, event: MptcpEvent) -> None:
         """Apply an event of a connection."""
         if self._closed or not self._networks_known:
             return
@@ -123,7 +123,7 @@ class MptcpConnections:
             if event.kind is MptcpEventKind.ESTABLISHED:
                 self._carry_out(self._manager.opened(event, self._unsteerable(event), now_s))
             else:
-                self._carry_out(self._manager.happened(event, now_s))
+                self._carry_out(self._manager.on_event(event, now_s))
         except OSError as error:
             _log.warning("a path event could not be answered", why=str(error))
 
@@ -145,7 +145,7 @@ class MptcpConnections:
                 reasons[token] = self._unsteerable(event)
         self._carry_out(self._manager.found(by_token, reasons, time.monotonic()))
 
-    def events_lost(self) -> None:
+    def on_events_lost(self) -> None:
         """Read all connections again after the kernel dropped events."""
         if not self._closed and self._networks_known:
             _log.warning("path events were lost; looking at all connections")

@@ -23,12 +23,14 @@ from cedos.model import Address, FlowKey, Network, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import (
     ConnectionClosed,
     ConnectionOpened,
+    ConnectionState,
+    Join,
     MptcpConnection,
     MptcpSubflow,
+    PathManagerStep,
     SubflowDown,
     SubflowUp,
 )
-from cedos.steer.mptcp.state import ConnectionState, Join, PathManagerStep
 
 # A join whose SYN or answer is lost is tried again while the first attempt may still succeed.
 _JOIN_TIMEOUT_S: Final = 6.0
@@ -129,7 +131,7 @@ class PathManager:
             step.events.append(ConnectionOpened(self._show(state), state.initial))
         return step
 
-    def happened(self, event: MptcpEvent, now_s: float) -> PathManagerStep:
+    def on_event(self, event: MptcpEvent, now_s: float) -> PathManagerStep:
         """Return a subflow came up or went down, or a connection has ended."""
         step = PathManagerStep()
         state = self._states.get(event.token)

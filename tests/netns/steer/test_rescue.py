@@ -13,7 +13,7 @@ from cedos.model import FlowKey, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import MptcpConnection
 from cedos.steer.restore import restore
 from cedos.steer.steering import Steering
-from cedos.steer.undone import Undone
+from cedos.steer.undo import Undone
 
 FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}

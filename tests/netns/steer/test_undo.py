@@ -12,7 +12,7 @@ from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.model import NetworkKind
 from cedos.steer.journal.journal import FILE_NAME
 from cedos.steer.steering import Steering, restore
-from cedos.steer.undone import Undone
+from cedos.steer.undo import Undone
 
 CHILD = """
 import asyncio, pickle, sys

@@ -21,7 +21,7 @@ from cedos.api.lock import only_daemon
 from cedos.commands import restore, up
 from cedos.config import Config
 from cedos.errors import HostError, SteeringError
-from cedos.steer.undone import Undone
+from cedos.steer.undo import Undone
 
 DAEMON = """
 import asyncio, sys, types

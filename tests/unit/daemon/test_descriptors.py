@@ -6,7 +6,7 @@ import errno
 import pytest
 from structlog.testing import capture_logs
 
-from cedos.daemon.descriptors import Complaints
+from cedos.daemon.life import Complaints
 
 pytestmark = pytest.mark.anyio
 

@@ -14,11 +14,11 @@ from kit.steer_kernel import MemoryKernel
 from cedos.errors import PrivilegeError
 from cedos.kernel.policy_routing import SeenRoute
 from cedos.steer.journal.journal import FILE_NAME, Journal
-from cedos.steer.journal.reading import JournalReading
 from cedos.steer.journal.records import (
     CONNECTIONS,
     FILTER,
     ROUTING,
+    JournalReading,
     Record,
     SysctlRecord,
     host_record,
@@ -26,8 +26,7 @@ from cedos.steer.journal.records import (
 from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING, MPTCP_CLOSE_TIMEOUT, TCP_RMEM
 from cedos.steer.restore import restore
 from cedos.steer.steering import Steering
-from cedos.steer.undo import undo_all
-from cedos.steer.undone import Undone
+from cedos.steer.undo import Undone, undo_all
 
 
 class Instants(MemoryKernel):

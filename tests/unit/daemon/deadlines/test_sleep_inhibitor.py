@@ -11,7 +11,7 @@ import pytest
 from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 
-from cedos.daemon.deadlines.sleep_inhibitor import LID, SleepInhibitor
+from cedos.daemon.deadlines.d_lock import LID, SleepInhibitor
 from cedos.monitor.bus import SystemBus
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_who_is_refused_says_so_once_and_asks_again_later(
         assert not inhibitor.held
         later_s = time.monotonic() + 31.0
         monkeypatch.setattr(
-            "cedos.daemon.deadlines.sleep_inhibitor.time",
+            "cedos.daemon.deadlines.d_lock.time",
             SimpleNamespace(monotonic=lambda: later_s),
         )
         logind.refuses = False

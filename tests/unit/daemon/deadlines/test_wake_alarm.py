@@ -5,8 +5,7 @@ from typing import cast
 
 import pytest
 
-from cedos.daemon.deadlines.d_lock import DLock
-from cedos.daemon.deadlines.sleep_inhibitor import SleepInhibitor
+from cedos.daemon.deadlines.d_lock import DLock, SleepInhibitor
 from cedos.daemon.deadlines.wake_alarm import WakeAlarm
 from cedos.errors import HostError
 from cedos.monitor.providers.battery import Battery, BatteryReader

@@ -115,7 +115,7 @@ class Stage:
         """A connection over Wi-Fi; a `movable` one has a spare path."""
         flow = self.flows.opened(FlowOpened(self.key, 9.0, 109.0))
         self.flows.joined(7, self.key, 9.0)
-        self.director.visited(flow, 9.0)
+        self.director.on_connection(flow, 9.0)
         if movable:
             self.director.moves.steerable(7, True)
         return flow

@@ -59,7 +59,7 @@ def began(stage: Stage, at_s: float, network: Network | None = None) -> Any:
     local = (network or stage.lte).addresses[0].ip
     key = FlowKey(local, stage.port, ip_address(stage.server), 80)
     flow = stage.flows.opened(FlowOpened(key, at_s, at_s))
-    stage.director.visited(flow, at_s)
+    stage.director.on_connection(flow, at_s)
     return flow
 
 
@@ -163,7 +163,7 @@ async def test_a_connection_with_several_paths_counts_once(stage: Stage) -> None
     for _ in range(3):
         flow = began(stage, 20.0)
         for _ in range(10):
-            stage.director.visited(flow, 20.05)
+            stage.director.on_connection(flow, 20.05)
         ended(stage, flow, 20.1)
     await looked(stage, 29.9)
     assert await looked(stage, 30.0) == [], "of three not enough would be saved"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedos.api.messages import CarriedReport, DecisionMessage
-from cedos.daemon.decisions.decision_log import DecisionLog
-from cedos.daemon.decisions.explained import explained
+from cedos.daemon.decisions.decision_log import DecisionLog, explained
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
@@ -48,7 +47,7 @@ class Daemon:
             ended_unix_s=1.0 if ended else None,
         )  # fmt: skip
         report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
-        self.carried.told(report, 1000, 0.0, MADE + after_s)
+        self.carried.on_report(report, 1000, 0.0, MADE + after_s)
 
     async def explains(self, flow: str | None) -> DecisionMessage:
         return await explained(

@@ -299,7 +299,7 @@ async def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(stage:
     other = replace(stage.key, local_port=4001)
     for token, key in ((7, stage.key), (8, other)):
         stage.flows.opened(FlowOpened(key, 9.5, 109.5))
-        stage.director.visited(stage.flows.joined(token, key, 9.5), 9.5)
+        stage.director.on_connection(stage.flows.joined(token, key, 9.5), 9.5)
         stage.director.moves.steerable(token, True)
         size = SizeEstimate(5_000_000, 5_000_000, 5_000_000, "content-length")
         stage.flows.learned(SizeLearned(key, Direction.DOWN, size))

@@ -94,11 +94,11 @@ async def test_a_download_that_stands_still_is_closed_once_and_told(script: Scri
     assert decision.transfer.flow == key
     assert str(decision.choice) == "single(lte0)"
     assert "wlan0 has not replied for 3.1 s, and lte0 lives" in decision.reason
-    (told,) = script.watch.told(30.0)
+    (told,) = script.watch.messages(30.0)
     assert told == (
         "1 connection on wlan0 was closed after 3 s of silence so that its program connects again"
     )
-    assert script.watch.told(2_000.0) == []
+    assert script.watch.messages(2_000.0) == []
 
 
 async def test_its_size_is_not_learned_from_what_it_carried(script: Script) -> None:

@@ -55,7 +55,7 @@ class Told:
         return ToldConnections(lambda: self.networks, {5: BOTH}.get, self.history)
 
     def say(self, now_s: float, *connections: CarriedConnection, **more: Any) -> None:
-        self.connections.told(report(*connections, **more), USER, now_s, EPOCH + now_s)
+        self.connections.on_report(report(*connections, **more), USER, now_s, EPOCH + now_s)
 
     def check(self, now_s: float) -> None:
         self.connections.check(now_s, EPOCH + now_s)
@@ -191,7 +191,7 @@ def test_an_interface_that_is_gone_keeps_its_networks_name(told: Told) -> None:
 def test_numbers_are_each_programs_own(told: Told) -> None:
     told.say(0.0, news(1, 10))
     told.say(0.0, news(1, 20, server="b.example"), program=2, gateway="other.example")
-    told.connections.told(report(news(1, 30, server="c.example")), USER + 1, 0.0, EPOCH)
+    told.connections.on_report(report(news(1, 30, server="c.example")), USER + 1, 0.0, EPOCH)
     shown = told.connections.listed(9, 0.0)[0]
     assert {(each.server, each.gateway, each.bytes_down) for each in shown} == {
         ("github.com", "gw.example", 10),
@@ -207,9 +207,9 @@ def test_programs_are_bounded(told: Told) -> None:
     with pytest.raises(ConfigError, match="96 of one user"):
         told.say(1.0, news(1), program=96)
     for program in range(32):
-        told.connections.told(report(news(1), program=program), USER + 1, 1.0, EPOCH)
+        told.connections.on_report(report(news(1), program=program), USER + 1, 1.0, EPOCH)
     with pytest.raises(ConfigError, match="more than 128 programs"):
-        told.connections.told(report(news(1)), USER + 2, 1.0, EPOCH)
+        told.connections.on_report(report(news(1)), USER + 2, 1.0, EPOCH)
     told.check(60.0)
     told.say(60.0, news(1, 7), program=96)
     assert [each.bytes_down for each in told.connections.unwritten(EPOCH)] == [5, 7]
@@ -224,7 +224,7 @@ def test_a_server_is_called_as_it_was_last(told: Told) -> None:
 def test_a_gateway_is_where_addresses_say(told: Told) -> None:
     """Else a server's own row could be taken for a gateway's."""
     claimed = msgspec.structs.replace(report(news(1, 5)), addresses=("bank.example", "2001:db8::7"))
-    told.connections.told(claimed, USER, 0.0, EPOCH)
+    told.connections.on_report(claimed, USER, 0.0, EPOCH)
     assert told.connections.unwritten(EPOCH)[0].addresses == ("2001:db8::7",)
 
 

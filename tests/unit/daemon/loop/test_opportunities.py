@@ -64,7 +64,7 @@ def finish(offered: list[Any]) -> Any:
         flows.networks_changed([WLAN, LTE])
         flow = flows.opened(FlowOpened(key, 9.0, 100.0))
         if key.protocol == "tcp":
-            flow.led(None if chosen is None else decision(chosen))
+            flow.note_leading(None if chosen is None else decision(chosen))
         record = flows.closed(FlowClosed(key, 102.0, 1_000_000, 80))
         assert record is not None
         opportunities.finished(flow, record, lambda: CONTEXT)

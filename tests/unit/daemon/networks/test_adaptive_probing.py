@@ -223,7 +223,7 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(
             moment,
         )
         subject.networks_changed([WIFI, replace(LTE, up=False)])
-        subject.begun()
+        subject.on_transfer_begun()
         running = asyncio.create_task(subject.run())
         await asyncio.sleep(0.1)
         subject.networks_changed([WIFI, LTE])  # another set of networks is learned anew

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cedos.daemon.privileged.channel import PartChannel
+from cedos.daemon.privileged.wire import PartChannel
 
 
 @pytest.fixture

@@ -23,10 +23,17 @@ from cedos.kernel.netlink import NETLINK_ROUTE
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
 from cedos.kernel.privileges import EventSocket, PacketSocket
 from cedos.model import FlowKey
-from cedos.steer.journal.reading import journal_line
-from cedos.steer.journal.records import FILTER, RESCUE, ROUTING, HostRecord, Record, SysctlRecord
+from cedos.steer.journal.records import (
+    FILTER,
+    RESCUE,
+    ROUTING,
+    HostRecord,
+    Record,
+    SysctlRecord,
+    journal_line,
+)
 from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
-from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
 
 RULE = Rule(4, Preference.DEFAULT, TABLE_BASE + 3)

@@ -14,7 +14,7 @@ from cedos.kernel.mptcp import CreateSubflow, DestroySubflow, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.routing.plan import Preference
 
 KEY = FlowKey(ip_address("192.0.2.1"), 40_000, ip_address("2001:db8::1"), 443)

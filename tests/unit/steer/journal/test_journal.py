@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.steer.journal.journal import FILE_NAME, LOCK_NAME, Journal
-from cedos.steer.journal.reading import journal_line, read_records
 from cedos.steer.journal.records import (
     CONNECTIONS,
     FILTER,
@@ -21,6 +20,8 @@ from cedos.steer.journal.records import (
     HostRecord,
     Record,
     SysctlRecord,
+    journal_line,
+    read_records,
 )
 from cedos.steer.journal.sysctls import CHANGED, CONNTRACK_ACCOUNTING, TCP_RMEM
 

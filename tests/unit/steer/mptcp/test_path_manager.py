@@ -48,7 +48,7 @@ def joined(world, manager):
     """A connection that began on wlan0, with a spare over lte0; returns their keys."""
     manager.opened(world.established(TOKEN), None, 0.0)
     (create,) = manager.due(1.0).commands
-    manager.happened(world.came_up(create), 1.1)
+    manager.on_event(world.came_up(create), 1.1)
     first, spare = manager.connections[TOKEN].subflows
     return first.key, spare.key
 
@@ -68,7 +68,7 @@ def test_a_connection_that_lives_gets_a_backup_over_the_other_network(world, man
     assert create.backup
     assert create.index == world.lte0.index
     assert 0 < create.local_id < 256
-    step = manager.happened(world.came_up(create), 1.0)
+    step = manager.on_event(world.came_up(create), 1.0)
     assert step.commands == []
     (event,) = step.events
     assert isinstance(event, SubflowUp)
@@ -95,7 +95,7 @@ def test_a_move_before_the_spare_is_there_joins_at_once_and_ends_when_it_is_up(w
     (create,) = manager.steer(TOKEN, single("lte0"), 0.01).commands
     assert isinstance(create, CreateSubflow)
     assert not create.backup
-    step = manager.happened(world.came_up(create), 0.1)
+    step = manager.on_event(world.came_up(create), 0.1)
     assert step.commands == [SetBackup(TOKEN, event.key, True)]
 
 
@@ -105,7 +105,7 @@ def test_a_move_while_the_backup_joins_makes_it_active_when_it_is_up(world, mana
     (create,) = manager.due(1.0).commands
     assert manager.steer(TOKEN, single("lte0"), 1.01).commands == []
     up = world.came_up(create)
-    step = manager.happened(up, 1.1)
+    step = manager.on_event(up, 1.1)
     assert step.commands == [SetBackup(TOKEN, up.key, False), SetBackup(TOKEN, event.key, True)]
 
 
@@ -118,10 +118,10 @@ def test_a_network_whose_spares_are_not_worth_it_is_joined_when_a_move_needs_it(
     assert isinstance(create, CreateSubflow)
     assert not create.backup
     up = world.came_up(create)
-    assert manager.happened(up, 3.1).commands == [SetBackup(TOKEN, event.key, True)]
+    assert manager.on_event(up, 3.1).commands == [SetBackup(TOKEN, event.key, True)]
     # Back home, the spare stays while it lives, and is not made anew.
     manager.steer(TOKEN, single("wlan0"), 4.0)
-    manager.happened(ended(up.key), 5.0)
+    manager.on_event(ended(up.key), 5.0)
     assert manager.next_at_s() is None
 
 
@@ -161,13 +161,13 @@ def test_a_network_that_is_gone_is_left_once_another_one_carries(world, joined, 
     assert step.commands == [SetBackup(TOKEN, spare, False), DestroySubflow(TOKEN, first)]
     assert isinstance(step.events[0], SubflowDown)
     # The kernel tells of the end that we asked for: no news.
-    assert manager.happened(ended(first), 2.1).events == []
+    assert manager.on_event(ended(first), 2.1).events == []
     step = manager.networks_changed([world.wlan0, world.lte0], 3.0)
     (create,) = step.commands
     assert create.local == first.local
     assert create.local_id == 0  # it is the connection's first address
     assert create.backup is False  # home again
-    step = manager.happened(world.came_up(create, 60_001), 3.1)
+    step = manager.on_event(world.came_up(create, 60_001), 3.1)
     assert step.commands == [SetBackup(TOKEN, spare, True)]
 
 
@@ -179,11 +179,11 @@ def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world,
     assert step.commands == [RemoveAddress(TOKEN, first.local, 0), DestroySubflow(TOKEN, first)]
     assert isinstance(step.events[0], SubflowDown)
     assert [path.key for path in manager.connections[TOKEN].subflows] == [spare]
-    assert manager.happened(ended(first), 2.1).events == []
+    assert manager.on_event(ended(first), 2.1).events == []
     (create,) = manager.due(3.0).commands
     assert (create.local, create.local_id, create.backup) == (first.local, 0, True)
     up = world.came_up(create, 60_001)
-    assert manager.happened(up, 3.1).notices == []
+    assert manager.on_event(up, 3.1).notices == []
     # The other one's number is that with which it was joined.
     manager.steer(TOKEN, single("wlan0"), 4.0)
     step = manager.release(TOKEN, "lte0", 4.0)
@@ -211,8 +211,8 @@ def test_two_requests_for_one_network_that_both_come_up_are_ours(world, manager)
     (one,) = manager.due(0.2).commands
     (two,) = manager.due(60.0).commands
     assert one.local == two.local
-    assert manager.happened(world.came_up(one, 60_001), 60.1).notices == []
-    assert manager.happened(world.came_up(two, 60_002), 60.2).notices == []
+    assert manager.on_event(world.came_up(one, 60_001), 60.1).notices == []
+    assert manager.on_event(world.came_up(two, 60_002), 60.2).notices == []
 
 
 def test_a_last_path_is_kept_until_there_is_another(world, manager):
@@ -223,7 +223,7 @@ def test_a_last_path_is_kept_until_there_is_another(world, manager):
     (create,) = manager.networks_changed([down[0], world.lte0], 2.0).commands
     assert not create.backup
     up = world.came_up(create)
-    assert manager.happened(up, 2.1).commands == [DestroySubflow(TOKEN, event.key)]
+    assert manager.on_event(up, 2.1).commands == [DestroySubflow(TOKEN, event.key)]
     assert [path.key for path in manager.connections[TOKEN].subflows] == [up.key]
 
 
@@ -255,7 +255,7 @@ def test_a_join_that_fails_is_tried_again_ever_more_seldom(world, manager):
 
 def test_a_subflow_that_ends_is_replaced(world, joined, manager):
     _, spare = joined
-    step = manager.happened(ended(spare), 2.0)
+    step = manager.on_event(ended(spare), 2.0)
     assert isinstance(step.events[0], SubflowDown)
     assert not step.events[0].spare
     (create,) = manager.due(manager.next_at_s()).commands
@@ -263,21 +263,21 @@ def test_a_subflow_that_ends_is_replaced(world, joined, manager):
 
 
 def test_the_end_of_a_connection(joined, manager):
-    step = manager.happened(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0)
+    step = manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0)
     (event,) = step.events
     assert isinstance(event, ConnectionClosed)
     assert len(event.connection.subflows) == 2
     assert manager.connections == {}
-    assert manager.happened(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0).events == []
+    assert manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0).events == []
     assert manager.due(99.0).commands == []
 
 
 def test_subflows_that_nobody_asked_for_are_reported_once(world, joined, manager):
     stranger = FlowKey(ip_address("192.168.44.2"), 1234, ip_address("198.51.100.1"), 443)
     up = MptcpEvent(MptcpEventKind.SUBFLOW_UP, TOKEN, stranger)
-    assert "another program" in manager.happened(up, 2.0).notices[0]
+    assert "another program" in manager.on_event(up, 2.0).notices[0]
     again = MptcpEvent(MptcpEventKind.SUBFLOW_UP, TOKEN, replace(stranger, local_port=1235))
-    assert manager.happened(again, 2.0).notices == []
+    assert manager.on_event(again, 2.0).notices == []
 
 
 def test_what_lives_already_is_taken_over_as_it_is(world, manager):
@@ -307,7 +307,7 @@ def test_every_address_has_one_number_and_all_fit_in_a_byte(world, manager):
         manager.opened(event, None, float(number))
         (create,) = [c for c in manager.due(number + 0.5).commands if c.token == 1000 + number]
         assert 0 < create.local_id < 256
-        manager.happened(MptcpEvent(MptcpEventKind.CLOSED, 1000 + number), float(number))
+        manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, 1000 + number), float(number))
 
 
 ACTIONS = (
@@ -353,19 +353,19 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             kernel, asked = {event.key: False}, []
             carry_out(manager.opened(event, None, now_s))
         elif action == "close" and living:
-            carry_out(manager.happened(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), now_s))
+            carry_out(manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), now_s))
         elif action == "up" and asked and living:
             create = asked.pop(0)
             port += 1
             event = world.came_up(create, port)
             kernel[event.key] = create.backup
-            carry_out(manager.happened(event, now_s))
+            carry_out(manager.on_event(event, now_s))
         elif action == "refuse" and asked:
             manager.failed(asked.pop(0), now_s)
         elif action == "end" and living and len(kernel) > 1:
             key = next(iter(kernel))
             del kernel[key]
-            carry_out(manager.happened(ended(key), now_s))
+            carry_out(manager.on_event(ended(key), now_s))
         elif action in ("both", "wlan0", "lte0") and living:
             wish = TOGETHER if action == "both" else single(action)
             try:
@@ -406,7 +406,7 @@ def test_a_late_answer_to_the_first_of_two_joins_is_told_what_it_shall_be(make_w
     assert isinstance(again, CreateSubflow)
     assert again.backup
     came_up = world.came_up(active, 60_001)
-    commands = manager.happened(came_up, 20.1).commands
+    commands = manager.on_event(came_up, 20.1).commands
     assert [(c.key, c.backup) for c in commands if type(c) is SetBackup] == [(came_up.key, True)]
 
 
