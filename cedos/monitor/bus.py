@@ -111,7 +111,7 @@ class SystemBus:
         return reply
 
     async def properties(self, service: str, path: str, interface: str) -> dict[str, Any]:
-        """Return all properties of an object's interface; raises BusError as `call` does."""
+        """Return all properties of an object's interface; raise BusError as `call` does."""
         body = await self.call(service, path, f"{_BUS}.Properties", "GetAll", "s", [interface])
         if not body or not isinstance(body[0], dict):
             raise BusError(f"{service}: properties of another form than expected")

@@ -124,7 +124,7 @@ class ContextKeeper:
             self._observe_rtt(network, rtt_s, at_s, active=True)
 
     def observe_answer(self, network: str, at_s: float) -> None:
-        """Take that something else than a ping was answered from beyond the network's router."""
+        """Note that something else than a ping was answered from beyond the network's router."""
         self._network(network).pings.observe_answer(at_s)
 
     def drops_pings(self, network: str) -> bool:
@@ -186,7 +186,7 @@ class ContextKeeper:
         self._network(network).losses.observe(sent, lost, at_s)
 
     def observe_attachment(self, network: str, point: str, name: str, at_s: float) -> bool:
-        """Take the access point that the network is attached to; says whether it is another one."""
+        """Take the access point that the network is attached to; return whether it is another one."""
         known = self._network(network)
         before = known.attachment
         if before is not None and before.point == point:

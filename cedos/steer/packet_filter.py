@@ -57,7 +57,7 @@ class PacketFilter:
         await self.do(lambda: self._kernel.bar(wanted))
 
     def raise_wall(self) -> str | None:
-        """Return the second wall of barred networks is back, at once; what keeps it away, in words."""
+        """Put the second wall of barred networks back at once; return what keeps it away, in words."""
         if not self._plan.barred:
             return None
         try:
@@ -73,7 +73,7 @@ class PacketFilter:
         self._plan = FilterPlan()
 
     async def repaired(self) -> bool:
-        """Put back what others took out; whether there was something. Errors: OSError."""
+        """Put back what others took out; return whether there was something. Errors: OSError."""
         if not self._plan:
             return False
         plan = self._plan

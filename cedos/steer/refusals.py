@@ -9,7 +9,7 @@ from cedos.errors import CedosError, PrivilegeError, SteeringError
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Return an OSError becomes a PrivilegeError or SteeringError that says what could not be done."""
+    """Turn an OSError into a PrivilegeError or SteeringError that says what could not be done."""
     try:
         yield
     except CedosError:

@@ -133,7 +133,7 @@ class HardBudgets:
     # -- what it does -------------------------------------------------------------------------
 
     def check(self) -> float:
-        """Check all hard budgets, and tells; returns in how many seconds to check again.
+        """Check all hard budgets, and tell; return in how many seconds to check again.
 
         What is to be barred or opened is so with `settle`, which may have to wait for the kernel's tools.
         """

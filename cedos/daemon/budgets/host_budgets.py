@@ -205,7 +205,7 @@ class HostBudgets:
         return meter.amount(energy_j, carried, budget.networks, self._tariff())
 
     async def run(self) -> None:
-        """Look at everything once a second until it is cancelled; keeps what was counted."""
+        """Look at everything once a second until it is cancelled; keep what was counted."""
         battery_at_s = written_at_s = 0.0
         try:
             while True:

@@ -84,7 +84,7 @@ class Prefetching:
     def asked(
         self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
     ) -> PrefetchingAnswer:
-        """Take what a program tells; says what it needs to know."""
+        """Take what a program tells; return what it needs to know."""
         key = (request.pid, request.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:
             self._programs[key] = _PrefetchingProgram(request, self._steady())

@@ -50,7 +50,7 @@ def by_server(
     living: Mapping[str, Mapping[str, int]] | None = None,
     carried: Iterable[CarriedConnection] = (),
 ) -> UsageMessage:
-    """Return the same with the servers of its metered networks' bytes; reads the disk.
+    """Return the same with the servers of its metered networks' bytes; read the disk.
 
     `living`: what open connections have carried so far, by server and network; None: unknown.
     `carried`: those through a gateway that the history does not have.

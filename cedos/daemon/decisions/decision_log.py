@@ -120,7 +120,7 @@ class Broadcast(Generic[T]):
             ear.ready.set()
 
     def close(self) -> None:
-        """Ends all subscriptions once they have taken what waits for them."""
+        """End all subscriptions once they have taken what waits for them."""
         self._closed = True
         for ear in self._ears:
             ear.ready.set()

@@ -235,7 +235,7 @@ class SteeredDestinations:
         self._trials.networks_changed(networks)
 
     def on_connection(self, key: FlowKey, network: str | None, now_s: float) -> Decision | None:
-        """Return a connection to a destination began: it may be worth a rule of its own from now on.
+        """Note a connection to a destination, which may be worth a rule of its own from now on.
 
         `network`: over which; None: that is not known (a VPN carries it), or it is told of again.
 
@@ -254,7 +254,7 @@ class SteeredDestinations:
         return tried or known.decision or self._default.decision
 
     async def reconsider(self, context: Context) -> None:
-        """Decide on all of them again, and forgets those of long ago."""
+        """Decide on all of them again, and forget those of long ago."""
         if not self._decider.choices.destinations or self._default.decision is None:
             return
         ruled = {

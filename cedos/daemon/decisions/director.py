@@ -41,7 +41,7 @@ class Programs:
         self._known: dict[int, _MarkedProgram] = {}
 
     async def began(self, mark: int, transfer: Transfer, context: Context) -> str | None:
-        """Return a program begins, whose connections carry `mark`.
+        """Lead the connections of a new program, which bear `mark`; return its network.
 
         Returns:
             The network that its connections get; None where none is up.

@@ -53,13 +53,13 @@ class RescueInterface(Protocol):
     """The interface of `cedos.steer.rescue.rescues.Rescues`. Errors: SteeringError."""
 
     def set_first_timeouts(self, timeouts_s: dict[str, float]) -> bool:
-        """Have first packets repeated after so long, by network; whether that can be done."""
+        """Have first packets repeated after so long, by network; return whether that can be done."""
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         """Return the flow's socket while it waits for its first answer."""
 
     def rescue(self, key: FlowKey, network_name: str) -> bool:
-        """Lead a flow over a network; whether it was still time."""
+        """Lead a flow over a network; return whether it was still time."""
 
     def ended(self, key: FlowKey) -> None: ...
 

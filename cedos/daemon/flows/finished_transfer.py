@@ -82,7 +82,7 @@ class FinishedTransfer:
 def finished_transfer(
     flow: LivingFlow, record: FlowRecord, closed: FlowClosed, networks: Sequence[Network]
 ) -> FinishedTransfer | None:
-    """Return what a flow that has just ended took; None where that is not known."""
+    """Return the time of a flow that has just ended; None if unknown."""
     transfer = flow.transfer
     if transfer is None or flow.transfers != 1 or not record.exact:
         return None

@@ -104,7 +104,7 @@ def place_of(networks: Sequence[Network], context: Context) -> str:
 
 
 def load(model: CompletionModel, folder: Path, *, adapt: bool, bayesian: bool) -> Learning:
-    """Return the predictors with what was learned earlier; anew where that cannot be used."""
+    """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
     posterior = _posterior(model, folder / POSTERIOR_FILE) if bayesian else None
     path = folder / PLACES_FILE
     try:

@@ -78,7 +78,7 @@ class FlowPath:
         self.network, self.rescued = network, rescued
 
     def sampled(self, sample: FlowSample) -> bool:
-        """Take a look at its socket; whether it moved bytes since the last one."""
+        """Take a look at its socket; return whether it moved bytes since the last one."""
         before, last = self.bytes_down + self.bytes_up, self.sample
         self.unread = sample.unread and not sample.grew(last)
         self.sample = sample
@@ -180,7 +180,7 @@ class LivingFlow:
         return self.transfer is not None and self.transfer.size.source == "content-length"
 
     def competes(self, now_s: float) -> CompetingTransfer | None:
-        """Return what it has to carry still, where it does so now and that is worth counting."""
+        """Return what the flow has still to carry, if it does so now and that is worth counting."""
         if self.transfer is None or self.transfer.size.median_bytes <= FIRST_WINDOW_BYTES:
             return None  # most are: no more is asked of them
         remaining = self.remaining_bytes
@@ -327,12 +327,13 @@ class LivingFlow:
         return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
     def learned(self, event: SizeLearned) -> bool:
-        """Take a transfer's size: of one that begins, or a better estimate; whether one begins."""
+        """Take a transfer's size: of one that begins, or a better estimate; return whether one begins."""
         before = self.transfer
         better = event.size.source == "progress" or (
             before is not None and before.size.source in ("default", "history", "hint")
         )
         begins = before is None or before.direction is not event.direction or not better
+        # A new transfer counts its bytes and its rate from here.
         if begins:
             self.base_bytes = self.carried(event.direction)
             self.transfers += 1
@@ -356,6 +357,7 @@ class LivingFlow:
         A program that bound its socket elsewhere has not followed it.
         """
         network = self.paths[self.key].network
+        # Only a flow on one of the chosen networks follows the decision.
         if self.decision is None and decision is not None and network in decision.choice.networks:
             self.decision = decision.number
         if self.strategy is None and network is not None:

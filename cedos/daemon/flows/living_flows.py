@@ -133,7 +133,7 @@ class LivingFlows:
         return flow is not None and key in flow.paths and flow.paths[key].rescued
 
     def opened(self, event: FlowOpened) -> LivingFlow:
-        """Return a first packet was seen. A further subflow is told apart when its token is known."""
+        """Add the flow of a first packet. A further subflow is told apart when its token is known."""
         flow = self._by_key.get(event.key)
         if flow is None:
             flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming)
@@ -154,7 +154,7 @@ class LivingFlows:
         return flow
 
     def sampled(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
-        """Take a look at all sockets; returns the flows that were seen."""
+        """Take a look at all sockets; return the flows that were seen."""
         seen: dict[int, LivingFlow] = {}
         for sample in samples:
             if sample.token is not None:
@@ -176,7 +176,7 @@ class LivingFlows:
         return list(seen.values())
 
     def learned(self, event: SizeLearned) -> LivingFlow | None:
-        """Return the size of a transfer that begins, or a better estimate of the one under way."""
+        """Take the size of a new transfer, or a better estimate of the current one; return its flow."""
         flow = self._by_key.get(event.key)
         if flow is None:
             return None
@@ -188,7 +188,7 @@ class LivingFlows:
         return flow
 
     def closed(self, event: FlowClosed) -> FlowRecord | None:
-        """Return a path has ended; with a flow's last one its record comes back."""
+        """Close a path; return the flow's record if that was its last one."""
         flow = self._by_key.get(event.key)
         if flow is None:
             return None

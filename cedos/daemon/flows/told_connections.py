@@ -1,4 +1,4 @@
-"""Connections that proxies on this host carry through a gateway: what they tell, what is kept of it."""
+"""Keep the connections that proxies on this host carry through a gateway, by the proxies' reports."""
 
 import asyncio
 import heapq
@@ -21,11 +21,11 @@ _MOST_OF_A_USER: Final = 96
 """Programs, so that one user leaves room for others. (Each `cedos forward -W` is one.)"""
 
 _MOST_CONNECTIONS: Final = 8192
-"""Of all programs together."""
+"""The most connections of all programs together."""
 
 _REMEMBERED: Final = 8192
 _BOOKED_AT_ONCE: Final = 500
-"""Of silent programs: the history has room for 1,000 between two writes."""
+"""The most rows of silent programs: the history has room for 1,000 between two writes."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Told:
 
     @property
     def unwritten(self) -> CarriedConnection:
-        """The connection with the bytes that the history does not have yet."""
+        """Return the connection with the bytes that the history does not have yet."""
         return self.connection if self.written is None else self.connection.since(self.written)
 
     def record(
@@ -89,7 +89,7 @@ class ToldConnections:
 
     Args:
         networks: those that there are.
-        choice: what the decision with this number chose; None: nobody knows.
+        choice: what the decision with this number chose; None: unknown.
         history: None: nothing is kept.
     """
 
@@ -106,7 +106,7 @@ class ToldConnections:
         self._names: dict[str, str] = {}
 
     def on_report(self, report: CarriedReport, uid: int, now_s: float, now_unix_s: float) -> None:
-        """Takes a proxy's word. ConfigError: too many tell of theirs."""
+        """Take a proxy's report. ConfigError: too many processes report."""
         key = uid, report.program
         program = self._programs.get(key)
         if program is None:
@@ -129,7 +129,7 @@ class ToldConnections:
             self._book(key, program, number, now_unix_s)
 
     def check(self, now_s: float, now_unix_s: float) -> None:
-        """To be called about once a second: writes what silent programs had told of."""
+        """Write what silent programs had reported; called about once a second."""
         room = _BOOKED_AT_ONCE
         for key, program in list(self._programs.items()):
             silent_s = now_s - program.heard_at_s
@@ -142,7 +142,7 @@ class ToldConnections:
                 del self._programs[key]
 
     def listed(self, most: int, now_s: float) -> tuple[list[CarriedConnection], int]:
-        """The living that carried most, oldest first, and how many others there are."""
+        """Return the living connections that carried most, oldest first, and the number of others."""
         living = [
             each
             for program in self._programs.values()
@@ -160,7 +160,7 @@ class ToldConnections:
         return messages, len(living) - len(shown)
 
     def unwritten(self, now_unix_s: float) -> list[CarriedConnection]:
-        """What the history does not have yet, as if all ended now."""
+        """Return what the history does not have yet, as if all ended now."""
         records = (
             each.record(program.addresses, now_unix_s, self._names)
             for program in self._programs.values()
@@ -169,7 +169,7 @@ class ToldConnections:
         return [record for record in records if record.bytes_by_network]
 
     async def find(self, wanted: str, now_unix_s: float) -> CarriedConnection | None:
-        """A connection with this server (`server_matches`): one that lives, else the last one that did.
+        """Return a living connection with this server (`server_matches`), else the last one.
 
         Of several at once the one with the latest decision.
         """

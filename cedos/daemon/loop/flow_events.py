@@ -131,7 +131,7 @@ class FlowEvents:
     def _judged(
         self, record: FlowRecord, finished: FinishedTransfer, context: Context
     ) -> FlowRecord:
-        """Return the record with what had been expected of it; what can be learnt from it is."""
+        """Return the record with its prediction, and learn from it."""
         if self.learning is not None:
             self.learning.finished(finished, context, record.ended_unix_s)
         model = self.director.decider.choices.model

@@ -110,7 +110,7 @@ class FlowSampler:
             self._changed(urgent)
 
     def _listen(self, asked_at_s: dict[str, float], context: Context, now_s: float) -> bool:
-        """Note which networks are silent; returns whether others are than before."""
+        """Note which networks are silent; return whether others are than before."""
         rtts = {
             name: known["rtt_s"] for name, known in context.networks.items() if "rtt_s" in known
         }

@@ -304,7 +304,7 @@ class Observer:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
     def heard(self, network: str, remote: Address, at_s: float) -> None:
-        """Take that `remote` said something: one beyond the router shows that its network carries."""
+        """Note that `remote` said something: one beyond the router shows that its network carries."""
         if not self._on_link(network, remote):
             self.keeper.observe_answer(network, at_s)
             self.prober.heard(network, at_s)

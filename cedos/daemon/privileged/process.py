@@ -93,7 +93,7 @@ class PrivilegedProcess:
 
 @contextmanager
 def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
-    """Start it, and gives up all privileges of this process for good.
+    """Start it, and give up all privileges of this process for good.
 
     To be entered before there are threads.
 

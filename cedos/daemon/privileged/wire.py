@@ -21,7 +21,7 @@ _PLAIN: Final = frozenset((int, str, bytes, bool, float))
 
 
 def plain(value: object) -> object:
-    """Return a dataclass is a list that begins with its name."""
+    """Return a value for msgpack; a dataclass becomes a list that begins with its name."""
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, tuple | list):

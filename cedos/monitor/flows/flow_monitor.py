@@ -151,7 +151,7 @@ class FlowMonitor:
             return None
 
     async def check_tracking(self, timeout_s: float = 0.2) -> str:
-        """Test with a datagram on the loopback whether openings are seen; returns the new `problem`."""
+        """Test with a datagram on the loopback whether openings are seen; return the new `problem`."""
         self.problem = await self._source.blindness(timeout_s)
         return self.problem
 
@@ -180,12 +180,14 @@ class FlowMonitor:
         if found is None or not self._counts(found[0]):
             return
         key, incoming = found
+        # A beginning: ours opens at once, a caller's once a socket answers for it.
         if not tracked.ended:
             if not incoming:
                 self._open(key, time.time())
             elif key not in self._living:
                 self._callers.put(key, time.time())
                 self._doubt.set()
+        # An end: connection tracking has the bytes of UDP; TCP's come from its socket.
         elif key.protocol == "udp":
             up, down = tracked.bytes_original, tracked.bytes_reply
             counted = up is not None and down is not None
@@ -251,6 +253,7 @@ class FlowMonitor:
         entries = await self._source.entries() if missed else ()
         if not missed:
             before = {key: known for key, known in before.items() if key.protocol == "tcp"}
+        # Open what is there and was not known.
         present = {sample.key for sample in await self.snapshot()}
         for entry in entries:
             found = conntrack.flow_of(entry, self._is_local)
@@ -263,7 +266,7 @@ class FlowMonitor:
             if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
                 new.opened_unix_s = time.time()
                 self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
-        # Ends that are still on their way to us know more than we do.
+        # Close what was known and is not there. Ends that are still on their way to us know more.
         await asyncio.sleep(_GRACE_S)
         for key in before.keys() - present:
             if key in self._living:

@@ -22,7 +22,7 @@ def is_own(key: FlowKey) -> bool:
 
 
 def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bool:
-    """Begin to connect a non-blocking TCP or UDP socket; whether it is connected, as UDP always is.
+    """Begin to connect a non-blocking TCP or UDP socket; return whether it is connected (UDP: always).
 
     Its flow is an own one from its first packet on. `index` is that of a link-local peer's interface.
     """
@@ -41,7 +41,7 @@ def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bo
 
 
 async def connected(made: socket.socket, peer: Address, port: int, index: int = 0) -> None:
-    """Connect a TCP socket as `connect` does, and waits for it."""
+    """Connect a TCP socket as `connect` does, and wait for it."""
     if not connect(made, peer, port, index):
         loop = asyncio.get_running_loop()
         await loop.sock_connect(made, _socket_address(peer, port, index))

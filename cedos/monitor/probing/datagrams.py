@@ -45,7 +45,7 @@ class Datagrams:
         return abs(clock_offset_s() - self._offset_s)
 
     async def send(self, data: bytes, to: Source | None = None) -> None:
-        """Send one; waits while the kernel's buffer is full. OSError: the network does not take it."""
+        """Send one; wait while the kernel's buffer is full. OSError: the network does not take it."""
         if to is None:
             await self._loop.sock_sendall(self.socket, data)
         else:

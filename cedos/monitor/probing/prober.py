@@ -236,7 +236,7 @@ class Prober:
         self._wake.set()
 
     def heard(self, name: str, at_s: float) -> None:
-        """Take that something came back from beyond the network's router at a monotonic time."""
+        """Note that something came back from beyond the network's router at a monotonic time."""
         self._heard_at_s[name] = max(at_s, self._heard_at_s.get(name, at_s))
         self._schedule.heard(name, at_s)
 

@@ -73,7 +73,7 @@ class Screen:
         self._callbacks.append(callback)
 
     async def run(self) -> None:
-        """Follow the state until it is cancelled; returns at once without a bus."""
+        """Follow the state until it is cancelled; return at once without a bus."""
         if self._bus is None:
             return
         while True:

@@ -76,7 +76,7 @@ class Journal:
             ) from None
 
     def read(self) -> JournalReading:
-        """Return what it holds, whatever it is; nothing where there is none."""
+        """Return the content of the file; nothing without a file."""
         try:
             return read_records(own_file.read(self.path, _MOST_BYTES))
         except FileNotFoundError:

@@ -48,7 +48,7 @@ def put_in(interfaces: Collection[str]) -> None:
 
 
 def chains(interfaces: Collection[str]) -> list[Chain]:
-    """Return what bars these interfaces, on this host."""
+    """Return the chains that bar these interfaces on this host."""
 
     def rules(*of: tuple[str, tuple[str, ...]]) -> Iterator[str]:
         for interface in interfaces:

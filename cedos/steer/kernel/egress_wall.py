@@ -52,7 +52,7 @@ class EgressWall:
         self._made: set[int] = set()
 
     def put_up(self, names: Collection[str]) -> bool:
-        """Put up what is missing of it at these interfaces, without looking first; whether it was.
+        """Put up what is missing of it at these interfaces, without looking first; return whether it was.
 
         An interface that is not there has none until the next time.
         """
@@ -114,7 +114,7 @@ class EgressWall:
         return next(filter(None, map(rtnetlink.parse_link, answers)), None)
 
     def _where(self) -> set[int]:
-        """Return the interfaces that may have it."""
+        """Return the interfaces that may have the wall."""
         request = traffic_control.qdiscs_request()
         try:
             answers = self._requester.dump(traffic_control.RTM_GETQDISC, request)

@@ -87,16 +87,16 @@ class SteeringKernel(Protocol):
         """Let nothing of a program's go over these interfaces, and over all others; none: over all."""
 
     def repair_filter(self, plan: FilterPlan) -> bool:
-        """Put back what of that is not in the packet filter; whether there was something."""
+        """Put back what of that is not in the packet filter; return whether there was something."""
 
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
-        """Put back what is missing of the second wall at these; whether something was.
+        """Put back what is missing of the second wall at these; return whether something was.
 
         It takes less than a millisecond. HostError: this kernel cannot have one.
         """
 
     def remove_wall(self) -> bool:
-        """Take the second wall away wherever it stands; whether there was one."""
+        """Take the second wall away wherever it stands; return whether there was one."""
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         """Call back from the running event loop when something of ours may have gone.
@@ -110,7 +110,7 @@ class SteeringKernel(Protocol):
     def has_filter(self) -> bool: ...
 
     def remove_filter(self) -> bool:
-        """Remove our packet filter; whether there was one."""
+        """Remove our packet filter; return whether there was one."""
 
     def watch(
         self,

@@ -47,7 +47,7 @@ def create(requester: Requester, version: int) -> None:
 
 
 def destroy(requester: Requester, version: int) -> bool:
-    """Remove a set with all that is in it; whether it was there. Errors: OSError (in use)."""
+    """Remove a set with all that is in it; return whether it was there. Errors: OSError (in use)."""
     try:
         requester.ask(_SUBSYSTEM | _DESTROY, _named(version))
     except FileNotFoundError:

@@ -126,7 +126,7 @@ class _Saved:
 
 
 def _saved() -> dict[int, _Saved]:
-    """Return both IP versions, read side by side, as a wall that is to come back is in a hurry.
+    """Read both IP versions side by side: a wall that is to come back is in a hurry.
 
     (What changes something goes one after the other: on nf_tables the one would interrupt the other.)
     """
@@ -194,7 +194,7 @@ def present(*tables: str) -> bool:
 
 
 def remove(*tables: str) -> bool:
-    """Take everything of ours out of tables (out of `_TABLES`); whether there was something.
+    """Take everything of ours out of tables (out of `_TABLES`); return whether there was something.
 
     Raises:
         OSError: iptables refuses.

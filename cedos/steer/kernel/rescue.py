@@ -28,7 +28,7 @@ class RescueKernel(Protocol):
         """Return whether something of that is there."""
 
     def remove(self) -> bool:
-        """Take all of it out, also what a dead process left; whether there was something."""
+        """Take all of it out, also what a dead process left; return whether there was something."""
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         """Return the flow's socket while it waits for its first answer; None: no longer, or not ours.
@@ -37,7 +37,7 @@ class RescueKernel(Protocol):
         """
 
     def adopt(self, key: FlowKey) -> None:
-        """Refuse what still comes to the socket's own address, and has the flow translated.
+        """Refuse what still comes to the socket's own address, and have the flow translated.
 
         It gets the address of the interface that it leaves by, once connection tracking has
         forgotten it (`forget`).

@@ -150,7 +150,7 @@ def route_request(route: Route) -> bytes:
 def _packed(
     message: Any, attributes: dict[str, Any], more: tuple[Any, ...] = (), **fields: int
 ) -> bytes:
-    """Return what comes behind the header."""
+    """Return the bytes behind the header."""
     message.update(fields)
     known = [(name, value) for name, value in attributes.items() if value is not None]
     message["attrs"] = [*known, *more]

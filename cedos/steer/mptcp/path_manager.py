@@ -91,7 +91,7 @@ class PathManager:
     # -- facts --------------------------------------------------------------------------------
 
     def opened(self, event: MptcpEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
-        """Return a connection is established; `unsteerable` says why it is to be left alone, if it is."""
+        """Add an established connection; `unsteerable` says why it is left alone, if it is."""
         step = PathManagerStep()
         if event.key is None or event.token in self._states:
             return step
@@ -99,6 +99,7 @@ class PathManager:
         state = ConnectionState(event.token, event.key, home, unsteerable)
         state.subflows[event.key] = MptcpSubflow(event.key, home, False)
         self._states[event.token] = state
+        # Spare subflows come a moment later, so that short connections have none.
         if state.unsteerable is None and state.home is not None:
             for name in self._networks:
                 if name != state.home and self._wanted(state, name):
@@ -112,7 +113,7 @@ class PathManager:
         unsteerable: Mapping[int, str | None],
         now_s: float,
     ) -> PathManagerStep:
-        """Return all connections that live now, by token, the initial subflow first where it lives.
+        """Take all living connections, by token, each with its initial subflow first if that lives.
 
         What is not known yet is taken over as it is; what is known and not there has ended.
         """
@@ -132,7 +133,7 @@ class PathManager:
         return step
 
     def on_event(self, event: MptcpEvent, now_s: float) -> PathManagerStep:
-        """Return a subflow came up or went down, or a connection has ended."""
+        """Apply an event: a subflow came up or went down, or a connection has ended."""
         step = PathManagerStep()
         state = self._states.get(event.token)
         if state is None:
@@ -146,7 +147,7 @@ class PathManager:
         return step
 
     def networks_changed(self, networks: Sequence[Network], now_s: float) -> PathManagerStep:
-        """Return the networks are these now; those that are down count as gone."""
+        """Take the networks; those that are down count as gone."""
         self._networks = {network.name: network for network in networks if network.up}
         self._names = {}
         for network in self._networks.values():
@@ -154,10 +155,12 @@ class PathManager:
                 self._names.setdefault(interface.ip, network.name)
         step = PathManagerStep()
         for state in self._states.values():
+            # Subflows whose network was unknown or down may have one now.
             for key, subflow in list(state.subflows.items()):
                 if subflow.network is None and (name := self._carrier(key)) is not None:
                     state.subflows[key] = MptcpSubflow(key, name, subflow.backup)
                     state.home = state.home or (None if subflow.backup else name)
+            # Leave networks that are gone, and join those that came.
             self._leave_gone(state, step)
             for name in [n for n in state.joins if n not in self._networks]:
                 del state.joins[name]
@@ -172,6 +175,7 @@ class PathManager:
         if before == self._without_spares:
             return step
         for state in self._states.values():
+            # A join that the kernel was asked for comes up anyway; the others are dropped.
             for name in [n for n in state.joins if not self._wanted(state, n)]:
                 if not state.joins[name].asked:
                     del state.joins[name]
@@ -214,6 +218,7 @@ class PathManager:
             if name not in self._networks:
                 raise SteeringError(f"{strategy}: the network {name} is not up")
         state.strategy = strategy
+        # Flags move what has a subflow there already; the rest waits for a join.
         step = PathManagerStep(self._flags(state, everything=True))
         present = {self._carrier(key) for key in state.subflows}
         for name in strategy.networks:
@@ -241,6 +246,7 @@ class PathManager:
         ]
         if not rest:
             return step
+        # One of the remaining subflows must be active before the others go.
         if all(subflow.backup for subflow in rest):
             first = rest[0]
             step.commands.append(SetBackup(token, first.key, False))
@@ -248,6 +254,7 @@ class PathManager:
             self._show(state)
         if not left:
             return step
+        # Removing the address makes the peer send again elsewhere; then the subflows go.
         for local in dict.fromkeys(subflow.key.local for subflow in left):
             step.commands.append(RemoveAddress(token, local, self._identity_in(state, local)))
         for subflow in left:
@@ -259,7 +266,7 @@ class PathManager:
         return step
 
     def flags(self, token: int) -> list[PathManagerCommand]:
-        """Return all flags of a connection once more: the packet that carries one may have been lost."""
+        """Return all flags of a connection once more: the packet with one may have been lost."""
         state = self._states.get(token)
         return [] if state is None else self._flags(state, everything=True)
 
@@ -292,6 +299,7 @@ class PathManager:
         wanted = {
             key: state.wants_backup(subflow.network or "") for key, subflow in subflows.items()
         }
+        # First what becomes active, then what becomes a backup: one is active at any time.
         commands: list[PathManagerCommand] = []
         for backup in (False, True):
             for key, subflow in subflows.items():
@@ -309,6 +317,7 @@ class PathManager:
         if stranger and not self._stranger_told:
             self._stranger_told = True
             step.notices.append("another program manages the paths of MPTCP connections too")
+        # The first subflow over a network that is up is the connection's new home.
         if name is not None and all(self._carrier(k) is None for k in state.subflows):
             state.home = name
         # Of several requests under way, as a backup and as none, any may be the one that came up;
@@ -331,6 +340,7 @@ class PathManager:
         subflow = state.subflows.pop(key, None)
         if subflow is None:
             return
+        # Its network is still up: try again later, and at once if it was the last subflow.
         if subflow.network in self._networks and state.unsteerable is None:
             if self._wanted(state, subflow.network):
                 state.joins.setdefault(subflow.network, _later(0, now_s))
@@ -375,9 +385,11 @@ class PathManager:
     def _join(
         self, state: ConnectionState, name: str, step: PathManagerStep, now_s: float, tries: int
     ) -> None:
+        # A user's rule may forbid the network for this connection.
         if not self.may_use(state.initial, name):
             state.joins.pop(name, None)
             return
+        # The subflow needs an address of the connection's IP version there.
         remote = state.initial.remote
         network = self._networks[name]
         local = next(
@@ -410,6 +422,7 @@ class PathManager:
         """Return an address's number within every connection; 0 is each one's first address."""
         if local not in self._ids:
             used = set(self._ids.values())
+            # Eight bits number the addresses: forget those that no network has any more.
             if len(used) >= 254:
                 self._ids = {a: n for a, n in self._ids.items() if a in self._names}
                 used = set(self._ids.values())

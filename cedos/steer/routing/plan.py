@@ -141,7 +141,7 @@ def plan(
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[int] = (),
 ) -> RoutingPlan:
-    """Return which rules and routes are to stand.
+    """Return the rules and routes that are to be in place.
 
     Args:
         networks: all networks, also those that are down.

@@ -92,7 +92,7 @@ class Routing:
         self._apply(RoutingPlan((self._installed.rules - old) | new, self._installed.routes))
 
     def reconcile(self) -> bool:
-        """Read what is really installed and repairs it; whether anything foreign is new or gone."""
+        """Read what is really installed and repair it; return whether anything foreign is new or gone."""
         routes = self._kernel.routes()
         rules = self._kernel.rules()
         indices = {network.index for network in self._networks}
@@ -121,7 +121,7 @@ class Routing:
         )
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:
-        """Return what is installed of ours. Routes count with the metrics that we gave them."""
+        """Return our installed rules and routes. Routes count with the metrics that we gave them."""
         installed = set()
         for seen in routes:
             if seen.protocol == PROTOCOL:
