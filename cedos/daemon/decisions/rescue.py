@@ -221,10 +221,12 @@ class Rescuer:
 
     def _consider(self, key: FlowKey, watched: _WatchedFlow) -> float | None:
         """Look at one flow; when to look again, None: it needs no more."""
+        # Answered, closed, or a further subflow of MPTCP: no rescue.
         found = self._rescues.connecting(key)
         if found is None or found.join:
             return None
         now_s = time.monotonic()
+        # Act just before the kernel sends the packet again: the repetition leaves over the other network.
         left_s = found.resend_in_s
         if left_s > _AHEAD_S + 0.01:
             return now_s + left_s - _AHEAD_S
@@ -280,12 +282,14 @@ class Rescuer:
         for name, network in self._networks.items():
             if name == current or not network.up or (name in dead and not any_of_them):
                 continue
+            # The user's rules, an address and a router of the flow's IP version.
             if not self._may_use(key, name):
                 continue
             if not any(each.version == version for each in network.addresses):
                 continue
             if network.gateways and all(each.version != version for each in network.gateways):
                 continue
+            # Prefer a living network, then a recent answer, then an unmetered and a quick one.
             rtt = context.networks.get(name, {}).get("rtt_s")
             fresh = rtt is not None and context.at_s - rtt.measured_at_s < _REMEMBERED_S
             rtt_s = rtt.value if rtt is not None else math.inf

@@ -285,6 +285,7 @@ class Observer:
 
     def closed(self, event: FlowClosed, network: str | None) -> None:
         """Take the end of a flow; `network`: that of its address, None where another carried it."""
+        # A flow to a host on the link says nothing of the network; its bytes must not count for it.
         near = self._before_router(event.key)
         if near is not None and event.key.protocol == "tcp":
             self._carried_near(near, event, self._near_bytes.pop(event.key, 0))
@@ -355,10 +356,12 @@ class Observer:
             name, subnet = owner.get(sample.key.local, (None, None))
             if name is None or subnet is None:
                 continue
+            # A host on the link: keep its bytes out of the network's rate.
             if sample.key.remote in subnet.network:
                 self._near_bytes[sample.key] = sample.bytes_down + sample.bytes_up
                 self._carried_near(name, sample, before.get(sample.key, 0))
                 continue
+            # A host beyond the router that has answered: its network carries.
             if sample.state == SYN_SENT:
                 continue
             heard_s = min(sample.idle_down_s, sample.idle_ack_s)
@@ -394,11 +397,13 @@ class Observer:
         take = partial(self.keeper.update, network.name)
         await read_each(self._providers, network, now_s, take)
         points = (each.access_point(network) for each in self._providers)
+        # Another access point is another place: check for a portal, and ping anew.
         point = next((each for each in points if each is not None), None)
         if point is not None and self.keeper.observe_attachment(network.name, *point, now_s):
             _log.info("another access point", network=network.name, point=point.bssid)
             self.portals.recheck(network.name)
             await self.prober.ping(network)
+        # The counters give rates, unless hosts on the link had a part in them.
         counted = await self.count(network)
         if counted is not None:
             self.portals.carried(network.name, counted.received_bytes)
