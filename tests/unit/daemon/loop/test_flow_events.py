@@ -75,7 +75,15 @@ async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() ->
     def nothing(*_: Any, **__: Any) -> Any:
         return None
 
-    names = ("begun", "opened", "closed", "visited", "finished", "read_before", "steerable")
+    names = (
+        "on_transfer_begun",
+        "opened",
+        "closed",
+        "on_connection",
+        "finished",
+        "read_before",
+        "steerable",
+    )
     anybody = cast(
         Any, SimpleNamespace(**dict.fromkeys((*names, "recent_context", "context"), nothing))
     )
@@ -105,7 +113,15 @@ async def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expecte
     def nothing(*_: Any, **__: Any) -> Any:
         return None
 
-    names = ("begun", "opened", "closed", "visited", "finished", "read_before", "transferred")
+    names = (
+        "on_transfer_begun",
+        "opened",
+        "closed",
+        "on_connection",
+        "finished",
+        "read_before",
+        "transferred",
+    )
     anybody = cast(Any, SimpleNamespace(**dict.fromkeys((*names, "context"), nothing)))
     anybody.recent_context = lambda: KNOWN
     anybody.networks = (WLAN, LTE)

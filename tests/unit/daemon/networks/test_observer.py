@@ -103,7 +103,15 @@ class Daemon:
             Any,
             SimpleNamespace(
                 **dict.fromkeys(
-                    ("begun", "opened", "closed", "visited", "finished", "read_before"), nobody
+                    (
+                        "on_transfer_begun",
+                        "opened",
+                        "closed",
+                        "on_connection",
+                        "finished",
+                        "read_before",
+                    ),
+                    nobody,
                 ),
                 networks=(WLAN, LTE),
                 wants_marks=False,
