@@ -1,4 +1,4 @@
-"""Where this checkout lies: experiments, traces and committed results are read from it."""
+"""The folder of this checkout: experiments, traces and committed results are read from it."""
 
 from pathlib import Path
 from typing import Final

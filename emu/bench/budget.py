@@ -1,4 +1,4 @@
-"""Whether budgets are met: months with shifting habits, simulated with the product's own keeper.
+"""Budgets kept or not: months with shifting habits, simulated with the product's own keeper.
 
 The habits are drawn (`emu.experiments.budgets.plans`), the controllers are those of the daemon,
 and both get the very same months. What takes time is counted per month and controller, beside the

@@ -49,7 +49,7 @@ _SYN_SENT, _FIN_WAIT1 = "02", "04"
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; about 35 minutes.
+    """Measure; about 35 minutes.
 
     Returns:
         By bound (`kernel`, `shipped`, `1000ms`, ...): of `n` requests and uploads that were caught, how
@@ -246,7 +246,7 @@ class Pair:
             end.run("iptables", "-w", "-t", "raw", "-A" if on else "-D", "PREROUTING", "-j", "DROP")
 
     def _answered(self, connections: list[socket.socket], ended_s: float) -> list[float]:
-        """Seconds after the end of the outage until each answer was here."""
+        """Return seconds after the end of the outage until each answer was here."""
         found: list[float] = []
         left = dict.fromkeys(connections, _ANSWER_BYTES)
         by_number = {connection.fileno(): connection for connection in connections}

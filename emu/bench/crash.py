@@ -1,4 +1,4 @@
-"""What is left when the steering process is killed in the middle of its work.
+"""The remains of a steering process that is killed in the middle of its work.
 
 Greedy transfers, MPTCP and plain TCP, on both networks of an emulated laptop; a process that steers
 them is killed with -9; then `restore` puts the host back. Counted: which transfers still get data, and
@@ -20,7 +20,8 @@ from pathlib import Path
 from cedos.errors import EmulationError
 from cedos.model import Direction, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import SubflowUp
-from cedos.steer.steering import Steering, restore
+from cedos.steer.restore import restore
+from cedos.steer.steering import Steering
 from emu.bench.switch import ACCESSES, networks
 from emu.testbed.access import LTE, WLAN
 from emu.testbed.netns import Namespace

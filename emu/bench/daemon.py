@@ -1,4 +1,4 @@
-"""What the daemon itself costs: processor share and wake-ups idle, 100 new flows a second, start, memory.
+"""The daemon's own cost: processor share and wake-ups, idle and at 100 new flows a second.
 
 It runs as a user would start it, on the emulated laptop, with its default configuration but for the
 target of its pings. The flows are real: a client fetches 3 KB a hundred times a second from nginx,

@@ -14,7 +14,7 @@ from cedos.model import Direction
 from cedos.selector.deadlines.chance import ChanceScheduler
 from cedos.selector.deadlines.network_state import HostNetworks, SeenNetwork
 from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan
-from emu.experiments.cedos import subway, world
+from emu.experiments.cedos import studies, world
 from emu.experiments.cedos.compare import AtOnce, figures, tally
 
 NAME = "deadlines"
@@ -43,7 +43,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     found = figures(tallies)
     ours, theirs, at_once = (found[name] for name in ("chance", "d2sched", "no-delay"))
     progress("a stream on the subway")
-    ride = subway.figures()["computed"]
+    ride = studies.figure8()["computed"]
     progress(f"plans for {_FLOWS} flows")
     took_ms, overloaded_ms = map(sorted, _plans_ms())
     return {

@@ -1,4 +1,4 @@
-"""How long one decision takes, from context and transfer to the finished record.
+"""The time of one decision, from context and transfer to the finished record.
 
 Measured as in the daemon: one process, garbage collection on, decisions kept for the history. The
 contexts are drawn at random: something or everything known of each network, now and then a dead one.

@@ -35,7 +35,7 @@ from emu.bench.gateway_parts import flows, idle_clients, pages
 from emu.bench.gateway_parts.bench_places import bench_places
 from emu.bench.rescue import Bench as Cutter
 from emu.places.traces import Trace
-from emu.testbed import kernel_mptcp
+from emu.testbed import phones
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop, Silence
@@ -202,7 +202,7 @@ def _url(size: int) -> str:
 @contextmanager
 def _peers(laptop: Laptop, progress: Progress) -> Iterator[dict[str, Contender]]:
     """Those that need no daemon, by name; without agg-tunnel where it does not run."""
-    kernel_mptcp.use_kernel_path_manager(laptop)
+    phones.use_kernel_path_manager(laptop)
     found = {
         "wifi": _plain(laptop, NetworkKind.WIFI),
         "lte": _plain(laptop, NetworkKind.CELLULAR),

@@ -1,4 +1,4 @@
-"""What the capture costs: packets that reach user space, and the processor time of each.
+"""The cost of the capture: packets that reach user space, and the processor time of each.
 
 A real nginx serves a real curl over a veth pair whose packets are as on a wire (1500 bytes, no
 offloads; with them the same two packets a download would be set against fewer, larger ones). First

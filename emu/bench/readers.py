@@ -1,4 +1,4 @@
-"""What a program that reads slowly, a player or a limited rate, costs in metered data and is late.
+"""The cost of a program that reads slowly, a player or a limited rate: metered data and lateness.
 
 Downloads over MPTCP from nginx, with the daemon as it is shipped, over two networks of 12 Mbit/s:
 read at once, for which both are worth their price, and by a program whose buffer holds a quarter of

@@ -1,4 +1,11 @@
-"""The profiler at work in a namespace, with the parts of the daemon that feed it, and its answers."""
+"""The quality of sizes near a transfer's start (Delphi, section 4 and Table 1), and of learned ones.
+
+Generated pages (`emu.workloads.web.corpus`), served by nginx, are visited again and again
+(`emu.workloads.web.visits`), once over HTTP/1.1 and once over TLS with HTTP/2, while the profiler
+watches with the daemon's own capture and flow monitor. What it said is set against what curl
+(bodies) and the kernel (connections) counted in the end. The shipped priors are made from another
+corpus (`emu.workloads.web.visits`).
+"""
 
 import asyncio
 import time

@@ -35,7 +35,7 @@ NAME = "soak"
 
 _DURATION_S: Final = 3600.0
 _SETTLED_SHARE: Final = 1 / 6
-"""Of the time: ten minutes of the hour."""
+"""Share of the time: ten minutes of the hour."""
 _LOOK_EVERY_S: Final = 10.0
 _TOLD_EVERY_S: Final = 300.0
 _LIMIT_S: Final = 20.0

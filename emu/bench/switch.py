@@ -1,4 +1,4 @@
-"""How quickly a living MPTCP transfer is moved: from the command to the first data on the new path.
+"""The speed of moving a living MPTCP transfer: from the command to the first data on the new path.
 
 Two emulated phones with constant rates (24/10 Mbit/s in 20 ms, 12/5 Mbit/s in 60 ms), a greedy
 transfer, downloads and uploads apart, moved to and fro by `Steering` as the daemon does it. A flip

@@ -1,4 +1,4 @@
-"""How soon a Wi-Fi that was slow is used again by programs whose connections cannot be moved.
+"""The delay until a Wi-Fi that was slow is used again by connections that cannot be moved.
 
 Wi-Fi carries 1.2 Mbit/s at first and 40 from then on, beside 16 Mbit/s of LTE (round trips 30 and 72 ms).
 curl fetches the same again and again; the daemon decides as it does by default (it pings the server, and

@@ -1,4 +1,4 @@
-"""How long a decision takes that weighs all the errors of its predictors, by each of the methods.
+"""The time of a decision that weighs all the errors of its predictors, by each of the methods.
 
 What is timed is the daemon's own decision, with two networks whose predictors have 50 errors of the
 bandwidth and 50 of the latency each: 6.25 million joint outcomes. The evaluators that choose among ways

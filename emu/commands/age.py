@@ -1,11 +1,11 @@
-"""`cedos-emu age`: a transfer data set as a laptop would know it, with rates that are seconds old."""
+"""`cedos-emu age`: make a data set as a laptop would know it, with rates that are seconds old."""
 
 from pathlib import Path
 
 import click
 
-from emu.console import written
-from emu.console.help import examples
+from emu import console
+from emu.console import examples
 
 
 @click.command(
@@ -32,7 +32,7 @@ def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
     from emu.data import aged, datasets  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
-    written.make_room(out, "--out")
+    console.make_room(out, "--out")
     read = datasets.read(data)
     known = places.load(directory or places.default_directory())
     rows = aged.aged(read.to_rows(), known, seed=seed)

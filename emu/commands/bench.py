@@ -1,11 +1,11 @@
-"""`cedos-emu bench`: measures the figures that cedos promises."""
+"""`cedos-emu bench`: measure the figures that cedos promises."""
 
 import json
 from pathlib import Path
 
 import click
 
-from emu.console.help import block, examples
+from emu.console import block, examples
 
 
 @click.command(
@@ -51,7 +51,7 @@ def command(name: str, out: Path | None) -> None:
     Times depend on the machine; run it while nothing else does.
     """
     from emu import bench  # noqa: PLC0415
-    from emu.lab.runs import environment  # noqa: PLC0415
+    from emu.runs import environment  # noqa: PLC0415
 
     figures = bench.run(name, lambda line: click.echo(line, err=True))
     width = max(len(key) for key in figures)

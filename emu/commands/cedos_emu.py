@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cedos.errors import CedosError, HostError
-from emu.console import extras
+from emu import console
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _COMMANDS = Path(__file__).parent
@@ -89,7 +89,7 @@ def main() -> None:
         click.echo(f"cedos-emu: {os.strerror(error.errno)}{where}", err=True)
         raise SystemExit(CedosError.exit_code) from None
     except ModuleNotFoundError as error:
-        if (what := extras.missing(error)) is None:
+        if (what := console.missing(error)) is None:
             raise
         click.echo(f"cedos-emu: {what}", err=True)
         raise SystemExit(HostError.exit_code) from None

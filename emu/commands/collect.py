@@ -1,4 +1,4 @@
-"""`cedos-emu collect`: measures a transfer data set."""
+"""`cedos-emu collect`: measure a transfer data set."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import click
 
 from cedos.commands.console.option_types import Parsed
 from cedos.model import Direction
-from emu.console import written
-from emu.console.help import examples
+from emu import console
+from emu.console import examples
 
 if TYPE_CHECKING:
     from emu.data.measure import Row
@@ -108,8 +108,8 @@ def command(
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import collect, datasets  # noqa: PLC0415
-    from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
+    from emu.runs import environment  # noqa: PLC0415
 
     if like is not None and probes_for is not None:
         raise click.UsageError("--like and --probes-for exclude each other")
@@ -120,7 +120,7 @@ def command(
                 f"{file} is there already, and may have taken hours: choose another --out, or replace"
                 " it with --force"
             )
-    written.make_room(out, "--out")
+    console.make_room(out, "--out")
     directory = directory or places.default_directory()
     known = places.load(directory)
     chosen = {name: known[name] for name in names or known}
@@ -156,7 +156,7 @@ def command(
 
 
 def _with_bar(title: str, what: str, work: Callable[[Callable[[int, int], None]], T]) -> T:
-    from emu.console.progress import bar  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
 
     with bar(title) as report:
         return work(

@@ -1,4 +1,4 @@
-"""`cedos-emu evaluate`: decision quality against the oracle, prediction error, coverage."""
+"""`cedos-emu evaluate`: judge a model: choices against the oracle, prediction error, coverage."""
 
 import difflib
 import hashlib
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emu import console
 from emu.commands.train import KINDS
-from emu.console import written
-from emu.console.help import examples
+from emu.console import examples
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,12 +88,12 @@ def command(
     (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
     from cedos.storage import model_files  # noqa: PLC0415
-    from emu.console.progress import bar  # noqa: PLC0415
     from emu.data import datasets, evaluate  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
 
     if out is not None:
-        written.make_room(out, "--json")
+        console.make_room(out, "--json")
     named = {name: _context_columns(name) for name in left_out}
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
@@ -127,7 +127,7 @@ def command(
         found["trained_on"] = _trained_on(model.provenance, data)
     _show(found)
     if out is not None:
-        written.write(out, json.dumps(found, indent=1) + "\n", "--json")
+        console.write(out, json.dumps(found, indent=1) + "\n", "--json")
 
 
 def _trained_on(provenance: Mapping[str, Any], data: tuple[Path, ...]) -> list[str]:
@@ -163,7 +163,7 @@ def _show(found: Mapping[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from emu.console.output import console as on_stdout  # noqa: PLC0415
+    from emu.terminal import console as on_stdout  # noqa: PLC0415
 
     console = on_stdout()
     judged = "trained on the other groups" if found["model"] is None else found["model"]

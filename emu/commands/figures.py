@@ -1,4 +1,4 @@
-"""`cedos-emu figures`: figures that are put together from several run folders."""
+"""`cedos-emu figures`: put the figures of several run folders together."""
 
 import pkgutil
 from pathlib import Path
@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emu.console import written
-from emu.console.help import examples
-from emu.lab import figures
+from emu import console, figures
+from emu.console import examples
 
 if TYPE_CHECKING:
-    from emu.lab.runs.runs import Recorded
+    from emu.runs.runs import Recorded
 
 _SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
 
@@ -52,12 +51,12 @@ def command(
     import inspect  # noqa: PLC0415
     import json  # noqa: PLC0415
 
-    from emu.lab.runs import runs  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
+    from emu.runs import runs  # noqa: PLC0415
 
     if json_file is not None:
-        written.make_room(json_file, "--json")
-    module = importlib.import_module(f"emu.lab.figures.{name}")
+        console.make_room(json_file, "--json")
+    module = importlib.import_module(f"emu.figures.{name}")
     recorded = [runs.read(folder) for folder in folders]
     asked = inspect.signature(module.figures).parameters
     replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()
@@ -66,7 +65,7 @@ def command(
         click.echo(line)
     if json_file is not None:
         text = json.dumps({**found, "runs": [_described(run) for run in recorded]}, indent=1)
-        written.write(json_file, text + "\n", "--json")
+        console.write(json_file, text + "\n", "--json")
 
 
 def _described(run: "Recorded") -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""`cedos-emu observed`: what transfers took and what the daemon knew, as a data set to train on."""
+"""`cedos-emu observed`: make a data set of transfers that a daemon saw."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from emu.console import written
-from emu.console.help import examples
+from emu import console
+from emu.console import examples
 
 
 @click.command(
@@ -45,11 +45,11 @@ def command(
     """
     from emu.data import datasets  # noqa: PLC0415
     from emu.data.observed import observed  # noqa: PLC0415
-    from emu.lab.runs import runs  # noqa: PLC0415
-    from emu.lab.runs.decisions import predictions_of  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
+    from emu.runs import runs  # noqa: PLC0415
+    from emu.runs.decisions import predictions_of  # noqa: PLC0415
 
-    written.make_room(out, "--out")
+    console.make_room(out, "--out")
     rows: list[dict[str, Any]] = []
     known = places.load(directory or places.default_directory())
     for source in sources:

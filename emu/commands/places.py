@@ -1,4 +1,4 @@
-"""`cedos-emu places`: what collections of places hold, whether they are sound, and making some up."""
+"""`cedos-emu places`: list, check and make collections of places."""
 
 import json
 from collections import Counter
@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from cedos.errors import PlaceError, TraceError
-from emu.console.help import examples
-from emu.console.progress import bar
+from emu.console import examples
 from emu.places.check import check as check_collection
 from emu.places.places import AccessTrace, Place, default_directory, load
 from emu.places.stats import NetworkStats, PlaceStats, place_stats
 from emu.places.synth import KINDS, MAX_SECONDS, MIN_SECONDS, generate
+from emu.terminal import bar
 
 _places_option = click.option(
     "--places",

@@ -1,4 +1,4 @@
-"""`cedos-emu probe-series`: plays places in real time and probes both networks all the while."""
+"""`cedos-emu probe-series`: probe both networks of places second by second, in real time."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from emu.console.help import examples
+from emu.console import examples
 
 
 @click.command(
@@ -42,10 +42,10 @@ def command(
     radio's indicators and what the trace really carried. An interrupted recording goes on with the
     places that are missing. It takes the sum of the places' seconds, divided by --jobs.
     """
-    from emu.console.progress import bar  # noqa: PLC0415
     from emu.data import probe_series  # noqa: PLC0415
-    from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
+    from emu.runs import environment  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
 
     directory = directory or places.default_directory()
     known = places.load(directory)

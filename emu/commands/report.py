@@ -1,10 +1,10 @@
-"""`cedos-emu report`: pictures and a page from run folders."""
+"""`cedos-emu report`: draw pictures and a page from run folders."""
 
 from pathlib import Path
 
 import click
 
-from emu.console.help import examples
+from emu.console import examples
 
 
 @click.command("report", epilog=examples("cedos-emu report runs/a runs/b --out comparison.html"))
@@ -22,8 +22,8 @@ from emu.console.help import examples
 )
 def command(directories: tuple[Path, ...], out: Path | None) -> None:
     """Draw the page of one or several runs, from their folders only."""
-    from emu.lab import report  # noqa: PLC0415
+    from emu.runs import page, table  # noqa: PLC0415
 
     for directory in directories:
-        report.print_table(directory)
-    click.echo(f"page: {report.write(directories, out)}")
+        table.print_table(directory)
+    click.echo(f"page: {page.write(directories, out)}")

@@ -1,16 +1,16 @@
-"""`cedos-emu run`: an experiment, from a scenario to a run folder with its page."""
+"""`cedos-emu run`: run an experiment, from a scenario to a run folder with its page."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from emu.console import written
-from emu.console.help import examples
+from emu import console
+from emu.console import examples
 
 if TYPE_CHECKING:
-    from emu.lab.runs.scenario import Scenario
     from emu.places.places import Places
+    from emu.runs.scenario import Scenario
 
 _DEMO = Path(__file__).parents[1] / "experiments" / "demo.toml"
 _DEMO_STARTS_S = {"sbu7-3": 71.0, "walk-away-s7": 34.0}
@@ -94,20 +94,19 @@ def command(
     """
     import msgspec  # noqa: PLC0415
 
-    from emu.lab.runs import analysis  # noqa: PLC0415
+    from emu.runs import analysis  # noqa: PLC0415
 
     if json_file is not None:
-        written.make_room(json_file, "--json")
+        console.make_room(json_file, "--json")
 
     if scenario_file is not None and analysis.is_analysis(scenario_file):
         _analyse(scenario_file, directory, out, force, json_file)
         return
 
-    from emu.console.progress import bar  # noqa: PLC0415
-    from emu.lab import report  # noqa: PLC0415
-    from emu.lab.runs import claim, experiment, runs, scenario  # noqa: PLC0415
-    from emu.lab.runs.decisive_window import decisive_s  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
+    from emu.runs import experiment, page, runs, scenario, table  # noqa: PLC0415
+    from emu.runs.scenario import decisive_s  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
 
     wanted = scenario.read(scenario_file or _DEMO)
     known = places.load(places.default_directory(directory))
@@ -138,7 +137,7 @@ def command(
         chosen = known[wanted.place] if wanted.place else next(iter(known.values()))
         wanted = msgspec.structs.replace(wanted, start_s=decisive_s(chosen, wanted.duration_s))
     resolved = experiment.resolve(wanted, known)
-    target = out or claim.fresh(f"{resolved.name}-{resolved.place}")
+    target = out or runs.fresh(f"{resolved.name}-{resolved.place}")
     if not force:
         runs.refuse_finished(target, paged=True)
     click.echo(
@@ -151,12 +150,12 @@ def command(
     )
     with bar(resolved.name) as progress:
         experiment.run(resolved, known, target, progress)
-    report.print_table(target)
+    table.print_table(target)
     if json_file is not None:
-        written.write(json_file, (target / "summary.json").read_text(), "--json")
-    page = report.write([target])
+        console.write(json_file, (target / "summary.json").read_text(), "--json")
+    drawn = page.write([target])
     click.echo(f"run folder: {target}")
-    click.echo(f"page:       {page}")
+    click.echo(f"page:       {drawn}")
 
 
 def _span(seconds: float) -> str:
@@ -166,24 +165,23 @@ def _span(seconds: float) -> str:
 def _series(
     wanted: "Scenario", known: "Places", out: Path | None, force: bool, json_file: Path | None
 ) -> None:
-    from emu.console.progress import bar  # noqa: PLC0415
-    from emu.lab import report  # noqa: PLC0415
-    from emu.lab.runs import claim, series  # noqa: PLC0415
+    from emu.runs import page, runs, series, table  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
 
-    target = out or claim.fresh(wanted.name)
+    target = out or runs.fresh(wanted.name)
     with bar(wanted.name) as progress:
         summary = series.run(
             wanted, known, target, progress, lambda line: click.echo(line, err=True), force=force
         )
     folders = [target / name for name in summary["places"]]
     for folder in folders:
-        report.print_table(folder)
-    report.print_places(target / "summary.json")
+        table.print_table(folder)
+    table.print_places(target / "summary.json")
     if json_file is not None:
-        written.write(json_file, (target / "summary.json").read_text(), "--json")
-    page = report.write(folders, target / "report.html")
+        console.write(json_file, (target / "summary.json").read_text(), "--json")
+    drawn = page.write(folders, target / "report.html")
     click.echo(f"run folders: {target}")
-    click.echo(f"page:        {page}")
+    click.echo(f"page:        {drawn}")
 
 
 def _analyse(
@@ -191,18 +189,18 @@ def _analyse(
 ) -> None:
     import json  # noqa: PLC0415
 
-    from emu.console.progress import bar  # noqa: PLC0415
-    from emu.lab.runs import analysis, claim, runs  # noqa: PLC0415
+    from emu.runs import analysis, runs  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
 
     wanted = analysis.read(file)
-    target = out or claim.fresh(wanted.analysis)
+    target = out or runs.fresh(wanted.analysis)
     if not force:
         runs.refuse_finished(target)
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
     text = json.dumps(figures, indent=1) + "\n"
     if json_file is not None:
-        written.write(json_file, text, "--json")
+        console.write(json_file, text, "--json")
     else:
         click.echo(text, nl=False)
     click.echo(f"run folder: {target}", err=True)

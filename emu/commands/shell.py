@@ -1,4 +1,4 @@
-"""Runs a program for a person inside the emulated laptop."""
+"""`cedos-emu shell`: run a command inside the emulated laptop, as `mm-link` for two phones."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from cedos.errors import EmulationError
-from emu.console.help import examples
+from emu.console import examples
 from emu.testbed.phones import SERVER, Laptop
 
 # Names are asked of the emulated server; the host's file is covered for this program alone.

@@ -1,4 +1,4 @@
-"""`cedos-emu train`: fits completion-time predictors to a transfer data set."""
+"""`cedos-emu train`: fit completion-time predictors to a transfer data set."""
 
 import hashlib
 import platform
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from emu.console import written
-from emu.console.help import examples
+from emu import console
+from emu.console import examples
 
 # Named here too, so that help does not have to import scikit-learn; a test compares.
 KINDS = (
@@ -72,7 +72,7 @@ def command(
     from predictors.training.examples import Settings  # noqa: PLC0415
     from predictors.training.train import fit  # noqa: PLC0415
 
-    written.make_room(out, "--out")
+    console.make_room(out, "--out")
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}")

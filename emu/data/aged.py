@@ -18,13 +18,13 @@ from emu.places.places import Place
 from predictors.inputs import LARGEST_AGE_S, NETWORKS
 
 COPIES = 2
-"""So many aged rows come of each row."""
+"""Aged rows of each row."""
 
 SMALL_BYTES = 30_000
 """Downloads up to here are those that others are judged by: they are over soon and cost little."""
 
 _OLD = ((NETWORKS[:1], 0.35), (NETWORKS[1:], 0.25), (NETWORKS, 0.25), ((), 0.15))
-"""Whose rates are old, and in what share of the rows: mostly one network is used, the other one not."""
+"""Networks whose rates are old, by their share of the rows: mostly one network is used."""
 
 _LEAST_AGE_S = 1.5
 _RECENT_SHARE = 0.8

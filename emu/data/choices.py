@@ -1,7 +1,12 @@
-"""What each policy would have chosen at every row of a transfer data set.
+"""Choices that each policy would have made at every row of a transfer data set.
 
 The rows hold what every strategy took from the same instant, so a choice can be judged without
 emulating it again. `cedos` goes through the very decision that the daemon makes.
+
+Outcomes are what each policy's choices came to at every row: seconds, joules, bytes. A redundant transfer
+took what the faster of its two copies took. A late second copy took the chosen strategy's time, or the
+other network's from the moment at which the copy started; that moment's network is taken for that of the
+row's instant, the one thing here that was not measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +49,7 @@ SMALL_BYTES = 30_000
 
 
 HEDGE_S_PER_MB = 1.0
-"""What a second copy's bytes are worth: it must save a second per megabyte. With that, redundancy is
+"""Seconds that a second copy must save per megabyte. With that, redundancy is
 for the short transfers, where it is cheap, and for those whose network may well be gone."""
 
 

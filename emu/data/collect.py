@@ -19,7 +19,7 @@ from emu.data.measure import MeasuringLaptop, Row
 from emu.places.places import Place
 
 LINK_S = 0.0015
-"""What an emulated link adds to its base RTT: its programs, and the wait for an opportunity."""
+"""Seconds that an emulated link adds to its base RTT: its programs, the wait for an opportunity."""
 
 DEFAULT_SIZES: tuple[tuple[int, Direction], ...] = (
     (3_000, Direction.DOWN),

@@ -34,7 +34,7 @@ OTHER_INDICATORS = tuple(
 )
 """The rest of Delphi's Table 2: for studies of data, as no predictor looks at them."""
 ANSWERED = tuple(f"{network}_udp_answered" for network in NETWORKS)
-"""Whether the train behind those had a result: says why they are empty, and indicates nothing itself."""
+"""Tells whether the train had a result, and so why those are empty; indicates nothing itself."""
 
 ORDER = (
     *("place", "group", "scenario", "start_s", "size_bytes", "direction"),
@@ -43,7 +43,7 @@ ORDER = (
     *OTHER_INDICATORS,
     *ANSWERED,
 )
-"""All columns in the order in which they are written."""
+"""The columns in the order in which they are written."""
 
 _NUMBERS = frozenset(ORDER) - frozenset(TEXTS)
 _POSITIVE = frozenset({"size_bytes", *TIMES} | {n for n in AGE_COLUMNS if "_age_" not in n})

@@ -1,4 +1,9 @@
-"""Rows of a transfer data set by how late is known what their networks carry."""
+"""Decision quality, prediction error and coverage of a model on a transfer data set.
+
+Without a model, every row is judged by a model that was trained on the other groups only: a place
+never seen. The decision is the daemon's own (`cedos.selector`); Delphi judged its selector in the
+same way, on recorded completion times (section 7.3).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Which model may judge which row: one that has not seen its group, or Delphi's random splits."""
+"""Which model may judge which row: one that has not seen its group, or Delphi's random splits.
+
+A place never seen becomes known where rows are taken in the order of their starts: only the chosen
+strategy is learned from, and only once its transfer has ended.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One row of a transfer data set, measured: the context at an instant, then all strategies from it."""
+"""The measurement of one row: the context at an instant, then all strategies from it."""
 
 import re
 import signal
@@ -15,8 +15,7 @@ from typing import Any
 from cedos.model import Direction, NetworkKind
 from emu.places.places import Place, load
 from emu.testbed.access import ADDRESSES, INTERFACES
-from emu.testbed.kernel_mptcp import use_kernel_path_manager
-from emu.testbed.phones import SERVER, Laptop, replay
+from emu.testbed.phones import SERVER, Laptop, replay, use_kernel_path_manager
 from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.testbed.services import Started
 from emu.workloads.transfer import Timing, measure
@@ -25,7 +24,7 @@ LIMIT_S = 30.0
 """A transfer that takes longer is censored."""
 
 LEAD_S = 2.4
-"""How long a replay runs before the transfer starts."""
+"""Seconds that a replay runs before the transfer starts."""
 
 PINGS = 5
 PING_INTERVAL_S = 0.25

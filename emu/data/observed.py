@@ -1,4 +1,4 @@
-"""What programs' own transfers took, with what the daemon knew when they began, as a transfer data set.
+"""Transfers of programs, with what the daemon knew when they began, as a transfer data set.
 
 Of each transfer only the time by the strategy that carried it is known. What shared its network, queued
 before it or fell silent meanwhile made it longer, as the daemon expected (`selector.decision.times`); of
@@ -11,7 +11,7 @@ from typing import Any
 from predictors.inputs import CONTEXT_COLUMNS
 
 MOST_LENGTHENED = 3.0
-"""What others made so many times longer says more of them than of its network."""
+"""A transfer that others lengthened by this factor says more of them than of its network."""
 
 _DIGITS = 5
 
@@ -19,7 +19,7 @@ _DIGITS = 5
 def observed(
     predictions: Iterable[Mapping[str, Any]], place: str, group: str
 ) -> Iterator[dict[str, Any]]:
-    """Return a row for each prediction (of `emu.lab.runs.calibrated.rows_of`) that tells something."""
+    """Return a row for each prediction (of `emu.runs.decisions.rows_of`) that tells something."""
     for each in predictions:
         columns, longer = dict(each["columns"] or {}), each["lengthened"]
         if not columns or not longer or longer > MOST_LENGTHENED:

@@ -23,10 +23,10 @@ from cedos.selector.probing.value import probe_cost
 from emu.data.probe_series import COLUMNS
 
 PINGED = ("rtt_s", "rtt_min_s", "ping_loss")
-"""What pings tell, which go by a schedule under every rule: a dead network must be known at once."""
+"""Columns of pings, which go by a schedule under every rule: a dead network must be known at once."""
 
 ACTIVE = ("dns_s", "udp_bps", "udp_loss")
-"""What a full probe tells, a lookup and a train: these are sent when the rule says so."""
+"""Columns of a full probe, a lookup and a train, which are sent when the rule says so."""
 
 NETWORKS = ("wifi", "cellular")
 PING_BYTES, DNS_BYTES = 2 * 84, 150

@@ -1,4 +1,10 @@
-"""Probes as data: a laptop that probes its networks, and what each probe answers."""
+"""Probes as data: a laptop that probes its networks, and what each probe answers.
+
+Probes are those of the daemon: the same code, from the same laptop, to a `cedos probe-server` at the
+server. Per start of a transfer data set there is one replay, so that no transfer is disturbed: each
+network has its names asked, then gets a train up, then one down, in the last seconds before the start.
+Rows of one start share what was found, in the direction of each row.
+"""
 
 import asyncio
 import functools
@@ -195,7 +201,7 @@ class ProbeLaptop(Started):
 
 
 LEAD_S = 5.0
-"""How long a replay runs before the start."""
+"""Seconds that a replay runs before the start."""
 
 DNS_AT_S, UP_AT_S, DOWN_AT_S = -4.0, -3.1, -1.55
 """When each probe begins, from the start on. It ends when the next one begins, or with the start.

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from cedos.errors import DataSetError, EmulationError
 
 _TRIES = 3
-"""So often a bench may fail on one task before the collection is given up."""
+"""Failures on one task after which the collection is given up."""
 
 
 class Task(Protocol):
@@ -62,17 +62,20 @@ def run(
         DataSetError: `partial` belongs to another plan.
         EmulationError: the testbed could not be built, or failed.
     """
+    # Take up what an interrupted collection has measured.
     finished = {str(entry.pop("key")): entry for entry in _read_partial(partial)}
     if foreign := sorted(set(finished) - {task.key for task in tasks}):
         raise DataSetError(
             f"{partial} holds rows of another plan ({foreign[0]}): remove it, or choose another --out"
         )
     todo = [task for task in tasks if task.key not in finished]
+    # Measure in random order, so that an interrupted collection is a fair sample.
     random.Random(seed).shuffle(todo)
     done(len(finished), len(tasks))
     with partial.open("a") as file:
         for key, entry in _measured(todo, make_bench, min(jobs, len(todo))):
             finished[key] = entry
+            # One whole line per row: a torn last line is dropped at the next start.
             file.write(json.dumps({"key": key, **entry}) + "\n")
             file.flush()
             done(len(finished), len(tasks))
@@ -102,6 +105,7 @@ def _measured(
     for task in todo:
         tasks.put(task)
     for _ in range(jobs):
+        # One end mark for each worker.
         tasks.put(None)
     workers = [
         fresh.Process(
@@ -118,6 +122,7 @@ def _measured(
                 raise EmulationError(entry)
             yield key, entry
     finally:
+        # Workers end after the task that they are at, and take their namespaces down.
         stop.set()
         tasks.cancel_join_thread()
         for worker in workers:

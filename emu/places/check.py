@@ -1,4 +1,4 @@
-"""What is wrong with a collection of places: the first problem of each file, with its line."""
+"""Faults of a collection of places: the first problem of each file, with its line."""
 
 import difflib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a place is like, computed from its traces: rates in bins of one second, outages, who is better.
+"""Statistics of a place, computed from its traces: rates in bins of one second, outages.
 
 An outage is a second that carried less than 0.1 Mbit/s; all figures are over the seconds that both
 traces have (`Place.common_s`).

@@ -1,7 +1,11 @@
-"""Seeded random processes that synthetic places are drawn from, one value per second.
+"""The movement of a synthetic client: distance from the access point and speed by second.
 
-Python's own generator is used throughout, whose sequence for a seed is the same in every release:
-a synthetic place can be made again years later.
+The four kinds are walking out of a building, driving past access points, staying, and riding a train
+that stops at stations with Wi-Fi. Only the durations of contacts and of the gaps between them while
+driving are published figures (the two CDFs of vehicular Wi-Fi); how a train runs is our assumption.
+
+Python's own generator is used throughout, whose sequence for a seed is the same in every release: a
+synthetic place can be made again years later.
 """
 
 import itertools
@@ -103,13 +107,13 @@ def _radio(rng: random.Random) -> _Radio:
 
 
 def static(rng: random.Random, seconds: int) -> Movement:
-    """A person who stays where the access point is heard at -72 to -48 dBm."""
+    """Draw a person who stays where the access point is heard at -72 to -48 dBm."""
     level_dbm = rng.uniform(-72.0, -48.0)
     return Movement([level_dbm] * seconds, [0.0] * seconds)
 
 
 def walk_away(rng: random.Random, seconds: int) -> Movement:
-    """A person who gets up, leaves by a door, and walks away from the access point for good.
+    """Draw a person who gets up, leaves by a door, and walks away from the access point for good.
 
     The edge of its reach is met at 70 to 98 % of the time.
     """

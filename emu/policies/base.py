@@ -42,7 +42,7 @@ class Policy(Protocol):
     name: str
 
     def start(self, stage: Stage) -> None:
-        """Sets the client up; returns when it is ready for transfers. Errors: EmulationError."""
+        """Set the client up and return when it is ready for transfers. Errors: EmulationError."""
 
     def stop(self) -> None:
-        """Ends what `start` started and leaves its records in the stage's directory."""
+        """End what `start` started and leave its records in the stage's directory."""

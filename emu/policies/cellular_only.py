@@ -12,7 +12,7 @@ class CellularOnly:
         stage.laptop.prefer(LTE)
 
     def stop(self) -> None:
-        """Nothing to undo: the laptop lives for one run."""
+        """Do nothing: the laptop lives for one run."""
 
 
 policy = CellularOnly

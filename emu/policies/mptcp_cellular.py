@@ -2,7 +2,7 @@
 
 from emu.policies.base import Stage
 from emu.testbed.access import LTE
-from emu.testbed.kernel_mptcp import use_kernel_path_manager
+from emu.testbed.phones import use_kernel_path_manager
 
 
 class MptcpCellular:
@@ -14,7 +14,7 @@ class MptcpCellular:
         stage.laptop.prefer(LTE)
 
     def stop(self) -> None:
-        """Nothing to undo: the laptop lives for one run."""
+        """Do nothing: the laptop lives for one run."""
 
 
 policy = MptcpCellular

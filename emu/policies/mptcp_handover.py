@@ -20,7 +20,7 @@ class MptcpHandover:
         )
 
     def stop(self) -> None:
-        """Nothing to undo: the laptop lives for one run."""
+        """Do nothing: the laptop lives for one run."""
 
 
 policy = MptcpHandover

@@ -1,7 +1,7 @@
 """The kernel's own MPTCP with Wi-Fi as the primary network."""
 
 from emu.policies.base import Stage
-from emu.testbed.kernel_mptcp import use_kernel_path_manager
+from emu.testbed.phones import use_kernel_path_manager
 
 
 class MptcpWifi:
@@ -12,7 +12,7 @@ class MptcpWifi:
         use_kernel_path_manager(stage.laptop)
 
     def stop(self) -> None:
-        """Nothing to undo: the laptop lives for one run."""
+        """Do nothing: the laptop lives for one run."""
 
 
 policy = MptcpWifi

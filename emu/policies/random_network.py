@@ -10,7 +10,7 @@ import threading
 from emu.policies.base import Stage
 from emu.policies.cedos import Cedos, with_settings
 from emu.testbed.access import INTERFACES
-from emu.testbed.kernel_mptcp import use_kernel_path_manager
+from emu.testbed.phones import use_kernel_path_manager
 
 _EVERY_S = 2.0
 _WATCHING = {"mptcp": False, "rescue": False}

@@ -8,10 +8,10 @@ class WifiFirst:
     title = "Linux as it is"
 
     def start(self, stage: Stage) -> None:
-        """Nothing to do: the emulated laptop comes with these routes."""
+        """Do nothing: the emulated laptop comes with these routes."""
 
     def stop(self) -> None:
-        """Nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
 
 policy = WifiFirst

@@ -1,22 +1,126 @@
-"""One emulated network without its clock: when would these bytes have been there?
+"""A network without its clock: when would these bytes have been there?
 
 A trace's delivery opportunities are used as Mahimahi uses them: a packet waits for the next one
 that is free, outages included. TCP is a window that begins with ten packets and grows by one for
 each that is acknowledged; without losses it keeps growing, since the link's queue is what limits
-it. Simulated, and labelled so where it is shown; `emu.experiments.meatballs.live_analysis`
-holds it against live emulation.
+it. Simulated, and labelled so where it is shown; `emu.experiments.meatballs.live` holds it against
+live emulation.
 """
 
 import math
+import statistics
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from cedos.errors import PlaceError
 from cedos.model import NetworkKind
+from emu.places.places import AccessTrace, Place
+from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.traces import Trace
-from emu.simulation.coverage import DETECTION_S, Contact, Coverage
 from emu.testbed.access import Access
+
+DETECTION_S = 3.0
+"""Our figure for the dissertation's "several seconds"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A time with coverage: from when, to when, and when the host notices the end (seconds).
+
+    `noticed_s` is infinite where nothing is lost.
+    """
+
+    begin_s: float
+    end_s: float
+    noticed_s: float
+
+
+class Coverage:
+    """The contacts of one trace, which repeats for ever.
+
+    Args:
+        down: opportunities towards the client.
+        detection_s: how long after the end of coverage the host notices it, in seconds.
+    """
+
+    def __init__(self, down: Trace, detection_s: float = DETECTION_S) -> None:
+        if not (math.isfinite(detection_s) and detection_s >= 0):
+            raise ValueError(f"a loss cannot be noticed after {detection_s} s")
+        self.period_s = down.period_s
+        rates = rates_bps(down, max(1, math.ceil(self.period_s)))
+        bare = runs(rates < OUTAGE_BPS)
+        self._all = not bare
+        self._never = len(bare) == 1 and bare[0][1] >= len(rates)
+        self.bare: Sequence[tuple[float, float]] = [
+            (float(first), min(float(first + length), self.period_s)) for first, length in bare
+        ]
+        self.contacts: Sequence[Contact] = self._between(detection_s)
+        self._begins = [contact.begin_s for contact in self.contacts]
+
+    def _between(self, detection_s: float) -> list[Contact]:
+        """Contacts of the first period as the host sees them: short gaps are no end."""
+        # Without a change of coverage there is no contact to tell apart.
+        if self._all or self._never:
+            return []
+        gaps = list(self.bare)
+        wrapped_s = 0.0
+        if len(gaps) > 1 and gaps[0][0] == 0.0 and gaps[-1][1] >= self.period_s:
+            # The gap at the end goes on in the next period.
+            wrapped_s = gaps[0][1]
+            gaps = [*gaps[1:-1], (gaps[-1][0], self.period_s + wrapped_s)]
+        # Only gaps that last longer than the host needs to notice end a contact.
+        lost = [(begin_s, end_s) for begin_s, end_s in gaps if end_s - begin_s > detection_s]
+        found = []
+        for index, (begin_s, _) in enumerate(lost):
+            # A contact begins where the loss before it ended, for the first one in the period before.
+            since_s = lost[index - 1][1] - (self.period_s if index == 0 else 0.0)
+            found.append(Contact(since_s, begin_s, begin_s + detection_s))
+        return found
+
+    def covered_at(self, at_s: float) -> bool:
+        within_s = at_s % self.period_s
+        return not any(begin_s <= within_s < end_s for begin_s, end_s in self.bare)
+
+    def contact_at(self, at_s: float) -> Contact | None:
+        """Return the contact that the host believes to be in; None where it knows that there is none."""
+        if self._never:
+            return None
+        if not self.contacts:
+            return Contact(-math.inf, math.inf, math.inf)
+        periods, within_s = divmod(at_s, self.period_s)
+        # A contact may reach into the period from the one before, or begin in the next one.
+        for shift in (0.0, 1.0, -1.0):
+            index = bisect_right(self._begins, within_s + shift * self.period_s) - 1
+            if index < 0:
+                continue
+            contact = self.contacts[index]
+            back_s = (periods - shift) * self.period_s
+            if contact.begin_s + back_s <= at_s < contact.noticed_s + back_s:
+                return Contact(
+                    contact.begin_s + back_s, contact.end_s + back_s, contact.noticed_s + back_s
+                )
+        return None
+
+    def next_change_s(self, at_s: float) -> float:
+        """Return the next instant after `at_s` at which the host's belief changes; infinite: never."""
+        contact = self.contact_at(at_s)
+        if contact is not None:
+            return contact.noticed_s
+        if not self.contacts:
+            return math.inf
+        periods = math.floor(at_s / self.period_s)
+        return min(
+            contact.begin_s + shift * self.period_s
+            for contact in self.contacts
+            for shift in (periods - 1, periods, periods + 1, periods + 2)
+            if contact.begin_s + shift * self.period_s > at_s
+        )
+
 
 PAYLOAD_BYTES = 1448
 HEADER_BYTES = 52
@@ -66,7 +170,7 @@ class Exchange:
 
 
 class ReplayedNetwork:
-    """A network that answers when transfers would have ended; keeps nothing between them.
+    """A network replayed from its trace's delivery opportunities, without a clock.
 
     Two transfers at the same time each see the whole rate: pause one for the other.
 
@@ -143,6 +247,7 @@ class ReplayedNetwork:
         limit_s = contact.noticed_s
         if handshake:
             ready_s = self._round(ready_s, HEADER_BYTES, up, down)
+        # The request goes up, and reaches the server half a round trip after its last packet.
         sent = self._stream(self._up, ready_s, up_bytes, limit_s)
         up += sent
         served_s = sent[-1][0] + self.rtt_s / 2
@@ -150,9 +255,11 @@ class ReplayedNetwork:
             self._down, served_s + server_s + self.rtt_s / 2, down_bytes, limit_s
         )
         down += received
+        # Every second packet is acknowledged, in both directions.
         up += [(passed_s, HEADER_BYTES) for passed_s, _ in received[1::2]]
         down += [(passed_s + self.rtt_s, HEADER_BYTES) for passed_s, _ in sent[1:-1:2]]
         completed_s = received[-1][0]
+        # What completes only after the host has noticed the loss counts as lost.
         lost = completed_s > limit_s
         return Exchange(
             start_s,
@@ -217,3 +324,43 @@ class _Opportunities:
 
     def next_s(self, at_s: float) -> float:
         return self.at_s(self.index_after(at_s, -1))
+
+
+def joined(places: Sequence[Place]) -> dict[str, Access]:
+    """Return both networks of all places, each place from its beginning for `Place.common_s`.
+
+    What was measured at the same time stays at the same time. One base RTT per network, since an
+    emulated link has one: the median of the places'.
+
+    Returns:
+        `wifi` and `cellular`, for the simulation and the emulator alike.
+
+    Raises:
+        PlaceError: no place at all.
+    """
+    if not places:
+        raise PlaceError("a joined place is made of at least one place")
+    found = {}
+    for name in places[0].networks:
+        parts = [place.networks[name] for place in places]
+        lengths_ms = [place.common_s * 1000 for place in places]
+        down = _concatenated([part.down for part in parts], lengths_ms)
+        up = down if all(_one_way(part) for part in parts) else None
+        if up is None:
+            up = _concatenated([part.up for part in parts], lengths_ms)
+        rtt_s = statistics.median([part.rtt_s for part in parts])
+        found[name] = Access(NetworkKind(name), up=up, down=down, rtt_s=rtt_s)
+    return found
+
+
+def _one_way(part: AccessTrace) -> bool:
+    return part.up is part.down
+
+
+def _concatenated(traces: Sequence[Trace], lengths_ms: Sequence[int]) -> Trace:
+    times, begin_ms = [], 0
+    for trace, length_ms in zip(traces, lengths_ms, strict=True):
+        # The last line of a file marks its period: it is no packet of what follows.
+        times.append(trace.times_ms[trace.times_ms < length_ms] + begin_ms)
+        begin_ms += length_ms
+    return Trace(np.concatenate(times), begin_ms)

@@ -1,4 +1,4 @@
-"""One emulated access network, and what an engine that emulates it must offer."""
+"""An emulated access network, and the interface of an engine that emulates it."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,10 @@
-"""Counters that are read while an emulation runs: interfaces, subflows, the host's TCP memory."""
+"""Counters that are read while an emulation runs: interfaces, subflows, the host's TCP memory.
+
+The account of transfers is the testbed's own, the same for every policy: destroy notifications give the
+final bytes of each subflow; frequent dumps of the living sockets tell which subflows make up one MPTCP
+connection. All namespaces share the host's TCP memory. Beyond the first number of `tcp_mem` the kernel
+may hold windows small and drop what has come, also of the emulated hosts.
+"""
 
 import asyncio
 import contextlib

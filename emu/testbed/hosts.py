@@ -1,4 +1,7 @@
-"""Namespaces with wires between them: a client and a server, a cable of a given rate, and nginx."""
+"""Namespaces with wires between them: a client and a server, a cable of a given rate, and nginx.
+
+No Mahimahi, no phones: as fast as the machine, for measuring programs that watch packets.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

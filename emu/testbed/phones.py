@@ -1,4 +1,11 @@
-"""Signals that end a program must not leave a testbed behind."""
+"""The emulated laptop with two tethered phones (DESIGN, "The testbed").
+
+    client {wlan0, lte0} -- phone (wifi, cellular) -- emulated link -- provider with NAT -- server
+
+The client, the providers and the server are namespaces that live as long as the laptop. The emulated
+links, with the phones at their inner ends, are attached, detached and replaced at will: the client's
+interfaces stay and lose their carrier meanwhile.
+"""
 
 import asyncio
 import json
@@ -18,7 +25,7 @@ from cedos.errors import EmulationError, PrivilegeError
 from cedos.model import NetworkKind
 from emu.places.places import Place
 from emu.testbed import kernel, stale, wiring
-from emu.testbed.access import INTERFACES, LTE, WLAN, Access, Engine, Link
+from emu.testbed.access import ADDRESSES, INTERFACES, LTE, WLAN, Access, Engine, Link
 from emu.testbed.mahimahi import Mahimahi
 from emu.testbed.netns import Namespace
 from emu.testbed.services import Started
@@ -372,3 +379,19 @@ class Silence:
             yield partial(self.set, True)
         finally:
             self.set(False)
+
+
+_MOST_SUBFLOWS = "4"
+
+
+def use_kernel_path_manager(laptop: Laptop) -> None:
+    """Give the client an endpoint per network: every connection joins the other one by itself.
+
+    The laptop needs its source-address rules, or a second subflow would leave by the first network.
+    """
+    for namespace in (laptop.client, laptop.server):
+        namespace.ip("mptcp", "limits", "set", "subflows", _MOST_SUBFLOWS, "add_addr_accepted", "0")
+    for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR):
+        laptop.client.ip(
+            "mptcp", "endpoint", "add", ADDRESSES[kind], "dev", INTERFACES[kind], "subflow"
+        )

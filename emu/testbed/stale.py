@@ -1,4 +1,4 @@
-"""What a testbed leaves behind when it is killed is found and removed at the next start.
+"""Remains of a killed testbed, which are found and removed at the next start.
 
 Every instance registers itself, before it makes anything, in a folder of its own under the runtime
 directory: the owner's pid with its start time, the instance's token (all its namespaces carry it in

@@ -1,1 +1,1 @@
-"""What the emulated laptop does with its networks: single measured transfers and mixed loads."""
+"""Workloads of the emulated laptop: single measured transfers and mixed loads."""

@@ -15,7 +15,7 @@ from typing import Final
 
 PORT: Final = 7018
 PACKET_BYTES: Final = 1_200
-"""Of what goes through any tunnel in one piece, as QUIC's are."""
+"""Bytes that pass any tunnel in one piece, as QUIC's packets do."""
 
 _UNDER_WAY: Final = 64
 _LOST_S: Final = 1.0

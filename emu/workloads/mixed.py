@@ -1,4 +1,8 @@
-"""A mixed load: classes of transfers that arrive at seeded random times, the same for every policy."""
+"""A mixed load, carried by an unmodified client: curl, or curl under mptcpize for MPTCP.
+
+Each transfer is a process of its own inside the emulated client. Its time is curl's own account, so that
+the start of the process does not count.
+"""
 
 import json
 import math

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from emu.commands.cedos_emu import group
-from emu.lab.runs import runs
 from emu.places import synth
+from emu.runs import runs
 
 
 def test_a_run_folder_has_what_was_promised(tmp_path: Path, registry: Path) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cedos.model import NetworkKind
-from emu.experiments.meatballs import exchanges
-from emu.experiments.meatballs.connections import serving
+from emu.experiments.meatballs import live
 from emu.experiments.meatballs.exchange_policy import requests
-from emu.experiments.meatballs.exchanges_analysis import policies_of
+from emu.experiments.meatballs.exchanges import policies_of
+from emu.experiments.meatballs.live import serving
 from emu.experiments.meatballs.outcome import SETTINGS
 from emu.places.traces import Trace
 from emu.simulation.network import ReplayedNetwork
@@ -32,12 +32,12 @@ def test_policies_side_by_side_through_a_loss_of_wifi() -> None:
     known = policies_of(SETTINGS["no"], "nexus-one", "3g", 1.0)
     asked = requests(15.0, 3, (0.3, 0.8))
     trials = {
-        name: exchanges.Trial(*known[name], asked)
+        name: live.Trial(*known[name], asked)
         for name in ("cellular-only", "wifi-preferred", "brute-force")
     }
     with Laptop(source_rules=True) as laptop, serving(laptop):
         laptop.attach(*accesses.values())
-        records = exchanges.run(
+        records = live.run_live(
             laptop,
             networks,
             trials,

@@ -8,8 +8,7 @@ from pathlib import Path
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import LTE, Access
-from emu.testbed.kernel_mptcp import use_kernel_path_manager
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import SERVER, Laptop, use_kernel_path_manager
 from emu.testbed.programs.relay import Relaying
 from emu.testbed.programs.servers import Servers
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cedos.model import NetworkKind
-from emu.lab.runs import browsing
-from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
-from emu.lab.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.places.places import load
 from emu.repository import ROOT
+from emu.runs import browsing
+from emu.runs.browsing import Browsed, BrowsingPlan, Person
+from emu.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY

@@ -12,11 +12,10 @@ import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.lab.runs.browsing import Browsed, Person, plan, serve
-from emu.lab.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.places.traces import Trace
-from emu.testbed.kernel_mptcp import use_kernel_path_manager
-from emu.testbed.phones import Access, Laptop
+from emu.runs.browsing import Browsed, Person, plan, serve
+from emu.runs.scenario import PageLoad, Scenario, VideoLoad
+from emu.testbed.phones import Access, Laptop, use_kernel_path_manager
 from emu.workloads.web.browser import Browser
 
 SMALL = 3  # of its first site: a page of 29 objects, 1.1 MB

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emu.lab.figures.mobility import FIXED
+from emu.figures.mobility import FIXED
 from emu.repository import ROOT
 
 PAGE = (ROOT / "docs" / "state.md").read_text()

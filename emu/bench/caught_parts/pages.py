@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from emu.bench.caught_parts.programs import ACCESSES, WAYS
-from emu.lab.runs import browsing
-from emu.lab.runs.browsing import Person
-from emu.lab.runs.scenario import PageLoad, Scenario
+from emu.runs import browsing
+from emu.runs.browsing import Person
+from emu.runs.scenario import PageLoad, Scenario
 from emu.testbed.access import WLAN
 from emu.testbed.phones import Laptop, Silence
 from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
@@ -29,7 +29,7 @@ _SCENARIO: Final = Scenario(
 
 
 def run(progress: Callable[[str], None], ways: Sequence[str] = (_ALONE, *WAYS)) -> dict[str, float]:
-    """Measures; about two minutes a way.
+    """Measure; about two minutes a way.
 
     Returns:
         Of each way (`lte-alone`, `never`, `after3s`, ...): the pages' mean and median load time, and how

@@ -58,7 +58,7 @@ PROGRAMS: Final = (*_COMMANDS, "git", "apt", "ssh")
 
 @dataclass(frozen=True, slots=True)
 class Fared:
-    """How a program fared: seconds until it ended, and whether it had done what it should."""
+    """The end of a program: seconds until then, and whether it had done what it should."""
 
     took_s: float
     done: bool
@@ -80,7 +80,7 @@ class Trials:
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; about ten minutes.
+    """Measure; about ten minutes.
 
     Returns:
         By way (`never`, `after3s`, ...) and seconds of silence (`5s`, `20s`, `good` for one without an

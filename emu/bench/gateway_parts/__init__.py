@@ -1,1 +1,1 @@
-"""What the bench of the gateway measures beside downloads, a matter a file."""
+"""Parts of the bench of the gateway beside downloads, a matter a file."""

@@ -15,10 +15,10 @@ from typing import Final
 
 from cedos.model import NetworkKind
 from emu.bench.gateway_parts.bench_places import bench_places
-from emu.lab.runs import browsing
-from emu.lab.runs.browsing import BrowsingPlan, Person
-from emu.lab.runs.scenario import PageLoad, Scenario
 from emu.places.traces import Trace
+from emu.runs import browsing
+from emu.runs.browsing import BrowsingPlan, Person
+from emu.runs.scenario import PageLoad, Scenario
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY

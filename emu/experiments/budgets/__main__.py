@@ -1,4 +1,4 @@
-"""Simulate months."""
+"""Months simulated, their figures and a picture: `python -m emu.experiments.budgets usual`, and `odd`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,17 @@ import click
 from matplotlib.figure import Figure
 
 from cedos.selector.budgets.pacer import Pacer
-from emu.experiments.budgets.months import Outcome, figures, live, simulate
-from emu.experiments.budgets.odd_months import ODD_MONTHS, odd_figures, odd_worlds
+from emu.experiments.budgets.months import (
+    ODD_MONTHS,
+    Outcome,
+    figures,
+    live,
+    odd_figures,
+    odd_worlds,
+    simulate,
+)
 from emu.experiments.budgets.plans import DAY_S
-from emu.lab.runs import environment
+from emu.runs import environment
 
 _COLOURS = {"pacer": "#1b6ca8", "odyssey": "#c8553d"}
 _LOW, _HIGH = 1e-4, 1e4

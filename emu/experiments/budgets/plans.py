@@ -1,4 +1,15 @@
-"""People with a data plan: what they ask for, and how their month goes."""
+"""People with a data plan: what they ask for, and what there is to spend in a month. Drawn.
+
+Days are at home, at work, on the way and out, with Wi-Fi of the quality of each place, and transfers of
+several kinds by the hour of the day. Habits shift in the middle of a month (a home network that gets
+worse, an office without Wi-Fi, a trip). Where there is no Wi-Fi, small things go over the metered network
+without a choice; videos and background transfers may wait, which costs a wait that is drawn, too. A
+program that is not steered uses a little all the time.
+
+The same choices are counted in three ways. A month's data: the bytes over the metered network. A day's
+joules: those of both radios, from four at night, when the battery is charged, to the next. Units: data
+bought one after the other, each for money that is worth some waiting (dissertation, 3.2.2.7).
+"""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +77,7 @@ class _Kind(NamedTuple):
     median_bytes: float
     spread: float
     wait_s: tuple[float, float] | None
-    """How long waiting for Wi-Fi is felt, in seconds of a person's time; None: it cannot wait."""
+    """Seconds of a person's time that waiting for Wi-Fi costs; None: the transfer cannot wait."""
 
 
 _MESSAGE = _Kind(60.0, 60e3, 1.0, None)

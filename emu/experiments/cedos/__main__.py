@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import click
 
-from emu.experiments.cedos import figure6, idle_power, study, subway, world
+from emu.experiments.cedos import figure6, studies, world
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
-from emu.lab.runs import environment
 from emu.places import places as collections
+from emu.runs import environment
 
 PARTS: Final = (
     "figure6",
@@ -78,11 +78,11 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
             case "delays":
                 found = {str(each): many_days(fewer, seed, each) for each in DELAYS_S}
             case "subway":
-                found = subway.figures()
+                found = studies.figure8()
             case "study":
-                found = study.figures(fewer, seed)
+                found = studies.table6(fewer, seed)
             case "idle_power":
-                found = idle_power.figures(fewer, seed)
+                found = studies.figure7(fewer, seed)
             case _ if directory is None:
                 raise click.UsageError("--places DIR is needed for the real places")
             case "places":

@@ -1,4 +1,8 @@
-"""When a simulated host sleeps, and when it is woken: as WakeLock, as Cedos' D-Lock, and as ours."""
+"""The product's own schedulers in a simulated world: decided each second, as the daemon does.
+
+A network is known by what was measured while it was used, and by its stays and absences; nobody is told
+what comes. Labelled as simulated wherever it is shown: there are no packets here.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ from emu.experiments.cedos.world import World
 _LONGEST_S = 10**7
 _LOOK_S = 60.0
 _PAUSE_S, _LONGEST_PAUSE_S = 120.0, 3600.0
-"""As the daemon's `WakeAlarm` where no network is here."""
+"""Seconds to the next wake-up without a network, as the daemon's `WakeAlarm` has them."""
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ PAPER = {
 """Mbit/s and Mbit/J of Tables 5 and 6, and the shares of choices that were the oracle's (Figure 9)."""
 
 _FOLDS = 10
-"""Of groups, for Table 6: as many as the random split has."""
+"""Folds of groups for Table 6: as many as the random split has."""
 
 _ONLY_ENERGY = MaxSPerE(alpha=0.0, beta=1.0, name="max-1-per-e")
 _ACTIVE = ("rtt_s", "rtt_min_s", "ping_loss", "dns_s", "udp_bps", "udp_loss")

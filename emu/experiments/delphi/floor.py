@@ -1,4 +1,4 @@
-"""How good choices could be at all: what noise, chance and places leave to any policy.
+"""The limit of choices: what noise, chance and places leave to any policy.
 
 Two independent measurements of the same instants bound it from above: the best choices of the one, told
 the future as it were, are scored on the other. And a model that knows a place from its other instants,

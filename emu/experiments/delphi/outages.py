@@ -1,4 +1,4 @@
-"""What seeing outages is worth: transfers that lose over a second, with and without the signs of one.
+"""The worth of seeing outages: transfers that lose over a second, with and without the signs of one.
 
 The same family of models is trained and ranked once with all that tells of an outage and once without it
 (`SIGNS`), and so are the other families; no model has seen the place that it is asked about. Which
@@ -35,13 +35,13 @@ from predictors.inputs import NETWORKS, inputs_of
 from predictors.training.examples import Settings, typical_of
 
 SIGNS = ("ping_loss", "available", "udp_loss")
-"""What says outright that a network lets nothing through; the rule of dead networks rests on these."""
+"""Columns that say outright that a network lets nothing through; the rule of dead networks uses them."""
 
 SILENT = ("rtt_s", "rtt_min_s", "dns_s", "udp_bps")
-"""What is missing where nothing answered: without the signs, a middle value stands in for it."""
+"""Columns that are missing where nothing answered: without the signs, a middle value replaces them."""
 
 LAST_SECOND = ("rtt_s", "past1_bps", "udp_bps", "dns_s")
-"""What else the last seconds showed; averages over five and ten seconds and the least RTT stay."""
+"""Other columns of the last seconds; averages over five and ten seconds and the least RTT stay."""
 
 LOST_S = 1.0
 _LONGEST_S = 30.0

@@ -1,17 +1,26 @@
-"""Errors of predictions: Figure 4, and Figure 5 for a wrong guess of the size."""
+"""Figures 2, 4 and 5: correlations of indicators, errors of predictions, a wrong guess of the size.
 
+For Figure 4 the paper trains on a random tenth of its data and tests on the rest (section 6.1), so that
+every place is known. Beside it stands the harder question, places never seen (section 7.4). For Figure 5
+Delphi's profiler says 3 KB where it does not know the length (section 6.2.1): the model's answer for 3 KB
+is compared with the time of the true size.
+"""
+
+import math
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from cedos.errors import DataSetError
 from emu.data import evaluate
 from emu.data.datasets import DataSet, measured_together
 from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
-from emu.statistics import Bootstrap, quantile
+from emu.statistics import Bootstrap, Floats, ci95, quantile, resampled_groups
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings
 
@@ -36,7 +45,7 @@ def _alone(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 
 
 QUANTILES = tuple(round(0.02 * k, 2) for k in range(1, 50))
-"""Where the error's distribution function is given."""
+"""Quantiles at which the error's distribution function is given."""
 
 PAPER = {"median_rel_error": (0.02, 0.10), "split": "0.1 random", "model": "tree"}
 """The paper's medians across its four trees."""
@@ -45,7 +54,7 @@ SPLITS: Mapping[str, float | None] = {"random_10_90": 0.1, "random_90_10": 0.9, 
 
 
 _FOLDS = 10
-"""Of groups, as many as the random splits have."""
+"""Folds of groups, as many as the random splits have."""
 
 
 def prediction(
@@ -154,3 +163,70 @@ def by_size(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
                 "median_guessed": float(np.median(off[1][here])),
             }
     return found
+
+
+_LEAST_ROWS = 10
+_RESAMPLES = 400
+
+
+def correlations(
+    data: DataSet, *, size_bytes: int = 3_000_000, direction: str = "down", places: int = 2
+) -> dict[str, Any]:
+    """Pearson's correlation of every indicator with the throughput, for each network.
+
+    `size_bytes`: of which transfers; the throughput of small ones is their round-trip time.
+    `direction`: of which transfers, `down` or `up`.
+    `places`: the same for so many single places, those with most rows.
+
+    Returns:
+        `{"wifi": {"all": {indicator: {"r", "r_ci95", "n"}}, PLACE: {...}}, "cellular": {...}}`;
+        intervals by bootstrap over places (over rows within one place).
+
+    Raises:
+        DataSetError: no such transfers.
+    """
+    mask = (data.numbers["size_bytes"] == size_bytes) & (
+        data.numbers["direction_up"] == float(direction == "up")
+    )
+    chosen = data.take(mask)
+    if not np.count_nonzero(mask):
+        raise DataSetError(f"{data.source}: no {direction}loads of {size_bytes} bytes")
+    found: dict[str, Any] = {"size_bytes": size_bytes, "direction": direction}
+    names, counts = np.unique(chosen.texts["place"], return_counts=True)
+    most = [str(name) for name in names[np.argsort(-counts, kind="stable")][:places]]
+    for network in ("wifi", "cellular"):
+        rate_bps = 8.0 * chosen.numbers["size_bytes"] / chosen.numbers[f"t_{network}_s"]
+        indicators = {
+            name.removeprefix(f"{network}_"): column
+            for name, column in chosen.indicators.items()
+            if name.startswith(f"{network}_") or name == "speed_mps"
+        }
+        found[network] = {"all": _of(indicators, rate_bps, chosen.texts["place"])}
+        for place in most:
+            here = chosen.texts["place"] == place
+            inside = {name: column[here] for name, column in indicators.items()}
+            rows = np.arange(np.count_nonzero(here)).astype(str)
+            found[network][place] = _of(inside, rate_bps[here], rows)
+    return found
+
+
+def _of(indicators: dict[str, Floats], rate_bps: Floats, clusters: NDArray[Any]) -> dict[str, Any]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, column in indicators.items():
+        known = ~np.isnan(column) & ~np.isnan(rate_bps)
+        count = int(np.count_nonzero(known))
+        if count < _LEAST_ROWS or np.ptp(column[known]) == 0.0:
+            continue
+        r = float(np.corrcoef(column[known], rate_bps[known])[0, 1])
+        low, high = _interval(column[known], rate_bps[known], clusters[known])
+        found[name] = {"r": round(r, 4), "r_ci95": [round(low, 4), round(high, 4)], "n": count}
+    return dict(sorted(found.items(), key=lambda item: -abs(item[1]["r"])))
+
+
+def _interval(a: Floats, b: Floats, clusters: NDArray[Any]) -> list[float]:
+    seen = [
+        float(np.corrcoef(a[rows], b[rows])[0, 1])
+        for rows in resampled_groups(clusters, np.random.default_rng(1), _RESAMPLES)
+        if np.ptp(a[rows]) > 0.0 and np.ptp(b[rows]) > 0.0
+    ]
+    return ci95(seen) if seen else [math.nan, math.nan]

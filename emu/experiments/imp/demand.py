@@ -1,4 +1,9 @@
-"""Demand of an emulated host: its budgets, what is known of networks, and what users ask for."""
+"""Demand of an emulated host: its budgets, what is known of networks, and what users ask for.
+
+Rates are those of the shared predictor (`predictors.network`), fed with what the trace carried in each
+second of a contact. A contact that has just begun is taken for an average one. All strategies are told
+the same.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +22,7 @@ from predictors.network import NetworkPredictor
 
 EVERY_S = 1.0
 _USUAL_S = 5.0
-"""What a network usually carries is averaged over rates of so many seconds: fetches last for some."""
+"""Seconds of rates over which a network's usual rate is averaged: some fetches last as long."""
 
 _LEAST_BPS = 10_000.0
 

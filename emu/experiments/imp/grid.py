@@ -1,4 +1,4 @@
-"""All strategies under all budgets on all places, and what that says beside the best simple one.
+"""A grid of all strategies under all budgets on all places, beside the best simple strategy.
 
 A budget is met where no trial took more. A simple strategy that meets it in all trials is what ours is
 measured against: the one of them with the shortest mean fetch time. How much is to be gained at all says
@@ -20,9 +20,8 @@ from emu.experiments.imp.demand import METERED, Budgets, ControllerName
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import Workload, clairvoyant, simple
-from emu.experiments.trials import beside
 from emu.places.places import Places
-from emu.statistics import trials_figure
+from emu.statistics import beside, trials_figure
 
 _NOTHING_S = 0.02
 """A mean fetch time too short to notice: nothing counts as twice as fast."""
@@ -39,7 +38,7 @@ EMAIL_IN_PAPER: Mapping[str, Any] = {
         "all": {"met": "5/5", "slower_than_always_ms": [40, 150], "times_others": [4, 6]},
     },
 }
-"""What the text of 3.4.2.1 says of its Figures 3.1 and 3.2, which print no numbers."""
+"""Statements of 3.4.2.1 about its Figures 3.1 and 3.2, which print no numbers."""
 
 NEWS_IN_PAPER: Mapping[str, Any] = {
     "driving": {
@@ -54,7 +53,7 @@ NEWS_IN_PAPER: Mapping[str, Any] = {
         "all": {"met": "5/5", "times_others": [2, 6]},
     },
 }
-"""What the text of 3.4.2.2 and 3.4.2.3 says of Figures 3.4 and 3.5, which print no numbers."""
+"""Statements of 3.4.2.2 and 3.4.2.3 about Figures 3.4 and 3.5, which print no numbers."""
 
 SCENARIOS = ("energy", "data", "both")
 CLAIRVOYANT = "clairvoyant"

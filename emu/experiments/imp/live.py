@@ -1,4 +1,10 @@
-"""What a trial's host sees in real time, and what it has used within its period."""
+"""The same trial in real time: two emulated phones, nginx, the real prefetcher; beside its simulation.
+
+    python -m emu.experiments.imp.live --places DIR --trial 1 --trial 2 --strategy imp-data --json F
+
+What the simulation leaves out is in here: connections are set up, TCP is the kernel's, queues fill, and
+the fetchers are those of `cedos.prefetch`. Rates and coverage are told as in the simulation.
+"""
 
 import argparse
 import asyncio

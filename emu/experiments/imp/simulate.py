@@ -1,4 +1,12 @@
-"""What a trial used up: bytes by network and joules by the radios' states, packet by packet."""
+"""One trial without a clock: a person reads, something prefetches, two networks carry it. Simulated.
+
+The decisions are those of the real program (`cedos.selector`), at the same moments: once a second and
+whenever something begins or ends. Networks are replayed packet opportunity by packet opportunity
+(`emu.simulation`). One fetch at a time on a network, each over a connection of its own, as the
+fetchers of `cedos.prefetch` open them. What somebody
+waits for has the networks to itself: prefetches stand back, and go on with what is left. A host is
+taken to know what a network carried in the last seconds, without paying for it: so are all strategies.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -71,7 +79,7 @@ class Account:
 
 REQUEST_BYTES = 300
 _PAST_S = 120.0
-"""What the host knows of other places counts as so many seconds of this one."""
+"""Seconds of this place that the host's knowledge of other places counts as."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,8 @@
-"""Clients of an experiment: tasks, the ways they are carried, and what each way used."""
+"""A client's tasks, the ways they are carried, and what each way used. Without I/O or a clock.
+
+The simulation and the live emulation each bring a `Carrier` and report events. All decisions and all
+learning are here and in the policy, so that both run the same code.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,8 @@
-"""What drives the clients of an experiment: an agenda, a virtual or real clock, replayed networks."""
+"""The driver of an experiment's clients: an agenda, a virtual or real clock, replayed networks.
+
+Simulated and live trials have the same driver: tasks begin, networks come and go, silence is noticed. A
+virtual clock jumps to the next event; a real one waits for it, and serves sockets meanwhile.
+"""
 
 import heapq
 import itertools
@@ -13,7 +17,7 @@ from emu.experiments.meatballs.client import Carrier, Client, Record, Task, Usag
 from emu.simulation.network import HEADER_BYTES, Exchange, ReplayedNetwork
 
 AFTER_S = 60.0
-"""How long after its last request a trial goes on at most, for answers that are still to come."""
+"""Seconds that a trial goes on after its last request, for pending answers."""
 
 _RECONNECT_S = 0.1
 

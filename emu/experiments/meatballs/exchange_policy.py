@@ -1,4 +1,9 @@
-"""Policies for small exchanges: those that decide, and the simple ones."""
+"""Policies for small exchanges: those that decide by expected cost, and the simple ones.
+
+One class is Meatballs with each of its three methods, and the adaptive strategy that they are compared
+with: that one takes predictions for the truth, knows no redundancy and never reevaluates (dissertation,
+4.5.5.1).
+"""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +18,7 @@ from cedos.selector.uncertainty.evaluator import Choice, Redundant, Term, Way, n
 from emu.experiments.meatballs.client import Usage
 from emu.experiments.meatballs.outcome import Setting
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
-from emu.simulation.coverage import DETECTION_S
-from emu.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
+from emu.simulation.network import DETECTION_S, HEADER_BYTES, PAYLOAD_BYTES
 from predictors.base import Distribution, Measurement
 from predictors.dwell import DwellPredictor
 from predictors.network import NetworkPredictor

@@ -1,27 +1,37 @@
-"""Small exchanges: simulated over replayed networks, or live over emulated ones."""
+"""Figures 4.1 and 4.2: small exchanges under policies, simulated over replayed networks."""
 
-import selectors
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
-from cedos.model import NetworkKind
-from emu.experiments.meatballs.client import Client, Policy, Record, Usage
-from emu.experiments.meatballs.connections import Connections, message_bytes
+import numpy as np
+
+from cedos.selector.energy import Radio, RadioWatch
+from emu.data.folds import Progress
+from emu.experiments.meatballs.client import Client, Policy, Record, Usage, radios_of
 from emu.experiments.meatballs.driver import (
     Agenda,
-    RealClock,
     Side,
     SimulatedNetwork,
     VirtualClock,
     play,
-    reconnect,
 )
-from emu.experiments.meatballs.exchange_policy import Request
-from emu.experiments.meatballs.race import Chosen
-from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
-from emu.testbed.access import ADDRESSES
-from emu.testbed.phones import Laptop
+from emu.experiments.meatballs.exchange_policy import (
+    STYLES,
+    ExchangePolicy,
+    Preferring,
+    Request,
+    requests,
+)
+from emu.experiments.meatballs.outcome import (
+    SETTINGS,
+    Outcome,
+    Setting,
+    beside_simple_policies,
+    redundancy_shares,
+)
+from emu.places.places import Places
+from emu.simulation.network import DETECTION_S, ReplayedNetwork, joined
+from emu.statistics import at_least_one, trials_figure
 
 
 def simulate(
@@ -70,127 +80,178 @@ class SimulatedExchanges:
         self._networks[way].cancel(task.number, now_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """The part of one policy in a live run.
+METERED = ("cellular",)
+SIMPLE: Mapping[str, tuple[str, ...]] = {
+    "cellular-only": ("cellular",),
+    "wifi-preferred": ("wifi", "cellular"),
+}
 
-    Attributes:
-        deciding_s: filled: how long each decision took, before anything could be sent.
-    """
-
-    policy: Policy[Request]
-    usage: Usage
-    requests: Sequence[Request]
-    deciding_s: list[float] = field(default_factory=list)
+PAPER: Mapping[str, Any] = {
+    "walking": {
+        "wifi_coverage": 0.69,
+        "no": {"saved_of_cellular-only": 0.24, "times_wifi-preferred": 2.0, "times_adaptive": 2.0},
+        "low": {
+            "saved_of_cellular-only": 0.21,
+            "saved_of_wifi-preferred": 0.44,
+            "saved_of_adaptive": 0.44,
+        },
+        "mid": {"equal_to": "wifi-preferred"},
+        "high": {"equal_to": "wifi-preferred"},
+    },
+    "driving": {"wifi_coverage": 0.27, "all": {"equal_to": "cellular-only"}},
+}
+"""Statements of 4.5.5.1 about its Figures 4.1 and 4.2, which print no numbers."""
 
 
 def run(
-    laptop: Laptop,
-    networks: Mapping[str, ReplayedNetwork],
-    trials: Mapping[str, Trial],
+    places: Places,
     *,
-    replay_at_s: float,
+    walking: Sequence[str],
+    driving: Sequence[str],
+    trials: int = 5,
+    duration_s: float = 1200.0,
+    detection_s: float = DETECTION_S,
+    device: str = "nexus-one",
+    cellular: str = "3g",
+    seed: int = 1,
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Run all policies under all settings on both places.
+
+    `trials`: how often, from another second of the place and with other requests each time.
+    `seed`: of the requests and of the seconds at which trials begin.
+
+    Returns:
+        `{"simulated", "paper", "places": {NAME: {"policies": {SETTING: {POLICY: figures}},
+        "beside": {SETTING: {POLICY: {"best_simple", ...}}}}}}`.
+
+    Raises:
+        ConfigError: no trial, or an unknown radio.
+        PlaceError: a place that is not there.
+    """
+    at_least_one(trials)
+    wanted = {"walking": tuple(walking), "driving": tuple(driving)}
+    found: dict[str, Any] = {}
+    for number, (name, parts) in enumerate(wanted.items()):
+        accesses = joined([places[each] for each in parts])
+        networks = {
+            each: ReplayedNetwork(access, detection_s=detection_s)
+            for each, access in accesses.items()
+        }
+        period_s = accesses["wifi"].down.period_s
+        rng = np.random.default_rng([seed, number])
+        spent: dict[str, dict[str, list[Outcome]]] = {setting: {} for setting in SETTINGS}
+        for trial in range(trials):
+            progress((number + trial / trials) / len(wanted), f"{name}, trial {trial + 1}")
+            start_s = float(rng.uniform(0.0, period_s))
+            asked = requests(duration_s, seed * 1000 + trial)
+            for setting, policy, outcome in _trial(
+                asked, networks, start_s, duration_s, device, cellular, detection_s
+            ):
+                spent[setting].setdefault(policy, []).append(outcome)
+        found[name] = {
+            "places": list(parts),
+            "synthetic": any(places[each].synthetic for each in parts),
+            "seconds": period_s,
+            **_described(networks),
+            "policies": {
+                setting: {policy: _figures(of, SETTINGS[setting]) for policy, of in by.items()}
+                for setting, by in spent.items()
+            },
+            "beside": {
+                setting: beside_simple_policies(by, SETTINGS[setting], SIMPLE, STYLES)
+                for setting, by in spent.items()
+            },
+        }
+    return {
+        "simulated": True,
+        "trials": trials,
+        "duration_s": duration_s,
+        "detection_s": detection_s,
+        "radios": f"{device}, {cellular}",
+        "paper": PAPER,
+        "places": found,
+    }
+
+
+def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Radio]]:
+    of = dict(zip(("wifi", "cellular"), radios_of(device, "wifi", cellular), strict=True))
+    return Usage({name: RadioWatch(radio) for name, radio in of.items()}), of
+
+
+def policies_of(
+    setting: Setting, device: str, cellular: str, detection_s: float
+) -> dict[str, tuple[Policy[Request], Usage]]:
+    """Return all policies under a setting, each with counters of its own."""
+    found: dict[str, tuple[Policy[Request], Usage]] = {}
+    for name, order in SIMPLE.items():
+        found[name] = (Preferring(*order), usage_of(device, cellular)[0])
+    for name, style in STYLES.items():
+        usage, of = usage_of(device, cellular)
+        policy = ExchangePolicy(style, setting, of, METERED, usage, detection_s=detection_s)
+        found[name] = (policy, usage)
+    return found
+
+
+def _trial(
+    asked: Sequence[Request],
+    networks: Mapping[str, ReplayedNetwork],
     start_s: float,
     duration_s: float,
-) -> dict[str, list[Record]]:
-    """Run all policies side by side; their records.
-
-    `laptop`: with both networks attached and a server running.
-    `networks`: what the laptop replays: when each is there is read from here, as radios would say.
-    `replay_at_s`: the monotonic instant at which the replay stood at `start_s`.
-    `start_s`: the second of the replay at which the trial begins.
-    """
-    agenda = Agenda()
-    with selectors.DefaultSelector() as selector:
-        clock = RealClock(selector, replay_at_s)
-        carriers = [
-            LiveExchanges(laptop, clock, agenda, trial, networks, start_s)
-            for trial in trials.values()
-        ]
-        records = play(
-            clock,
-            agenda,
-            [
-                Side(carrier, trial.requests)
-                for carrier, trial in zip(carriers, trials.values(), strict=True)
-            ],
-            networks,
-            start_s=start_s,
-            duration_s=duration_s,
-        )
-        for carrier in carriers:
-            carrier.close()
-    return dict(zip(trials, records, strict=True))
+    device: str,
+    cellular: str,
+    detection_s: float,
+) -> list[tuple[str, str, Outcome]]:
+    """Return (setting, policy, outcome) of all policies and settings, from the same second."""
+    found = []
+    simple: dict[str, Outcome] = {}
+    for setting in SETTINGS.values():
+        for name, (policy, usage) in policies_of(setting, device, cellular, detection_s).items():
+            if name not in simple:
+                records = simulate(
+                    asked, networks, policy, usage, start_s=start_s, duration_s=duration_s
+                )
+                end_s = max([duration_s] + [each.began_s + each.wait_s for each in records])
+                outcome = Outcome(
+                    records,
+                    usage.energy_j(end_s + 30.0),  # the last tail is part of it
+                    sum(usage.bytes_of(each) for each in METERED),
+                    sum(usage.bytes_of(each) for each in networks),
+                )
+                if name in SIMPLE:
+                    simple[name] = outcome
+            else:
+                outcome = simple[name]
+            found.append((setting.name, name, outcome))
+    return found
 
 
-class _TimedPolicy:
-    """A policy whose decisions are timed: the simulation's take no time."""
-
-    def __init__(self, policy: Policy[Request], spent_s: list[float]) -> None:
-        self._policy, self._spent_s = policy, spent_s
-        self.measured, self.connected = policy.measured, policy.connected
-        self.attached, self.detached = policy.attached, policy.detached
-
-    def choose(
-        self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
-    ) -> Chosen:
-        began_s = time.perf_counter()
-        chosen = self._policy.choose(task, now_s, usable, silent)
-        self._spent_s.append(time.perf_counter() - began_s)
-        return chosen
+def _described(networks: Mapping[str, ReplayedNetwork]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, network in networks.items():
+        bare_s = sum(end_s - begin_s for begin_s, end_s in network.coverage.bare)
+        lengths = [each.end_s - each.begin_s for each in network.contacts()]
+        found[name] = {
+            "coverage": round(1.0 - bare_s / network.coverage.period_s, 4),
+            "rtt_s": round(network.rtt_s, 5),
+            "mean_mbps": round(network.mean_bps / 1e6, 2),
+            "contacts": len(lengths),
+            "contact_median_s": round(float(np.median(lengths)), 1) if lengths else None,
+        }
+    return found
 
 
-class LiveExchanges:
-    def __init__(
-        self,
-        laptop: Laptop,
-        clock: RealClock,
-        agenda: Agenda,
-        trial: Trial,
-        networks: Mapping[str, ReplayedNetwork],
-        start_s: float,
-    ) -> None:
-        self._clock, self._agenda, self._usage = clock, agenda, trial.usage
-        self._networks, self._start_s = networks, start_s
-        self._response_bytes = {task.number: task.down_bytes for task in trial.requests}
-        self._connections = Connections(
-            clock.selector,
-            laptop,
-            {name: ADDRESSES[NetworkKind(name)] for name in networks},
-            answered=self._answered,
-            connected=self._connected,
-            failed=self._failed,
-        )
-        self.client = Client(_TimedPolicy(trial.policy, trial.deciding_s), self)
-
-    def connect(self, way: str, now_s: float) -> None:
-        self._connections.of(way)
-
-    def disconnect(self, way: str, now_s: float) -> None:
-        self._connections.drop(way)
-
-    def start(self, task: Request, way: str, now_s: float) -> None:
-        self._connections.of(way).ask(task.number, task.up_bytes, task.down_bytes)
-        self._usage.carried(way, now_s, message_bytes(task.up_bytes), 0)
-
-    def cancel(self, task: Request, way: str, now_s: float) -> None:
-        self._connections.of(way).cancel(task.number)
-        self._usage.carried(way, now_s, HEADER_BYTES, 0)
-
-    def close(self) -> None:
-        self._connections.close()
-
-    def _answered(self, way: str, number: int) -> None:
-        now_s = self._clock.now_s
-        down_bytes = message_bytes(self._response_bytes[number])
-        self._usage.carried(way, now_s, HEADER_BYTES, down_bytes)
-        self.client.answered(number, way, now_s)
-
-    def _connected(self, way: str, took_s: float) -> None:
-        now_s = self._clock.now_s
-        self._usage.carried(way, now_s, HEADER_BYTES, HEADER_BYTES)
-        self.client.connected(way, took_s, now_s)
-
-    def _failed(self, way: str) -> None:
-        network = self._networks[way]
-        reconnect(self._agenda, self, way, network, self._start_s, self._clock.now_s)
+def _figures(of: Sequence[Outcome], setting: Setting) -> dict[str, Any]:
+    records = [record for each in of for record in each.records]
+    return {
+        "requests": len(records),
+        **trials_figure("wait_ms", [1e3 * each.wait_s / len(each.records) for each in of], 3),
+        "wait_p95_ms": round(1e3 * float(np.quantile([r.wait_s for r in records], 0.95)), 2),
+        "wait_max_s": round(max(r.wait_s for r in records), 3),
+        **trials_figure("energy_j", [each.energy_j for each in of], 2),
+        **trials_figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
+        **trials_figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
+        **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
+        **redundancy_shares(records),
+        "unanswered": sum(not r.answered for r in records),
+    }

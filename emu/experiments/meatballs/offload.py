@@ -1,4 +1,10 @@
-"""Offloaded computations in virtual time: utterances, a server that others use too, a device."""
+"""Offloaded computations in virtual time: utterances, a server that others use too, a device.
+
+Sound is sent when it was spoken, so its length is known; the dissertation's recogniser listens along
+and must guess it (4.4.3.2). Other users come to the server by a Poisson process whose rate is such that,
+without us, a given number of them are there on average (an M/G/1 queue with processor sharing:
+N = rho / (1 - rho)).
+"""
 
 import math
 import random
@@ -11,7 +17,7 @@ from emu.experiments.meatballs.driver import Agenda, Side, SimulatedNetwork, Vir
 from emu.simulation.network import ReplayedNetwork
 
 BYTES_PER_S = 20_000
-"""Of recorded sound."""
+"""Bytes of a second of recorded sound."""
 
 LOCAL, REMOTE = "local", "remote"
 WIFI = "wifi"

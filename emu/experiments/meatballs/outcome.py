@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from emu.experiments.meatballs.client import Record
-from emu.experiments.trials import agreement, beside_simple
+from emu.statistics import agreement, beside_simple
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def beside_simple_policies(
     simple: Collection[str],
     deciding: Collection[str],
 ) -> dict[str, Any]:
-    """Return the policies' costs under a setting, as `emu.experiments.trials.beside_simple`."""
+    """Return the policies' costs under a setting, as `emu.statistics.beside_simple`."""
     costs = {policy: [each.cost_s(setting) for each in of] for policy, of in outcomes.items()}
     return beside_simple(costs, simple, deciding)
 

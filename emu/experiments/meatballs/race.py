@@ -1,4 +1,8 @@
-"""Races of ways: when a task is asked for again over another network."""
+"""A task raced over one or several ways: the first answer wins, the others are cancelled.
+
+Events in, commands out; the time is an argument. The same code races requests over real sockets and
+in a simulation, offloaded computations as well as exchanges (dissertation, 4.3.4 and 4.4.3).
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

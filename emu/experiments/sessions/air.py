@@ -1,4 +1,9 @@
-"""One direction of a scripted link: a drop-tail queue, delivery opportunities, a delay. Pure."""
+"""The process between the client's and the server's wires: moves their packets as the script says.
+
+It lives in a namespace of its own, where each network has an end towards the client (`near-NAME`) and
+one towards the server (`far-NAME`). Coverage that ends takes the client's carrier away, `detection_s`
+late, as a radio notices it.
+"""
 
 import fcntl
 import json
@@ -53,6 +58,7 @@ class Direction:
             self.lost()
             return
         if not self._queue:
+            # An idle link starts at the first opportunity from now on.
             self._next = max(self._next, self._first_from(now_ms))
             self._left = size
         self._queue.append((packet, size))
@@ -61,6 +67,7 @@ class Direction:
         self.dropped += 1
 
     def leave(self, now_ms: float) -> list[bytes]:
+        # Use each opportunity that has passed, then hand over the packets whose delay is over.
         while self._queue and (at_ms := self._at_ms(self._next)) <= now_ms:
             self._carry(at_ms)
             self._next += 1
@@ -82,6 +89,7 @@ class Direction:
         self._flying.clear()
 
     def _carry(self, at_ms: float) -> None:
+        # One opportunity carries so many bytes: several small packets, or a part of a large one.
         budget = OPPORTUNITY_BYTES
         while self._queue and budget > 0:
             carried = min(budget, self._left)
@@ -92,6 +100,7 @@ class Direction:
             packet, _ = self._queue.popleft()
             if self._queue:
                 self._left = self._queue[0][1]
+            # A shorter delay must not let a packet overtake the one before it.
             arrives_ms = at_ms + self._delay_ms(at_ms)
             if self._flying:
                 arrives_ms = max(arrives_ms, self._flying[-1][0])
@@ -131,6 +140,7 @@ class Wire:
         self.near, self.far = _opened(f"near-{self.name}"), _opened(f"far-{self.name}")
         self._changes: list[tuple[float, bool]] = []
         if script["carrier"] is not None:
+            # A script that begins without a carrier takes it away at once.
             if not script["carrier"] or script["carrier"][0][0] > 0:
                 self._changes.append((0.0, False))
             for begin_s, end_s in script["carrier"]:
@@ -204,6 +214,7 @@ def main() -> None:
     print(json.dumps({"began_s": began_s}), flush=True)
     while True:
         now_ms = 1e3 * (time.monotonic() - began_s)
+        # Move what is due, then sleep until the next packet is due or one comes in.
         for wire in wires:
             wire.give(now_ms)
         due = [at_ms for wire in wires if (at_ms := wire.next_ms()) is not None]

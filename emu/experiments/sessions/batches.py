@@ -16,7 +16,7 @@ from emu.data.folds import Progress
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Ready = Callable[[], None]
-"""What a task calls when it could begin; returns when all others of its batch could, too."""
+"""A function that a task calls when it could begin; returns when all others of its batch could, too."""
 
 _READY_S: Final = 120.0
 

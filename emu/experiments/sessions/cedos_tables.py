@@ -1,4 +1,8 @@
-"""Cedos' Tables III and IV and its switching delay (V-A), measured over emulated links."""
+"""Cedos' Tables III and IV and its switching delay (V-A), measured over emulated links.
+
+While networks change, the client downloads without end. The delay is the paper's: from the last data
+packet of the one network to the first of the other, as the client's interfaces see them.
+"""
 
 import os
 import selectors

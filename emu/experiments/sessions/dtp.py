@@ -23,9 +23,9 @@ from emu.data.folds import Progress
 from emu.experiments.sessions.apps.program import Program
 from emu.experiments.sessions.batches import Ready, in_batches
 from emu.experiments.sessions.world import Scripted, World
-from emu.lab.runs.energy import run_energy_j
 from emu.places.places import Places
 from emu.places.traces import Trace
+from emu.runs.energy import run_energy_j
 from emu.statistics import student_ci95
 from emu.testbed.counters import Sample, Sampler
 from emu.testbed.hosts import SERVER
@@ -34,7 +34,7 @@ CONNECTED_S: Final = 6.6 * 60
 GAP_S: Final = 7.8 * 60
 NETWORK: Final = "wlan0"
 CELLULAR_BPS: Final = 0.78e6
-"""What the paper's 3G network carried (5.3)."""
+"""Bits per second of the paper's 3G network (5.3)."""
 PHONE: Final = "nexus-one"
 """The phone of our radio models that is nearest to the paper's Nexus S."""
 _PORT: Final = 7200

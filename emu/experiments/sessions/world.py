@@ -1,4 +1,10 @@
-"""Networks whose rate, delay and coverage follow a script, and the world of hosts around them."""
+"""Networks whose rate, delay and coverage follow a script, and the world of hosts around them.
+
+Networks are real ones, and the ideal ones that IntNW was compared with. The dissertation (2.5.1.4) makes
+one virtual network out of two, second by second: always the one of the lower round trip, always the one
+of the higher bandwidth, or the sum of both bandwidths at the lower of both round trips. Moving costs
+nothing there: no real protocol could do as well.
+"""
 
 import json
 import subprocess
@@ -15,7 +21,7 @@ import numpy.typing as npt
 
 from cedos.errors import EmulationError
 from emu.places.traces import Trace
-from emu.simulation.coverage import Coverage
+from emu.simulation.network import Coverage
 from emu.testbed import hosts, kernel
 from emu.testbed.access import Access
 from emu.testbed.hosts import SERVER, End, Hosts

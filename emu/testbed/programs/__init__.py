@@ -1,1 +1,1 @@
-"""What runs inside the testbed: servers, the relay, the daemon under test, and who watches them."""
+"""Programs inside the testbed: servers, the relay, the daemon under test, and their watchers."""

@@ -32,7 +32,7 @@ class Gatewayed(Started):
     """
 
     environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
-    """Of programs that are to use it."""
+    """The environment of programs that are to use the proxy."""
 
     def __init__(
         self,

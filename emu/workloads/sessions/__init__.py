@@ -1,1 +1,1 @@
-"""What the bench of sessions is made of: two processes that do as they are told, and measure."""
+"""Parts of the bench of sessions: two processes that carry out commands and measure."""

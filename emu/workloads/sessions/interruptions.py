@@ -1,4 +1,8 @@
-"""Sessions whose networks change, fall silent or go: resumption, black-outs, silences."""
+"""Sessions whose networks change, fall silent or go: resumption, black-outs, silences.
+
+Resumption is timed from the kernel's answer that the network is there to the first new bytes of the
+stream at the application.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,11 @@
-"""Chromium, driven by the DevTools protocol."""
+"""Headless Chromium as a person's browser in the emulated laptop: unmodified, driven over DevTools.
+
+Chromium runs as the user nobody in namespaces of its own for processes and mounts, so that ending one
+process ends all of it, and its profile, a tmpfs, goes with it. What it does by itself (updates, field
+trials, proxies, QUIC, safe browsing) is switched off: everything on the networks is the pages'. The
+protocol is JSON over a pair of pipes, each message ended by a zero byte (`--remote-debugging-pipe`): no
+port is opened, and nothing of it crosses the emulated networks.
+"""
 
 import base64
 import hashlib

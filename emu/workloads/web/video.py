@@ -1,4 +1,8 @@
-"""Videos in a browser: their files, a page that plays them, and how they were played."""
+"""Videos in a browser: their files, a page that plays them, and how they were played.
+
+A video is a test pattern with noise, cut into segments by ffmpeg: H.264 in fragmented MP4, small and slow
+pictures (cheap to decode), yet at full rates, as the encoder fills up to its bit rate.
+"""
 
 import hashlib
 import json

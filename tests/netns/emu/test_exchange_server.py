@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emu.experiments.meatballs.connections import ExchangeConnection
+from emu.experiments.meatballs.live import ExchangeConnection
 from emu.testbed.netns import Namespace
 
 pytestmark = pytest.mark.netns

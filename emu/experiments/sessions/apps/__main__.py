@@ -1,25 +1,47 @@
-"""Runs one end of an application; see the package."""
+"""The process at one end of an application; see the package."""
 
 import asyncio
-import importlib
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from cedos.errors import CedosError
+from emu.experiments.sessions.apps import applications, downloads
+
+_Run = Callable[..., Awaitable[dict[str, Any] | None]]
+
+_SERVERS: Mapping[str, _Run] = {
+    "files": applications.serve_answers,
+    "mail": applications.serve_answers,
+    "sensing": applications.serve_answers,
+    "fetch": downloads.serve_file,
+    "stream": downloads.serve_stream,
+    "bundled": downloads.serve_bundles,
+}
+_CLIENTS: Mapping[str, _Run] = {
+    "files": applications.files,
+    "mail": applications.mail,
+    "sensing": applications.sensing,
+    "fetch": downloads.fetch,
+    "stream": downloads.read_stream,
+    "bundled": downloads.fetch_bundles,
+}
+_ROLES = {"server": _SERVERS, "client": _CLIENTS}
 
 
 async def _main(role: str, name: str) -> None:
     options: dict[str, Any] = json.loads(sys.stdin.readline())
-    module = importlib.import_module(f"emu.experiments.sessions.apps.{name}")
+    run = _ROLES[role][name]
     loop = asyncio.get_running_loop()
     me = asyncio.current_task()
     assert me is not None
     print(json.dumps({"ready": True}), flush=True)
-    sys.stdin.readline()  # told to go
+    # The parent says when to begin.
+    sys.stdin.readline()
     loop.add_reader(sys.stdin.fileno(), me.cancel)  # the parent is gone, or wants the end
-    answer = await getattr(module, role)(**options)
+    answer = await run(**options)
     if answer is not None:
         print(json.dumps(answer), flush=True)
 

@@ -1,4 +1,10 @@
-"""How an application of the experiments sends its messages: over a session or over TCP."""
+"""The link over which an application of the experiments sends: a session, or TCP.
+
+Over TCP a message is its length, its label and its bytes, one after the other, as the dissertation's
+unmodified applications ignore networks. A request is 16 bytes of head (number, bytes of the answer) and
+its data. The answer has the urgency of the request, and is large where it has more than 4 KB
+(dissertation, 2.4.1 and 2.4.2).
+"""
 
 import asyncio
 import os

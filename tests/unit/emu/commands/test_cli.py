@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emu import console
 from emu.commands import cedos_emu, shell
-from emu.console import extras
 from emu.places import places
 
 ROOT = Path(__file__).parents[4]
@@ -98,10 +98,10 @@ def test_an_installation_without_extras_says_so(arguments: list[str]) -> None:
 
 
 def test_a_module_of_nobody_is_a_fault_of_ours() -> None:
-    assert extras.missing(ModuleNotFoundError(name="emu.nonsense")) is None
+    assert console.missing(ModuleNotFoundError(name="emu.nonsense")) is None
     known = ["aiohttp>=3", "scikit-learn>=1.9; extra == 'train'"]
-    assert extras.missing(ModuleNotFoundError(name="aiohttp.web"), known) is None
-    assert "[emu]" in str(extras.missing(ModuleNotFoundError(name="sklearn.tree"), known))
+    assert console.missing(ModuleNotFoundError(name="aiohttp.web"), known) is None
+    assert "[emu]" in str(console.missing(ModuleNotFoundError(name="sklearn.tree"), known))
 
 
 @pytest.mark.parametrize("text", ["inf:down", "nan", "x:up", "3000:sideways", "0", "-3:up"])

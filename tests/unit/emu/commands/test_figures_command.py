@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.commands.figures import command
-from emu.lab.runs import runs, scenario
 from emu.repository import ROOT
+from emu.runs import runs, scenario
 from emu.testbed.access import INTERFACES
 
 TRACES = ROOT / "traces"

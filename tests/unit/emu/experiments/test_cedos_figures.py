@@ -3,14 +3,18 @@
 import json
 from math import inf
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy.optimize import linprog
 
 from emu.experiments.cedos import __main__ as program
-from emu.experiments.cedos import idle_power, study, subway
-from emu.experiments.cedos.compare import Tally, figures
+from emu.experiments.cedos import studies
+from emu.experiments.cedos.compare import Tally, carried, feasible, figures, most_wifi_bytes
 from emu.experiments.cedos.simulate import Carried
+from emu.experiments.cedos.world import Wanted, World
 from emu.repository import ROOT
 
 RESULTS = ROOT / "notebooks" / "results"
@@ -21,8 +25,8 @@ def test_files_say_how_many_days_they_are_of(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(program, "many_days", lambda count, *_: asked.append(count) or {})
-    monkeypatch.setattr(study, "figures", lambda count, seed: asked.append(count) or {})
-    monkeypatch.setattr(subway, "figures", dict)
+    monkeypatch.setattr(studies, "table6", lambda count, seed: asked.append(count) or {})
+    monkeypatch.setattr(studies, "figure8", dict)
     parts = ("days", "delays", "study", "subway")
     asked_for = ["--days", "60", "--out", str(tmp_path), *parts]
     assert CliRunner().invoke(program.main, asked_for).exit_code == 0
@@ -41,19 +45,19 @@ def test_what_is_never_done_is_no_number_and_results_are_json() -> None:
 
 
 def test_a_ride_has_the_published_stations() -> None:
-    wifi, attached = subway.ride(3)
-    assert wifi == subway.ride(3)[0]
-    assert sum(each > 0 for each in wifi) == subway.WORKING * round(subway.CARRIES_S)
+    wifi, attached = studies.ride(3)
+    assert wifi == studies.ride(3)[0]
+    assert sum(each > 0 for each in wifi) == studies.WORKING * round(studies.CARRIES_S)
     stays = [now and not before for before, now in zip([False, *attached], attached, strict=False)]
-    assert sum(stays) == subway.STOPS
+    assert sum(stays) == studies.STOPS
     assert all(there for rate, there in zip(wifi, attached, strict=True) if rate)
-    longs = [len(subway.ride(seed)[0]) for seed in range(30)]
-    published_s = subway.STOPS * (subway.ATTACHED_S + subway.BETWEEN_S)
+    longs = [len(studies.ride(seed)[0]) for seed in range(30)]
+    published_s = studies.STOPS * (studies.ATTACHED_S + studies.BETWEEN_S)
     assert abs(sum(longs) / 30 / published_s - 1.0) < 0.03
 
 
 def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_future() -> None:
-    found = subway.figures(seeds=1)
+    found = studies.figure8(seeds=1)
     for name in ("computed", "paper"):
         one = found[name]
         assert one["stalls"] == 0
@@ -66,15 +70,75 @@ def test_a_stream_plays_through_and_is_nearly_as_good_as_with_knowledge_of_the_f
 def test_switches_are_counted_between_parts() -> None:
     over_wifi, over_cellular = (0.0, 1.0, 10.0, 0.0), (1.0, 1.0, 0.0, 10.0)
     both = (2.0, 1.0, 8.0, 2.0)
-    assert study.switches(Carried(parts=[])) == 0
-    assert study.switches(Carried(parts=[over_wifi, both, over_wifi])) == 0
-    assert study.switches(Carried(parts=[over_wifi, over_cellular, both, over_cellular])) == 3
+    assert studies.switches(Carried(parts=[])) == 0
+    assert studies.switches(Carried(parts=[over_wifi, both, over_wifi])) == 0
+    assert studies.switches(Carried(parts=[over_wifi, over_cellular, both, over_cellular])) == 3
 
 
 def test_who_sleeps_is_woken_in_time_and_for_less_than_who_stays_awake() -> None:
-    locked, ours, nobody = idle_power.figures(10, 1, ("wakelock", "alarm", "no_alarm")).values()
-    assert abs(1000.0 * (idle_power.ASLEEP_W + idle_power.LOOK_J / 120.0) - 55.1) < 1e-6
+    locked, ours, nobody = studies.figure7(10, 1, ("wakelock", "alarm", "no_alarm")).values()
+    assert abs(1000.0 * (studies.ASLEEP_W + studies.LOOK_J / 120.0) - 55.1) < 1e-6
     assert ours["met_share"] == locked["met_share"] == 1.0
     assert nobody["met_share"] < 0.8
     assert 43.0 < nobody["mw"] < ours["mw"] < locked["mw"]
     assert ours["mw"] - 43.0 < 0.5 * (locked["mw"] - 43.0)
+
+
+SECONDS = 12
+
+
+def drawn(seed: int) -> World:
+    random = Random(seed)
+    wifi = [random.choice([0.0, 0.0, 8e6, 24e6]) for _ in range(SECONDS)]
+    cellular = [random.choice([0.0, 8e6, 16e6]) for _ in range(SECONDS)]
+    flows = []
+    for _ in range(random.randint(1, 4)):
+        released_s = random.randint(0, SECONDS - 2)
+        deadline_s = random.randint(released_s + 1, SECONDS)
+        flows.append(Wanted(released_s, random.uniform(1e5, 6e6), float(deadline_s)))
+    return World(wifi, cellular, sorted(flows))
+
+
+def linear_program(world: World) -> float | None:
+    """Most bytes over Wi-Fi with all in time, by linear programming; None: not all can be."""
+    flows, slots = world.flows, 2 * SECONDS
+    count = len(flows) * slots
+    wanted = np.zeros((len(flows), count))
+    room = np.zeros((slots, count))
+    cost = np.zeros(count)
+    bounds = []
+    for number, flow in enumerate(flows):
+        for slot in range(slots):
+            at = number * slots + slot
+            at_s = slot % SECONDS
+            wanted[number, at] = room[slot, at] = 1.0
+            cost[at] = -1.0 if slot < SECONDS else 0.0
+            open_now = flow.released_s <= at_s and at_s + 1 <= flow.deadline_s
+            bounds.append((0.0, None if open_now else 0.0))
+    capacity = np.array([*world.wifi, *world.cellular]) / 8e6
+    sizes = np.array([flow.size_bytes for flow in flows]) / 1e6
+    found = linprog(
+        cost, A_ub=room, b_ub=capacity, A_eq=wanted, b_eq=sizes, bounds=bounds, method="highs"
+    )
+    return None if found.status == 2 else -found.fun * 1e6
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_is_what_linear_programming_finds(seed: int) -> None:
+    world = drawn(seed)
+    best = linear_program(world)
+    if best is None:
+        assert len(feasible(world)) < len(world.flows)
+    else:
+        assert len(feasible(world)) == len(world.flows)
+        assert most_wifi_bytes(world) == pytest.approx(best, rel=1e-6, abs=1.0)
+
+
+def test_what_is_due_within_a_second_gets_its_part_of_it() -> None:
+    assert carried([8e6], [Wanted(0, 1e6, 0.25)]) == [pytest.approx(0.25e6)]
+
+
+def test_cedos_figure_6a_could_have_had_thirty_percent() -> None:
+    world = World([0.8e6] * 300, [4.7e6] * 300, [Wanted(0, 100e6, 300.0)])
+    assert most_wifi_bytes(world) == pytest.approx(30e6)
+    assert feasible(world)

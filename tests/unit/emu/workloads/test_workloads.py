@@ -1,12 +1,22 @@
+"""Tests."""
+
+import os
+import subprocess
+import sys
+import time
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
+from emu.bench.session import measure
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
+from emu.workloads.unmodified.downloads import as_user, grown, watch_output, watched
+from emu.workloads.unmodified.tools import PackageArchive
 
 SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
 LARGE = TransferClass("large", "198.51.100.4", Direction.UP, 1_000_000, 4_000_000, 12.0, 0.0)
@@ -91,3 +101,93 @@ def test_only_a_whole_answer_completes_a_transfer(
 def test_a_client_that_does_not_start_is_no_slow_network() -> None:
     with pytest.raises(EmulationError, match="nsenter: cannot"):
         mixed._completed(PLANNED, 7.0, 1, "", "nsenter: cannot open", 30.0)
+
+
+_SLOW = "import sys, time\nfor _ in range(10):\n sys.stdout.buffer.write(bytes(1000))\n"
+_SLOW += " sys.stdout.flush()\n time.sleep(0.05)\n"
+
+
+def _running(program: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE)
+
+
+def test_half_way_is_called_once_when_a_third_is_there() -> None:
+    called: list[float] = []
+    found = watch_output(
+        _running(_SLOW), time.monotonic(), 10_000, half_way=lambda: called.append(1.0)
+    )
+    assert found.whole
+    assert len(called) == 1
+
+
+def test_half_way_is_called_after_a_while() -> None:
+    called: list[float] = []
+    began_s = time.monotonic()
+    watch_output(
+        *(_running(_SLOW), began_s, 10_000),
+        half_way=lambda: called.append(time.monotonic() - began_s),
+        after_s=0.2,
+    )
+    assert len(called) == 1
+    assert called[0] >= 0.2
+
+
+def test_what_ends_early_or_fails_is_not_whole() -> None:
+    assert not watch_output(_running(_SLOW), time.monotonic(), 10_001).whole
+    assert not watch_output(_running(_SLOW + "sys.exit(3)"), time.monotonic(), 10_000).whole
+
+
+def test_the_package_is_in_the_archive_and_in_its_list(tmp_path: Path) -> None:
+    www = tmp_path / "www"
+    www.mkdir()
+    PackageArchive(www, tmp_path / "apt", os.getuid(), 100_000)
+    (package,) = (www / "packages").glob("*.deb")
+    listed = (www / "packages" / "Packages").read_text()
+    assert f"Filename: ./{package.name}\n" in listed
+    assert f"Size: {package.stat().st_size}\n" in listed
+    assert package.stat().st_size >= 100_000
+
+
+def test_the_longest_pause_is_between_two_arrivals() -> None:
+    found = watched(10.0, [10.5, 10.6, 11.6, 11.7], whole=True)
+    assert (found.took_s, found.stall_s, found.whole) == (
+        pytest.approx(1.7),
+        pytest.approx(1),
+        True,
+    )
+    assert watched(10.0, [12.0], whole=False).stall_s == 0
+
+
+def test_nothing_at_all_is_no_measurement() -> None:
+    with pytest.raises(EmulationError, match="nothing"):
+        watched(0.0, [], whole=False)
+
+
+def test_root_needs_no_other_user() -> None:
+    assert as_user(0) == ()
+    assert "--reuid=7" in as_user(7)
+
+
+def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path: Path) -> None:
+    file = tmp_path / "growing"
+    file.touch()
+    step = "open(sys.argv[1], 'ab').write(bytes(10)); time.sleep(0.2)"
+    writes = f"import sys, time\nfor _ in range(4): {step}"
+    process = subprocess.Popen([sys.executable, "-c", writes, str(file)])
+    half_way: list[int] = []
+    arrivals = grown(
+        process, lambda: file.stat().st_size, 40, lambda: half_way.append(file.stat().st_size)
+    )
+    assert process.returncode == 0
+    assert 2 <= len(arrivals) <= 4
+    assert arrivals == sorted(arrivals)
+    (size,) = half_way  # once
+    assert size > 12, "after a third"
+
+
+def test_it_measures_a_file_that_another_process_opens() -> None:
+    lines: list[str] = []
+    figures = measure(lines.append, count=2_000, look_ups=500)
+    assert set(figures) == {"idle_million_mb", "idle_lookup_us", "idle_reload_s"}
+    assert all(0 <= value < 1000 for value in figures.values())
+    assert len(lines) == 1

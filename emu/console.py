@@ -1,0 +1,74 @@
+"""Helpers that commands share: words of help pages, files that they write, missing extras."""
+
+import os
+import re
+from collections.abc import Iterable
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import DataSetError
+
+
+def block(title: str, *lines: str) -> str:
+    # The backspace tells click to leave the lines as they are.
+    return "\b\n" + "\n".join([f"{title}:", *(f"  {line}" for line in lines)])
+
+
+def examples(*lines: str) -> str:
+    return block("Example" if len(lines) == 1 else "Examples", *lines)
+
+
+def make_room(file: Path, option: str) -> None:
+    """Make the folder of a file that will be written; DataSetError where it could not be.
+
+    `option`: by which the file was named.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataSetError(f"{file}: {error.strerror}: choose another {option}") from error
+    if file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK):
+        raise DataSetError(f"{file} cannot be written: choose another {option}")
+
+
+def write(file: Path, text: str, option: str = "--out") -> None:
+    """Write a text, its folder made where it is missing; DataSetError where that fails."""
+    make_room(file, option)
+    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(text)
+        beside.replace(file)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise DataSetError(f"{file} cannot be written: {error.strerror}") from error
+
+
+_MODULES: Final = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}
+"""Distributions whose module has another name."""
+
+_OF_THE_TESTBED: Final = {"emu", "train"}
+"""`emu` brings `train` along; who runs `cedos-emu` will need both."""
+
+_REQUIREMENT: Final = re.compile(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]")
+
+
+def missing(error: ModuleNotFoundError, requirements: Iterable[str] | None = None) -> str | None:
+    """Return what to install if the module belongs to an extra; None if its absence is our fault.
+
+    `requirements` are those of the distribution; None: of this one, as it is installed.
+    """
+    module = (error.name or "").partition(".")[0]
+    found = (requires("cedos") or []) if requirements is None else requirements
+    extras = {
+        match[2]
+        for each in found
+        if (match := _REQUIREMENT.match(each)) and _MODULES.get(match[1], match[1]) == module
+    }
+    if not extras:
+        return None
+    extra = "emu" if extras & _OF_THE_TESTBED else min(extras)
+    return (
+        f"the Python package {module} is missing: cedos was installed without its extra [{extra}]."
+        f" In its source folder: pip install '.[{extra}]'"
+    )

@@ -1,1 +1,0 @@
-"""What people see of long work: tables, progress, help."""

@@ -1,1 +1,0 @@
-"""Experiments and the run folders that they leave."""

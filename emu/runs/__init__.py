@@ -1,0 +1,1 @@
+"""Run folders: experiments that make them, what they say, their tables and pages."""

@@ -1,0 +1,196 @@
+"""Analyses: the numbers of a paper's table or figure, as an experiment that needs no network.
+
+A file says which analysis, of which data, with which parameters:
+
+    analysis = "correlations"
+    data = "traces/transfers.parquet"
+    [parameters]
+    direction = "down"
+
+`data` is looked for beside the file, then in the repository.
+
+An analysis is a module in one of `ROOMS` with a function `run`: of a data set, if its first parameter is
+called `data`, or of a collection of places, if it is called `places`.
+
+Its run folder holds `config.toml`, `environment.json` and `summary.json`, where `figures` are what the
+analysis returned.
+"""
+
+import importlib
+import inspect
+import json
+import math
+import tomllib
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from cedos.errors import ConfigError
+from emu.data import datasets
+from emu.data.folds import Progress
+from emu.places import places
+from emu.repository import ROOT
+from emu.runs import environment, runs
+from emu.runs.runs import claimed
+
+_GIVEN = "progress"
+"""The parameter that no file gives."""
+
+
+def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Hold what a file gives the analysis `name` against what its function `run` takes.
+
+    ConfigError: a parameter is unknown, missing, of another type, empty, negative or no finite number,
+    or names a family of models that there is not.
+    """
+    _, *taken = inspect.signature(run).parameters.values()
+    known = {each.name: each for each in taken if each.name != _GIVEN}
+    if foreign := sorted(set(given) - set(known)):
+        shown = ", ".join(known) or "none"
+        raise ConfigError(f"{name} has no parameter {foreign[0]!r}; it has {shown}")
+    for each in known.values():
+        if each.default is inspect.Parameter.empty and each.name not in given:
+            raise ConfigError(f"{name} needs the parameter {each.name}")
+    types = typing.get_type_hints(run)
+    for key, value in given.items():
+        try:
+            msgspec.convert(value, types[key])
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{name}: {key}: {error}") from error
+        if isinstance(value, list) and not value:
+            raise ConfigError(f"{name}: {key} is empty; at least one is needed")
+        for number in _numbers(value):
+            if not math.isfinite(number) or (number < 0 and key != "seed"):
+                raise ConfigError(f"{name}: {key} holds {number:g}; a number from 0 is needed")
+    _check_kinds(name, given.get("kinds", ()))
+
+
+def _check_kinds(name: str, kinds: Any) -> None:
+    # (scikit-learn takes a second to import: only where families are named.)
+    if not kinds:
+        return
+    from predictors.training.train import KINDS  # noqa: PLC0415
+
+    if unknown := [each for each in kinds if each not in KINDS]:
+        raise ConfigError(f"{name}: no family {unknown[0]!r}; there are {', '.join(KINDS)}")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    match value:
+        case bool():
+            return
+        case int() | float():
+            yield value
+        case list():
+            for each in value:
+                yield from _numbers(each)
+
+
+_EXPERIMENTS = "emu.experiments"
+ANALYSES: Mapping[str, str] = {
+    "adaptive": "delphi.adaptive:run",
+    "choices": "delphi.choices:run",
+    "correlations": "delphi.prediction:correlations",
+    "exchanges": "meatballs.exchanges:run",
+    "floor": "delphi.floor:run",
+    "imp_email": "imp.grid:email",
+    "imp_news": "imp.grid:news",
+    "live_check": "meatballs.live:run",
+    "offload": "meatballs.offload_policy:run",
+    "outages": "delphi.outages:run",
+    "prediction": "delphi.prediction:prediction",
+    "sessions_cedos": "sessions.cedos_tables:run",
+    "sessions_dtp": "sessions.dtp:run",
+    "sessions_intnw": "sessions.intnw:run",
+    "size_error": "delphi.prediction:size_error",
+}
+"""Each analysis: its module below `emu.experiments`, and the function that computes it."""
+
+_PROGRESS = "progress"
+
+
+class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An analysis, resolved: its name, and the data set of those that draw from one."""
+
+    analysis: str
+    data: str = "traces/transfers.parquet"
+    parameters: dict[str, Any] = {}
+
+
+def is_analysis(file: Path) -> bool:
+    """Return whether a TOML file describes an analysis; the scenario's reader reports unreadable ones."""
+    try:
+        return "analysis" in tomllib.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def read(file: Path) -> Analysis:
+    """Read an analysis; ConfigError names the file, the key, and what would be right."""
+    try:
+        found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    if found.analysis not in ANALYSES:
+        raise ConfigError(
+            f"{file}: there is no analysis {found.analysis!r}; there are {', '.join(ANALYSES)}"
+        )
+    beside = file.parent / found.data
+    if beside.is_file():
+        return msgspec.structs.replace(found, data=str(beside.resolve()))
+    return found
+
+
+def carry_out(
+    analysis: Analysis, progress: Progress | None = None, directory: Path | None = None
+) -> dict[str, Any]:
+    """Return the figures of an analysis; those that take long tell `progress` the share done.
+
+    `directory` is the collection of places, None the default one.
+
+    Raises:
+        ConfigError: a parameter that the analysis does not know, lacks, or cannot use; said before
+            anything is computed.
+        DataSetError: data that cannot be read or do not hold what it needs.
+        PlaceError: a place that is not there.
+    """
+    module, _, name = ANALYSES[analysis.analysis].partition(":")
+    function = getattr(importlib.import_module(f"{_EXPERIMENTS}.{module}"), name)
+    first, *known = inspect.signature(function).parameters
+    check(analysis.analysis, function, analysis.parameters)
+    reporting = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
+    source: Any = (
+        places.load(places.default_directory(directory))
+        if first == "places"
+        else datasets.read(ROOT / analysis.data)
+    )
+    figures: dict[str, Any] = function(source, **analysis.parameters, **reporting)
+    return figures
+
+
+def run(
+    analysis: Analysis,
+    folder: Path,
+    progress: Progress | None = None,
+    directory: Path | None = None,
+) -> Mapping[str, Any]:
+    """Carry an analysis out and leave its run folder and return its figures. See `carry_out`.
+
+    Raises:
+        DataSetError: `folder` is none, and there is something in it, or another run writes to it; said
+            before anything is done.
+    """
+    runs.refuse_foreign(folder)
+    with claimed(folder):  # now, and not when all is computed
+        figures = carry_out(analysis, progress, directory)
+        runs.make_way(folder)
+        described = json.dumps(environment.describe(0), indent=2)
+        summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
+        (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
+        (folder / "environment.json").write_text(described + "\n")
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return figures

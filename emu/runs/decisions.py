@@ -1,0 +1,196 @@
+"""Records of the controller during a run: decisions, where they changed something, predictions."""
+
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cedos.config.directories import Directories
+from cedos.errors import DataSetError
+from cedos.model import Decision, FlowKey, FlowRecord, NetworkKind, Strategy, StrategyKind
+from cedos.storage.history import History
+from emu.testbed.access import INTERFACES
+from predictors.base import Judged, calibration, size_class
+
+Row = Mapping[str, Any]
+
+_AGES_S = (0.0, 1.5, 5.0, 15.0)
+UNKNOWN = "unknown"
+"""In place of an age: no rate of the network had been measured."""
+
+_KINDS = {interface: str(kind) for kind, interface in INTERFACES.items()}
+
+
+def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, Any]]:
+    """Return a row for each flow whose one transfer was predicted."""
+    found = []
+    for flow in flows:
+        known = flow.prediction
+        if known is None:
+            continue
+        low_s, median_s, high_s, mean_s = known.expected[known.strategy]
+        found.append(
+            {
+                "ended_s": flow.ended_unix_s - zero_unix_s,
+                "strategy": known.strategy,
+                "network": _KINDS.get(known.network, known.network),
+                "alone": not known.strategy.startswith("mptcp"),
+                "direction": str(known.direction),
+                "size_bytes": known.carried_bytes,
+                "rate_age_s": known.rate_age_s,
+                "low_s": low_s,
+                "median_s": median_s,
+                "high_s": high_s,
+                "mean_s": mean_s,
+                "took_s": known.took_s,
+                "lengthened": known.lengthened,
+                "by_strategy": {name: each[1] for name, each in known.expected.items()},
+                "columns": dict(known.columns),
+            }
+        )
+    return found
+
+
+def by_network_and_size(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """Return `{NETWORK: {SIZE: {...}}}` of transfers over one network alone."""
+    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["alone"]:
+            grouped[row["network"], size_class(row["size_bytes"])].append(row)
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (network, size), each in sorted(grouped.items()):
+        found[network][size] = figures_of(each)
+    return dict(found)
+
+
+def by_network_and_age(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
+    """Return `{NETWORK: {AGE: rows}}` of transfers over one network alone, the youngest first.
+
+    AGE is the least that the network's rate had when the transfer began, s, as text; or `unknown`.
+    """
+    found: dict[str, dict[str, list[Row]]] = defaultdict(dict)
+    alone = sorted((row for row in rows if row["alone"]), key=lambda row: float(row["rate_age_s"]))
+    for row in sorted(alone, key=_has_no_rate):
+        least_s = max(each for each in _AGES_S if row["rate_age_s"] >= each)
+        age = UNKNOWN if _has_no_rate(row) else f"{least_s:g}"
+        found[row["network"]].setdefault(age, []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _has_no_rate(row: Row) -> bool:
+    columns = dict(row["columns"] or ())  # a file's are pairs
+    return bool(columns) and f"{row['strategy']}_past1_bps" not in columns
+
+
+def figures_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the calibration of some rows, rounded for files."""
+    held = calibration(
+        Judged(row["low_s"], row["median_s"], row["high_s"], row["mean_s"], row["took_s"])
+        for row in rows
+    )
+    if held is None:
+        return {"n": 0}
+    return {name: round(value, 3) for name, value in asdict(held).items()}
+
+
+_NAMES = {interface: str(kind) for kind, interface in INTERFACES.items()}
+_MOST = 1_000_000
+
+Rows = list[dict[str, Any]]
+
+
+def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows, Rows]:
+    """Decisions in a policy's directory, switches among them, predictions; none for other policies.
+
+    Args:
+        directory: where the daemon had its state.
+        zero_unix_s: the instant that the run's seconds count from.
+    """
+    file = Directories(directory, directory).history
+    if not file.exists():
+        return [], [], []
+    history = History(file)
+    try:
+        decisions = sorted(history.decisions(limit=_MOST), key=lambda each: each.number)
+        flows = history.flows(limit=_MOST)
+    finally:
+        history.close()
+    rows = [
+        {
+            "number": each.number,
+            "at_s": each.made_unix_s - zero_unix_s,
+            "made_unix_s": each.made_unix_s,
+            "choice": str(each.choice),
+            "reason": each.reason,
+            "record": msgspec.json.encode(each, enc_hook=str).decode(),
+        }
+        for each in decisions
+    ]
+    return rows, switches(decisions, zero_unix_s), rows_of(flows, zero_unix_s)
+
+
+def predictions_of(file: Path) -> Rows:
+    """Return what a daemon with this history expected of ended transfers, and what they took.
+
+    DataSetError: it is no history.
+    """
+    try:
+        with file.open("rb") as start:
+            sqlite = start.read(16) == b"SQLite format 3\0"
+    except OSError as error:
+        raise DataSetError(f"{file}: {error.strerror}") from error
+    if not sqlite:
+        raise DataSetError(f"{file}: not a history of the daemon (history.sqlite)")
+    with tempfile.TemporaryDirectory() as folder:
+        # A copy: opening it puts aside what is damaged, and a daemon may be writing to it.
+        for each in (file, file.with_name(f"{file.name}-wal")):
+            if each.exists():
+                shutil.copy(each, folder)
+        history = History(Path(folder) / file.name)
+        try:
+            if history.notice:
+                raise DataSetError(f"{file}: cannot be read as the daemon's history")
+            return rows_of(history.flows(limit=_MOST), 0.0)
+        finally:
+            history.close()
+
+
+def switches(decisions: Iterable[Decision], zero_unix_s: float) -> Rows:
+    """Return the decisions that differ from the one before about the same thing, in order.
+
+    The same thing is a living connection, or what all new connections do.
+    """
+    last: dict[tuple[FlowKey | None, str | None], Strategy] = {}
+    found = []
+    for decision in decisions:
+        about = (decision.transfer.flow, decision.transfer.server_name)
+        before = last.get(about)
+        last[about] = decision.choice
+        if before is not None and before != decision.choice:
+            found.append(
+                {
+                    "at_s": decision.made_unix_s - zero_unix_s,
+                    "what": _what(*about),
+                    "to": _to(decision.choice),
+                }
+            )
+    return found
+
+
+def _what(flow: FlowKey | None, server_name: str | None) -> str:
+    if flow is not None:
+        return "connection"
+    return "default" if server_name is None else "destination"
+
+
+def _to(choice: Strategy) -> str:
+    if choice.kind is StrategyKind.DEFER:
+        return "none"
+    if len(choice.networks) > 1:
+        return "both"
+    return _NAMES.get(choice.networks[0], str(NetworkKind.WIFI))

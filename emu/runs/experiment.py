@@ -1,0 +1,466 @@
+"""An experiment: every policy on the same place from the same instant, into a run folder."""
+
+import dataclasses
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cedos.errors import ConfigError, EmulationError
+from cedos.model import Direction, NetworkKind
+from emu import policies
+from emu.places.places import Place, Places
+from emu.policies.base import Stage
+from emu.runs import browsing, environment, summary
+from emu.runs.browsing import Browsed, BrowsingPlan, Person
+from emu.runs.decisions import by_network_and_size, recorded
+from emu.runs.energy import run_energy_j
+from emu.runs.runs import RunFolder, claimed, refuse_foreign, tables_of
+from emu.runs.scenario import Scenario
+from emu.terminal import Report
+from emu.testbed.access import INTERFACES
+from emu.testbed.counters import CarriedBytes, Connection, Sample, Sampler, SubflowBytes, TcpMemory
+from emu.testbed.phones import Laptop, replay
+from emu.testbed.programs.relay import Relaying
+from emu.testbed.programs.servers import HTTP_PORT, Servers
+from emu.workloads import mixed
+from emu.workloads.mixed import PlannedTransfer, schedule
+
+_LATE_S = 0.25
+"""On a quiet machine of two cores transfers begin within 0.1 s of their instant."""
+
+
+def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterator[str]:
+    """Return what disturbed the run; empty if nothing did.
+
+    Args:
+        most_pages, free_pages: of the host's TCP memory (`testbed.tcp_memory`).
+        latest_s: how much later than planned a transfer began at most.
+    """
+    if most_pages > free_pages:
+        yield (
+            f"the host's TCP memory was short: {most_pages} pages were in use, and from {free_pages}"
+            " on (net.ipv4.tcp_mem) the kernel holds all connections back, also emulated ones"
+        )
+    if latest_s > _LATE_S:
+        yield f"the machine was too busy: a transfer began {latest_s:.1f} s late"
+
+
+_OVERHEAD_S = 4.0
+"""Building and clearing away one policy's emulation, and its last transfers, for the progress bar."""
+_PATIENCE = 3.0
+"""A policy that was not ready after `warm_up_s` gets so many times as long."""
+_BROWSER_S = 10.0
+"""Starting a browser with all its tabs."""
+
+
+def resolve(scenario: Scenario, places: Places) -> Scenario:
+    """Return the scenario with its place and duration filled in; ConfigError where they do not fit."""
+    place = places[scenario.place] if scenario.place else next(iter(places.values()))
+    left_s = place.common_s - scenario.start_s
+    if left_s <= 0:
+        raise ConfigError(
+            f"start_s = {scenario.start_s:g}, but {place.name} is {place.common_s} s long"
+        )
+    duration_s = min(scenario.duration_s or left_s, left_s)
+    for name in scenario.policies:
+        policies.make(name)  # an unknown one is refused before anything starts
+    return msgspec.structs.replace(scenario, place=place.name, duration_s=duration_s)
+
+
+def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
+    """Run a resolved scenario and return its folder, complete but for the page.
+
+    Raises:
+        EmulationError: the testbed or a policy failed; what ran so far stays in the folder.
+        DataSetError: the folder is no run's, or another run writes to it.
+    """
+    refuse_foreign(directory)
+    with claimed(directory):
+        return _run(scenario, places, directory, report)
+
+
+def _run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
+    place = places[scenario.place]
+    # The folder's configuration and environment come first, so that a broken run tells them.
+    folder = RunFolder.create(
+        directory,
+        scenario,
+        environment.describe(scenario.seed)
+        | {"duration_s": scenario.duration_s, "synthetic": place.synthetic},
+    )
+    folder.write_table("capacity", _capacity(place, scenario))
+    results: dict[str, list[_Result]] = {name: [] for name in scenario.policies}
+    tables: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in tables_of(scenario) if name != "capacity"
+    }
+    progress = _Progress(scenario, report)
+    for repeat in range(scenario.repeats):
+        # All policies of a repeat get the same transfers and visits.
+        plan = schedule(
+            [load.transfer_class() for load in scenario.load],
+            duration_s=scenario.duration_s,
+            seed=scenario.seed + repeat,
+        )
+        wanted = browsing.plan(scenario, scenario.seed + repeat)
+        for name in scenario.policies:
+            with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
+                result = _run_ready_policy(name, repeat, plan, wanted, scenario, place, folder)
+            results[name].append(result)
+            for table, rows in result.tables().items():
+                if table in tables:
+                    tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
+    # Write tables once, at the end: a Parquet file cannot be appended to.
+    for table, rows in tables.items():
+        folder.write_table(table, rows)
+    figures = summary.summarise(
+        {name: _policy_run(each) for name, each in results.items()}, scenario.seed
+    )
+    for name, each in results.items():
+        # Only policies that predict have a calibration.
+        held = by_network_and_size(row for result in each for row in result.predictions)
+        if held:
+            figures["policies"][name]["calibration"] = held
+        if disturbed := list(dict.fromkeys(why for result in each for why in result.disturbed)):
+            figures["policies"][name]["disturbed"] = disturbed
+    folder.write_json("summary.json", figures)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    zero_at_s: float
+    zero_unix_s: float
+    completed: Sequence[mixed.Completed]
+    carried: Mapping[Connection, CarriedBytes]
+    samples: Sequence[Sample]
+    decisions: Sequence[Mapping[str, Any]]
+    switches: Sequence[Mapping[str, Any]]
+    predictions: Sequence[Mapping[str, Any]]
+    browsed: Browsed
+    disturbed: Sequence[str]
+
+    def of_interface(self, kind: NetworkKind) -> list[Sample]:
+        return [sample for sample in self.samples if sample.interface == INTERFACES[kind]]
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "flows": [self._flow(completed) for completed in self.completed],
+            "rates": [
+                {**dataclasses.asdict(sample), "at_s": sample.at_s - self.zero_at_s}
+                for sample in self.samples
+            ],
+            "decisions": [dict(row) for row in self.decisions],
+            "switches": [dict(row) for row in self.switches],
+            "predictions": [dict(row) for row in self.predictions],
+            **self.browsed.tables(self.zero_at_s),
+        }
+
+    def received_bytes(self, completed: mixed.Completed) -> int:
+        """Return the bytes of a transfer: all, or what its connection carried until the limit."""
+        size_bytes = completed.planned.size_bytes
+        if not completed.censored:
+            return size_bytes
+        moved = self._carried(completed)
+        return min(size_bytes, moved.wifi + moved.cellular)
+
+    def _carried(self, completed: mixed.Completed) -> CarriedBytes:
+        connection = (completed.local_ip, completed.local_port, completed.planned.host)
+        return self.carried.get(connection, CarriedBytes())
+
+    def _flow(self, completed: mixed.Completed) -> dict[str, Any]:
+        planned = completed.planned
+        moved = self._carried(completed)
+        return {
+            "number": planned.number,
+            "name": planned.name,
+            "host": planned.host,
+            "direction": str(planned.direction),
+            "size_bytes": planned.size_bytes,
+            "mptcp": planned.mptcp,
+            "planned_s": planned.at_s,
+            "started_s": completed.started_at_s - self.zero_at_s,
+            "time_s": completed.time_s,
+            "censored": completed.censored,
+            "problem": completed.problem,
+            "attempts": completed.attempts,
+            "local_ip": completed.local_ip,
+            "local_port": completed.local_port,
+            "network": moved.network,
+            "wifi_bytes": moved.wifi,
+            "cellular_bytes": moved.cellular,
+        }
+
+
+class _StartedLateError(EmulationError):
+    """A policy whose programs were not ready when the load was to begin."""
+
+
+def _run_ready_policy(
+    name: str,
+    repeat: int,
+    plan: Sequence[PlannedTransfer],
+    wanted: BrowsingPlan,
+    scenario: Scenario,
+    place: Place,
+    folder: RunFolder,
+) -> _Result:
+    """Run a policy; on a busy machine once more, with a longer time to start before the same load."""
+    try:
+        return _run_policy(name, repeat, plan, wanted, scenario, place, folder)
+    except _StartedLateError:
+        shutil.rmtree(folder.logs / f"{name}-{repeat}")
+        patient = msgspec.structs.replace(scenario, warm_up_s=_PATIENCE * scenario.warm_up_s)
+        return _run_policy(name, repeat, plan, wanted, patient, place, folder)
+
+
+def _run_policy(
+    name: str,
+    repeat: int,
+    plan: Sequence[PlannedTransfer],
+    wanted: BrowsingPlan,
+    scenario: Scenario,
+    place: Place,
+    folder: RunFolder,
+) -> _Result:
+    policy = policies.make(name)
+    directory = folder.logs / f"{name}-{repeat}"
+    directory.mkdir()
+    # cedos brings its own rules, and they must do without the testbed's.
+    with ExitStack() as stack:
+        laptop = stack.enter_context(
+            Laptop(core=scenario.relay, source_rules=not name.startswith("cedos"), nice=-5)
+        )
+        servers = stack.enter_context(
+            browsing.serve(wanted, laptop, http2=scenario.browser.http2)
+            if wanted
+            else Servers(laptop, mptcp=not scenario.relay)
+        )
+        variables: dict[str, str] = {}
+        if scenario.relay:
+            variables = stack.enter_context(Relaying(laptop)).environment
+        person = _person(stack, laptop, servers, wanted, scenario, directory)
+        # The replay begins `warm_up_s` before the second of the place at which the load begins.
+        offset_s = scenario.start_s - scenario.warm_up_s
+        replay_at_s = replay(laptop, place, offset_s)
+        zero_at_s = replay_at_s + scenario.warm_up_s
+        zero_unix_s = time.time() + zero_at_s - time.monotonic()
+        stage = Stage(
+            laptop,
+            place,
+            directory,
+            replay_at_s,
+            offset_s,
+            scenario.seed + repeat,
+            scenario.policy.get(name, {}),
+            variables,
+        )
+        # Files are made before the clock runs.
+        uploads = _prepare(plan, servers, laptop.directory)
+        try:
+            policy.start(stage)
+            if time.monotonic() > zero_at_s:
+                raise _StartedLateError(
+                    f"{name} took longer than warm_up_s = {scenario.warm_up_s:g} to start"
+                )
+            with (
+                Sampler(laptop.client, list(INTERFACES.values())) as sampler,
+                SubflowBytes(laptop.client) as carried,
+                TcpMemory(laptop.client) as memory,
+            ):
+                # Browsing runs in a thread of its own beside the transfers.
+                browsed = person(zero_at_s)
+                given = ["env", *(f"{key}={value}" for key, value in variables.items())]
+                completed = mixed.run(
+                    laptop.client,
+                    plan,
+                    port=HTTP_PORT,
+                    upload_file=uploads.__getitem__,
+                    zero_at_s=zero_at_s,
+                    limit_s=scenario.limit_s,
+                    prefix=lambda _: given if variables else (),
+                    again=scenario.again,
+                )
+                seen = browsed.result()
+                time.sleep(0.2)  # the last sockets are told as destroyed
+            if not laptop.alive():
+                raise EmulationError("an emulated link died during the run")
+        finally:
+            policy.stop()
+    # The daemon has written its history by now.
+    decisions, switches, predictions = recorded(directory, zero_unix_s)
+    return _Result(
+        zero_at_s,
+        zero_unix_s,
+        completed,
+        carried.by_connection(),
+        sampler.samples,
+        decisions,
+        switches,
+        predictions,
+        seen,
+        tuple(
+            disturbances(
+                most_pages=memory.most_pages,
+                free_pages=memory.free_pages,
+                latest_s=max(
+                    (each.started_at_s - zero_at_s - each.planned.at_s for each in completed),
+                    default=0.0,
+                ),
+            )
+        ),
+    )
+
+
+def _person(
+    stack: ExitStack,
+    laptop: Laptop,
+    servers: Servers,
+    wanted: BrowsingPlan,
+    scenario: Scenario,
+    directory: Path,
+) -> Callable[[float], "Future[Browsed]"]:
+    """Open a browser and give what begins the browsing at the run's zero."""
+    if not wanted:
+        nothing: Future[Browsed] = Future()
+        nothing.set_result(Browsed())
+        return lambda zero_at_s: nothing
+    settings = scenario.browser
+    # The browser ends before its thread is waited for, so that an interrupted run ends at once.
+    executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
+    person = stack.enter_context(
+        Person(
+            *(laptop, servers, wanted, directory / "chromium.log"),
+            mptcp=settings.mptcp,
+            nice=settings.nice,
+        )
+    )
+    return lambda zero_at_s: executor.submit(
+        person.browse, zero_at_s=zero_at_s, limit_s=scenario.limit_s
+    )
+
+
+def _amount(plan: Sequence[PlannedTransfer], wanted: BrowsingPlan) -> str:
+    counts = {"transfers": len(plan), "pages": len(wanted.pages), "videos": len(wanted.videos)}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _prepare(plan: Sequence[PlannedTransfer], servers: Servers, directory: Path) -> dict[int, Path]:
+    """Make the files of all transfers before the clock runs and return those to upload, by size."""
+    files = {}
+    for planned in plan:
+        if planned.direction is Direction.DOWN:
+            servers.make_size(planned.size_bytes)
+        else:
+            file = directory / f"upload-{planned.size_bytes}"
+            with file.open("wb") as hole:
+                hole.truncate(planned.size_bytes)
+            files[planned.size_bytes] = file
+    return files
+
+
+def _policy_run(results: Sequence[_Result]) -> summary.PolicyRun:
+    completed = [each for result in results for each in result.completed]
+    visits = [each for result in results for each in result.browsed.visits]
+    watched = [each for result in results for each in result.browsed.watched]
+    # A page is one transfer here, and so is a video: the mean one of its segments.
+    return summary.PolicyRun(
+        time_s=np.array(
+            [each.time_s for each in completed]
+            + [each.loaded.transfer_s for each in visits]
+            + [each.transfer_s for each in watched]
+        ),
+        size_bytes=np.array(
+            [result.received_bytes(each) for result in results for each in result.completed]
+            + [each.planned.page.size_bytes for each in visits]
+            + [each.segment_bytes for each in watched],
+            dtype=float,
+        ),
+        censored=np.array(
+            [each.censored for each in completed]
+            + [each.loaded.censored for each in visits]
+            + [each.censored for each in watched]
+        ),
+        browsing=summary.Browsing(
+            page_load_s=np.array([each.loaded.load_s for each in visits]),
+            page_transfer_s=np.array([each.loaded.transfer_s for each in visits]),
+            video_transfer_s=np.array([each.transfer_s for each in watched]),
+            video_stall_s=np.array([each.stall_s for each in watched]),
+            video_start_s=np.array([each.start_s for each in watched]),
+            video_mbps=np.array([each.bitrate_bps / 1e6 for each in watched]),
+        ),
+        energy_j=[
+            sum(run_energy_j(result.of_interface(kind), kind) for kind in INTERFACES)
+            for result in results
+        ],
+        cellular_bytes=[_moved(result.of_interface(NetworkKind.CELLULAR)) for result in results],
+    )
+
+
+def _moved(samples: Sequence[Sample]) -> float:
+    first, last = samples[0], samples[-1]
+    return float(last.received_bytes + last.sent_bytes - first.received_bytes - first.sent_bytes)
+
+
+def _capacity(place: Place, scenario: Scenario) -> list[dict[str, Any]]:
+    """Return what the traces could carry towards the client in each second of the run."""
+    return [
+        {
+            "network": name,
+            "at_s": float(second),
+            "rate_bps": network.down.rate_bps(
+                scenario.start_s + second, scenario.start_s + second + 1
+            ),
+        }
+        for name, network in place.networks.items()
+        for second in range(int(np.ceil(scenario.duration_s)) + 1)
+    ]
+
+
+def expected_s(scenario: Scenario) -> float:
+    """Return about how long a resolved scenario takes, s."""
+    return _each_s(scenario) * len(scenario.policies) * scenario.repeats
+
+
+def _each_s(scenario: Scenario) -> float:
+    browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
+    return scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
+
+
+class _Progress:
+    """A bar on which all runs of policies are equally long; within one it moves with the clock."""
+
+    def __init__(self, scenario: Scenario, report: Report) -> None:
+        self._report = report
+        self._each_s = _each_s(scenario)
+        self._runs = len(scenario.policies) * scenario.repeats
+        self._done = 0
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        stop = threading.Event()
+        began_at_s = time.monotonic()
+
+        def move() -> None:
+            while not stop.wait(0.5):
+                # A run that takes longer than expected waits for its end at 95 %.
+                share = min((time.monotonic() - began_at_s) / self._each_s, 0.95)
+                self._report((self._done + share) / self._runs, what)
+
+        mover = threading.Thread(target=move, name="progress", daemon=True)
+        mover.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            mover.join()
+        self._done += 1
+        self._report(self._done / self._runs, what)

@@ -1,0 +1,288 @@
+"""The page of one or several runs: figures with their intervals, and the timeline of each."""
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from cedos.errors import DataSetError
+from emu import console, policies
+from emu.places.stats import DEAD_BPS
+from emu.runs import runs, table, timeline, verdict
+from emu.runs.runs import Recorded
+from emu.runs.table import caption, columns, disturbed, is_best
+from emu.runs.timeline import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from emu.runs.runs import Recorded
+
+PAIR = ("wifi-first", "cedos-gateway")
+_SHORTEST_S = 0.12
+"""A shorter transfer is drawn as long as this, or it could not be seen."""
+_WIDE, _NARROW = (10.5, 5.6), (4.4, 8.4)
+_GATEWAY = "gateway"
+_COLOURS = COLOURS | {_GATEWAY: "#2ca02c"}
+_USED = {
+    "wifi": "over Wi-Fi",
+    "cellular": "over LTE",
+    "both": "over both",
+    "none": "no answer came",
+    _GATEWAY: "through the gateway",
+}
+
+
+def has_pair(run: "Recorded") -> bool:
+    return all(name in run.policies for name in PAIR)
+
+
+def draw(run: "Recorded", *, narrow: bool = False) -> "Figure":
+    """Draw the first repeat of Linux as it is and of cedos with a gateway, a row per transfer.
+
+    Args:
+        narrow: put one panel above the other, for a telephone.
+
+    The caller saves and closes the figure.
+    """
+    flows = {
+        name: sorted(
+            (flow for flow in run.flows if flow["policy"] == name and flow["repeat"] == 0),
+            key=lambda flow: flow["number"],
+        )
+        for name in PAIR
+    }
+    end_s = max(
+        run.duration_s,
+        *(flow["started_s"] + flow["time_s"] for rows in flows.values() for flow in rows),
+    )
+    rows, columns = (2, 1) if narrow else (1, 2)
+    figure, axes = plt.subplots(
+        *(rows, columns),
+        figsize=_NARROW if narrow else _WIDE,
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis, name in zip(axes.flat, PAIR, strict=True):
+        _panel(axis, flows[name], outages(run.capacity, run.duration_s))
+        figures = run.summary["policies"][name]
+        axis.set_title(
+            f"{policies.title(name)}\nmean {figures['mean_s']:.2f} s, "
+            f"{figures['cellular_mb']:.0f} MB over LTE",
+            fontsize=10,
+            loc="left",
+        )
+        axis.set_xlim(0, 1.02 * end_s)
+    for axis in axes[-1]:
+        axis.set_xlabel("seconds into the run")
+    for row in axes:
+        row[0].set_ylabel("transfers, in the order of their start")
+    figure.legend(
+        handles=_key(flows), loc="outside lower center", ncols=2 if narrow else 5, frameon=False
+    )
+    return figure
+
+
+def outages(capacity: Sequence[Mapping[str, Any]], duration_s: float) -> list[tuple[float, float]]:
+    """Return the spans of the run, s, in which Wi-Fi carries next to nothing."""
+    spans: list[tuple[float, float]] = []
+    for second in capacity:
+        if second["network"] != "wifi" or second["rate_bps"] >= DEAD_BPS:
+            continue
+        begin_s, end_s = second["at_s"], min(second["at_s"] + 1.0, duration_s)
+        if begin_s >= duration_s:
+            continue
+        if spans and spans[-1][1] >= begin_s:
+            spans[-1] = (spans[-1][0], end_s)
+        else:
+            spans.append((begin_s, end_s))
+    return spans
+
+
+def _panel(
+    axis: "Axes", flows: Sequence[Mapping[str, Any]], spans: Sequence[tuple[float, float]]
+) -> None:
+    for begin_s, end_s in spans:
+        axis.axvspan(begin_s, end_s, color="#d62728", alpha=0.12, lw=0)
+    if spans:
+        longest = max(spans, key=lambda span: span[1] - span[0])
+        # The first transfers are at the top, so the space below an outage's begin is free.
+        axis.annotate(
+            "Wi-Fi is dead",
+            (longest[0], len(flows) - 1),
+            xytext=(-4, 2),
+            textcoords="offset points",
+            ha="right",
+            color="#a02020",
+            fontsize=9,
+        )
+    for row, flow in enumerate(flows):
+        begin_s, colour = flow["started_s"], _COLOURS[_way(flow)]
+        lasts_s = max(flow["time_s"], _SHORTEST_S)
+        axis.barh(row, lasts_s, left=begin_s, height=0.8, color=colour, lw=0)
+        if flow["censored"]:
+            axis.plot(begin_s + lasts_s, row, marker="x", color="#d62728", ms=5, zorder=3)
+    axis.set_ylim(len(flows) - 0.3, -0.7)
+    axis.set_yticks([])
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _way(flow: Mapping[str, Any]) -> str:
+    """Return the network of a transfer; those through the gateway share the session's networks."""
+    proxied = flow["policy"] == PAIR[1] and flow["network"] == "none"
+    return _GATEWAY if proxied else str(flow["network"])
+
+
+def _key(flows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Line2D]:
+    every = [flow for rows in flows.values() for flow in rows]
+    used = {_way(flow) for flow in every}
+    key = [
+        Line2D([], [], color=_COLOURS[way], lw=5, label=words)
+        for way, words in _USED.items()
+        if way in used
+    ]
+    if any(flow["censored"] for flow in every):
+        key.append(Line2D([], [], color="#d62728", marker="x", ls="", label="not finished in time"))
+    return key
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
+h1 { font-size: 1.4rem; line-height: 1.25 }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; margin: 1rem 0 }
+th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left }
+td small { color: #666; display: block; white-space: nowrap }
+.best { font-weight: 600 }
+.said { font-size: 1.1rem; max-width: 46rem }
+.caution { background: #fff3cd; padding: .5rem 1rem; border-radius: .3rem }
+img { max-width: 100%; height: auto }
+.wide img { min-width: 44rem }
+details { margin: 1rem 0 }
+pre { overflow-x: auto; background: #f6f6f6; padding: 1rem }
+"""
+_TELEPHONE = "(max-width: 600px)"
+
+
+def write(directories: Sequence[Path], out: Path | None = None) -> Path:
+    """Draw the page of the runs into `out`, by default `report.html` of the first folder.
+
+    The page holds its pictures. Each run's pictures also go into its own folder (`.png` and `.svg`).
+
+    Raises:
+        DataSetError: a folder that is no finished run, or there is no room for a picture or the page.
+    """
+    page = out or directories[0] / "report.html"
+    try:
+        return _write(directories, page)
+    except OSError as error:
+        names = " ".join(map(str, directories))
+        raise DataSetError(
+            f"{page} is not drawn: {error.strerror or error}; then: cedos-emu report {names}"
+            + (f" --out {out}" if out else "")
+        ) from error
+
+
+def _write(directories: Sequence[Path], page: Path) -> Path:
+    sections = []
+    for directory in directories:
+        run = runs.read(directory)
+        if has_pair(run):
+            _save(draw(run), directory / "comparison")
+            _save(draw(run, narrow=True), directory / "comparison-narrow")
+        for repeat in range(run.scenario.repeats):
+            _save(timeline.draw(run, repeat), directory / f"timeline{_suffix(repeat)}")
+        if drawn := table.draw(run):
+            _save(drawn, directory / "reliability")
+        sections.append(_section(run))
+    titles = " · ".join(runs.read(directory).title for directory in directories)
+    console.write(
+        page,
+        "<!doctype html>\n<html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width'>"
+        f"<title>{html.escape(titles)}</title><style>{_STYLE}</style>\n"
+        + "\n".join(sections)
+        + "\n</html>\n",
+    )
+    return page
+
+
+def _suffix(repeat: int) -> str:
+    return f"-{repeat}" if repeat else ""
+
+
+def _save(figure: Figure, file: Path) -> None:
+    figure.savefig(file.with_suffix(".png"), dpi=110)
+    figure.savefig(file.with_suffix(".svg"))
+    plt.close(figure)
+
+
+def _section(run: runs.Recorded) -> str:
+    scenario, directory = run.scenario, run.directory
+    parts = [f"<h1>{html.escape(run.title)}</h1>"]
+    if run.environment["synthetic"]:
+        parts.append(
+            "<p class=caution>The traces of this place are synthetic: generated, not measured.</p>"
+        )
+    if has_pair(run):
+        narrow, wide = (directory / f"comparison{end}.svg" for end in ("-narrow", ""))
+        parts.append(
+            f"<picture><source media='{_TELEPHONE}' srcset='{_embedded(narrow)}'>"
+            f"{_picture(wide, 'each transfer, Linux as it is and cedos with a gateway')}</picture>"
+        )
+    said = " ".join(verdict.sentences(run))
+    if said:
+        parts.append(f"<p class=said>{html.escape(said)}</p>")
+    parts.append(f"<div class=wide>{_table(run)}</div>")
+    parts.append(
+        f"<p>{run.duration_s:g} s from second {scenario.start_s:g}, "
+        f"{scenario.repeats} repetition{'s' * (scenario.repeats != 1)}. {html.escape(caption(run))}"
+        " Bold: the best of its column; below: its 95 % interval.</p>"
+    )
+    parts += [f"<p class=caution>{html.escape(line)}</p>" for line in disturbed(run)]
+    parts += [
+        f"<div class=wide>{_picture(directory / f'timeline{_suffix(repeat)}.svg', 'timeline')}</div>"
+        for repeat in range(scenario.repeats)
+    ]
+    if any(row["alone"] for row in run.predictions):
+        parts.append(_picture(directory / "reliability.svg", "expected against actual times"))
+    facts = html.escape(json.dumps(run.environment, indent=2))
+    parts.append(f"<details><summary>environment</summary><pre>{facts}</pre></details>")
+    return "\n".join(parts)
+
+
+def _embedded(file: Path) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode()
+
+
+def _picture(file: Path, words: str) -> str:
+    return f"<img src='{_embedded(file)}' alt='{words}'>"
+
+
+def _table(run: runs.Recorded) -> str:
+    shown = columns(run)
+    head = "".join(f"<th>{html.escape(heading)}</th>" for _, heading, _ in shown)
+    rows = [f"<tr><th>policy</th>{head}</tr>"]
+    for name, figures in run.summary["policies"].items():
+        cells = []
+        for key, _, form in shown:
+            best = " class=best" if is_best(run, key, figures[key]) else ""
+            interval = figures.get(f"{key}_ci95")
+            small = (
+                f"<small>{form.format(interval[0])} to {form.format(interval[1])}</small>"
+                if interval
+                else ""
+            )
+            cells.append(f"<td{best}>{form.format(figures[key])}{small}</td>")
+        rows.append(f"<tr><td>{html.escape(policies.title(name))}</td>{''.join(cells)}</tr>")
+    return "<table>" + "\n".join(rows) + "</table>"

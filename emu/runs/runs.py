@@ -1,0 +1,405 @@
+"""Run folders: one experiment's configuration, environment, raw records and summary.
+
+    config.toml  environment.json  flows.parquet  decisions.parquet  summary.json  logs/  report.html
+
+`flows.parquet` holds a row per transfer and policy, `decisions.parquet` what the controller recorded,
+`predictions.parquet` what it expected of transfers that ended,
+`logs/` the raw records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet`
+(what the trace could carry) and `switches.parquet`, and what the programs printed. Scenarios with pages
+or videos add `pages.parquet` and `videos.parquet`, and to the logs every object and segment.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cedos.errors import DataSetError
+from emu.runs.scenario import Scenario
+
+FLOWS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("host", pa.string()),
+        ("direction", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("mptcp", pa.bool_()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("time_s", pa.float64()),
+        ("censored", pa.bool_()),
+        ("problem", pa.string()),
+        ("attempts", pa.int64()),
+        ("local_ip", pa.string()),
+        ("local_port", pa.int32()),
+        ("network", pa.string()),
+        ("wifi_bytes", pa.int64()),
+        ("cellular_bytes", pa.int64()),
+    ]
+)
+RATES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("at_s", pa.float64()),
+        ("interface", pa.string()),
+        ("received_bytes", pa.int64()),
+        ("sent_bytes", pa.int64()),
+    ]
+)
+CAPACITY = pa.schema([("network", pa.string()), ("at_s", pa.float64()), ("rate_bps", pa.float64())])
+SWITCHES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("at_s", pa.float64()),
+        ("what", pa.string()),
+        ("to", pa.string()),
+    ]
+)
+DECISIONS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int64()),
+        ("at_s", pa.float64()),
+        ("made_unix_s", pa.float64()),
+        ("choice", pa.string()),
+        ("reason", pa.string()),
+        ("record", pa.string()),
+    ]
+)
+PAGES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("url", pa.string()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("load_s", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("censored", pa.bool_()),
+        ("missing", pa.int32()),
+        ("objects", pa.int32()),
+        ("size_bytes", pa.int64()),
+        ("received_bytes", pa.int64()),
+        ("problem", pa.string()),
+    ]
+)
+OBJECTS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("page", pa.int32()),
+        ("url", pa.string()),
+        ("started_s", pa.float64()),
+        ("ended_s", pa.float64()),
+        ("status", pa.int32()),
+        ("received_bytes", pa.int64()),
+        ("protocol", pa.string()),
+        ("problem", pa.string()),
+    ]
+)
+VIDEOS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("start_s", pa.float64()),
+        ("stalls", pa.int32()),
+        ("stall_s", pa.float64()),
+        ("watched_s", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("bitrate_bps", pa.float64()),
+        ("segments", pa.int32()),
+        ("received_bytes", pa.int64()),
+        ("censored", pa.bool_()),
+        ("problem", pa.string()),
+    ]
+)
+SEGMENTS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("video", pa.int32()),
+        ("number", pa.int32()),
+        ("bitrate_bps", pa.int64()),
+        ("started_s", pa.float64()),
+        ("ended_s", pa.float64()),
+        ("size_bytes", pa.int64()),
+    ]
+)
+
+PREDICTIONS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("ended_s", pa.float64()),
+        ("strategy", pa.string()),
+        ("network", pa.string()),
+        ("alone", pa.bool_()),
+        ("direction", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("rate_age_s", pa.float64()),
+        ("low_s", pa.float64()),
+        ("median_s", pa.float64()),
+        ("high_s", pa.float64()),
+        ("mean_s", pa.float64()),
+        ("took_s", pa.float64()),
+        ("lengthened", pa.float64()),
+        ("by_strategy", pa.map_(pa.string(), pa.float64())),
+        ("columns", pa.map_(pa.string(), pa.float64())),
+    ]
+)
+
+_TABLES = {
+    "flows": ("flows.parquet", FLOWS),
+    "decisions": ("decisions.parquet", DECISIONS),
+    "predictions": ("predictions.parquet", PREDICTIONS),
+    "rates": ("logs/rates.parquet", RATES),
+    "capacity": ("logs/capacity.parquet", CAPACITY),
+    "switches": ("logs/switches.parquet", SWITCHES),
+    "pages": ("pages.parquet", PAGES),
+    "objects": ("logs/objects.parquet", OBJECTS),
+    "videos": ("videos.parquet", VIDEOS),
+    "segments": ("logs/segments.parquet", SEGMENTS),
+}
+_ALWAYS = ("flows", "decisions", "predictions", "rates", "capacity", "switches")
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def tables_of(scenario: Scenario) -> list[str]:
+    pages = ["pages", "objects"] if scenario.page else []
+    videos = ["videos", "segments"] if scenario.video else []
+    return [*_ALWAYS, *pages, *videos]
+
+
+def refuse_finished(directory: Path, *, paged: bool = False) -> None:
+    """DataSetError where `directory` holds a finished run: its records may have taken hours.
+
+    `paged`: such a run has a page; without that it is not finished, and told how it will be.
+    """
+    # What is no run folder at all has no environment.json: `RunFolder.create` refuses it in any case.
+    if all((directory / name).exists() for name in ("environment.json", "summary.json")):
+        if paged and not (directory / "report.html").exists():
+            raise DataSetError(
+                f"{directory} holds a run without its page: draw it with `cedos-emu report {directory}`,"
+                " choose another --out, or replace it with --force"
+            )
+        raise DataSetError(
+            f"{directory} holds a finished run: choose another --out, or replace it with --force"
+        )
+
+
+def refuse_foreign(directory: Path) -> None:
+    """DataSetError unless the folder is new, empty, or an earlier run's."""
+    if directory.is_dir():
+        if any(directory.iterdir()) and not (directory / "environment.json").exists():
+            raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
+    elif directory.exists():
+        raise DataSetError(f"{directory}: Not a directory: choose another --out")
+
+
+def make_way(directory: Path) -> None:
+    """Empty an earlier run's folder; anything else is refused, as by `refuse_foreign`.
+
+    Whether a finished run may be replaced is asked before: `refuse_finished`. The folder itself stays,
+    for who has claimed it.
+    """
+    refuse_foreign(directory)
+    if directory.is_dir():
+        for entry in directory.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+class RunFolder:
+    """A run folder while its experiment runs; tables are written as a whole when they are known."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+
+    @classmethod
+    def create(
+        cls, directory: Path, scenario: Scenario, environment: Mapping[str, Any]
+    ) -> "RunFolder":
+        make_way(directory)
+        folder = cls(directory)
+        try:
+            folder.logs.mkdir(parents=True)
+        except OSError as error:
+            raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
+        (directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
+        folder.write_json("environment.json", environment)
+        return folder
+
+    def write_json(self, name: str, content: Any) -> None:
+        (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
+
+    def write_table(self, name: str, rows: Rows) -> None:
+        file, schema = _TABLES[name]
+        pq.write_table(
+            pa.Table.from_pylist(list(rows), schema=schema),
+            self.directory / file,
+            compression="zstd",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    directory: Path
+    scenario: Scenario
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    flows: Rows
+    decisions: Rows
+    rates: Rows
+    capacity: Rows
+    switches: Rows
+    predictions: Rows = ()
+    pages: Rows = ()
+    objects: Rows = ()
+    videos: Rows = ()
+    segments: Rows = ()
+
+    @property
+    def policies(self) -> list[str]:
+        return list(self.scenario.policies)
+
+    @property
+    def duration_s(self) -> float:
+        return float(self.environment["duration_s"])
+
+    @property
+    def title(self) -> str:
+        kind = " (synthetic)" if self.environment["synthetic"] else ""
+        return f"{self.scenario.name}: place {self.scenario.place}{kind}, seed {self.scenario.seed}"
+
+
+def read(directory: Path) -> Recorded:
+    """Read a run folder; DataSetError names the file that is missing or broken."""
+    file = directory
+    try:
+        file = directory / "config.toml"
+        scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
+        tables: dict[str, Rows] = {}
+        for name in tables_of(scenario):
+            file = directory / _TABLES[name][0]
+            tables[name] = pq.read_table(file).to_pylist()
+        file = directory / "environment.json"
+        environment = json.loads(file.read_text())
+        file = directory / "summary.json"
+        summary = json.loads(file.read_text())
+    except (OSError, pa.ArrowException, msgspec.MsgspecError, json.JSONDecodeError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise DataSetError(
+                f"{directory} is not the folder of a finished run: it has no {file.name}"
+            ) from error
+        raise DataSetError(f"{file}: not a finished run: {error}") from error
+    return Recorded(directory, scenario, environment, summary, **tables)
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Make the folder where it is missing, and hold it until the block ends or the process dies.
+
+    DataSetError: another run writes there, or it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileExistsError as error:
+        raise DataSetError(f"{directory}: Not a directory: choose another --out") from error
+    except OSError as error:
+        raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataSetError(
+                f"another run is writing to {directory}: choose another --out, or wait for its end"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def fresh(name: str, within: Path = Path("runs")) -> Path:
+    """Make a folder for a run that was given none, called by the second and by what is run.
+
+    Of two that begin in the same second the later one is numbered. DataSetError: it cannot be made.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    for number in count(1):
+        directory = within / f"{stamp}-{name}{f'-{number}' if number > 1 else ''}"
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError as error:
+            if not directory.is_dir():
+                raise DataSetError(f"{within}: Not a directory: choose an --out") from error
+        except OSError as error:
+            raise DataSetError(f"{directory}: {error.strerror}: choose an --out") from error
+        else:
+            return directory
+    raise AssertionError("numbers do not end")
+
+
+def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
+    """Return the runs, if there are transfers in all of them: those of pages and videos have none.
+
+    Raises:
+        DataSetError: names the one that has none.
+    """
+    for run in recorded:
+        if not run.flows:
+            raise DataSetError(f"{run.directory} has no transfers: it is a run of pages or videos")
+    return recorded
+
+
+def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
+    """Return the runs, if each is of another place. DataSetError: names two of the same."""
+    known: dict[str, Path] = {}
+    for run in recorded:
+        place = run.scenario.place
+        if place in known:
+            raise DataSetError(f"{known[place]} and {run.directory} are both of {place}")
+        known[place] = run.directory
+    return recorded
+
+
+def policies_of_all(recorded: Sequence[Recorded], some: Collection[str] = ()) -> list[str]:
+    """Return the policies that all runs have, in the first one's order.
+
+    DataSetError: there are none, or none of `some`, where any are named.
+    """
+    found = [name for name in recorded[0].policies if all(name in r.policies for r in recorded)]
+    if not found or (some and not set(some) & set(found)):
+        which = f" of {', '.join(some)}" if some else ""
+        raise DataSetError(
+            f"no policy{which} is in all runs: "
+            + "; ".join(f"{run.directory} has {', '.join(run.policies)}" for run in recorded)
+        )
+    return found

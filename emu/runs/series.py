@@ -1,0 +1,306 @@
+"""A series: one scenario at several places, a run folder for each, and what they say together.
+
+For Delphi's Figure 10: at each place and for each policy, S is the median throughput of its pages (or of
+its videos' segments), E the joules of the whole run by the megabytes that came, and both are divided by
+the best of the policies run at that place: the paper's "optimal ground truth" (section 9.1). Intervals
+are bootstrapped over places.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cedos.errors import ConfigError, EmulationError, PlaceError, TraceError
+from emu.places.places import Places
+from emu.runs import environment, experiment, runs
+from emu.runs.runs import Recorded, claimed
+from emu.runs.scenario import Scenario
+from emu.statistics import Floats, Measure, Rows, measured
+from emu.terminal import Report
+
+BASELINE = "wifi-first"
+RESAMPLES = 2000
+
+
+def combine(runs: Sequence[Recorded]) -> dict[str, Any]:
+    """Return figures by policy over all runs (of one scenario, a place each), and by place beneath.
+
+    - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
+    - `reduction`: by how much the sum of transfer times is below the baseline's;
+    - `reduction_by_place`: the median over places of that place's reduction;
+    - `max_s`, `max_s_per_e`: median over places of the normalised objective, with `_sd` beside.
+    """
+    places = {run.scenario.place: _by_policy(run) for run in runs}
+    policies = runs[0].policies
+    scores = {
+        key: _normalised(places, policies, score)
+        for key, score in (("max_s", _speed), ("max_s_per_e", _speed_per_energy))
+    }
+    figures: dict[str, Any] = {}
+    for number, policy in enumerate(policies):
+        parts = [place[policy] for place in places.values()]
+        base = [place[BASELINE] for place in places.values()] if BASELINE in policies else None
+        figures[policy] = _figures(parts, base) | {
+            name: value
+            for key, table in scores.items()
+            for name, value in _middle(key, table[:, number]).items()
+        }
+    return {
+        "scenario": runs[0].scenario.name,
+        "synthetic": any(run.environment["synthetic"] for run in runs),
+        "policies": figures,
+        "places": {
+            name: {policy: _place_figures(part) for policy, part in place.items()}
+            | {"start_s": run.scenario.start_s}
+            for (name, place), run in zip(places.items(), runs, strict=True)
+        },
+    }
+
+
+def _by_policy(run: Recorded) -> dict[str, dict[str, Any]]:
+    found = {}
+    for policy in run.policies:
+        pages = [row for row in run.pages if row["policy"] == policy]
+        videos = [row for row in run.videos if row["policy"] == policy]
+        segments = [row for row in run.segments if row["policy"] == policy]
+        cut_s = {(row["repeat"], row["number"]): row["watched_s"] for row in videos}
+        time_s, size_bytes, censored = [], [], 0
+        for row in pages:
+            time_s.append(row["transfer_s"])
+            size_bytes.append(row["size_bytes"])
+            censored += row["censored"]
+        for row in segments:
+            ended_s = row["ended_s"]
+            censored += ended_s is None
+            ended_s = cut_s[row["repeat"], row["video"]] if ended_s is None else ended_s
+            time_s.append(ended_s - row["started_s"])
+            size_bytes.append(row["size_bytes"] or row["bitrate_bps"] * _segment_s(run) / 8)
+        summary = run.summary["policies"][policy]
+        found[policy] = {
+            "time_s": np.array(time_s),
+            "size_bytes": np.array(size_bytes, dtype=float),
+            "load_s": np.array([row["load_s"] for row in pages]),
+            "stall_s": np.array([row["stall_s"] for row in videos]),
+            "start_s": np.array([row["start_s"] for row in videos]),
+            "censored": int(censored),
+            "energy_j": summary["energy_j"] * run.scenario.repeats,
+            "cellular_mb": summary["cellular_mb"],
+        }
+    return found
+
+
+def _segment_s(run: Recorded) -> float:
+    return run.scenario.video[0].segment_s
+
+
+def _speed(part: Mapping[str, Any]) -> float:
+    return float(np.median(8e-6 * part["size_bytes"] / part["time_s"]))
+
+
+def _speed_per_energy(part: Mapping[str, Any]) -> float:
+    joules_per_mb = float(part["energy_j"] / (part["size_bytes"].sum() / 1e6))
+    return _speed(part) / joules_per_mb
+
+
+def _normalised(
+    places: Mapping[str, Mapping[str, Any]],
+    policies: Sequence[str],
+    score: Callable[[Mapping[str, Any]], float],
+) -> Floats:
+    """Return one row per place and one column per policy, the best of each row being 1."""
+    table = np.array([[score(place[policy]) for policy in policies] for place in places.values()])
+    return np.asarray(table / table.max(axis=1, keepdims=True), dtype=float)
+
+
+def _figures(
+    parts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    measures: dict[str, Measure] = {
+        "transfer_mean_s": lambda rows: float(_all(parts, "time_s", rows).mean()),
+        "transfer_median_s": lambda rows: float(np.median(_all(parts, "time_s", rows))),
+    }
+    if base is not None:
+        measures["reduction"] = lambda rows: float(
+            1 - _all(parts, "time_s", rows).mean() / _all(base, "time_s", rows).mean()
+        )
+        by_place = np.array(
+            [1 - a["time_s"].mean() / b["time_s"].mean() for a, b in zip(parts, base, strict=True)]
+        )
+        measures["reduction_by_place"] = lambda rows: float(np.median(by_place[rows]))
+    for key, name, middle in (
+        ("load_s", "load_median_s", np.median),
+        ("stall_s", "stall_mean_s", np.mean),
+        ("start_s", "start_mean_s", np.mean),
+    ):
+        if all(len(part[key]) for part in parts):
+            measures[name] = _measure(parts, key, middle)
+    figures: dict[str, Any] = {
+        "n": sum(len(part["time_s"]) for part in parts),
+        "censored": sum(part["censored"] for part in parts),
+        "energy_mean_j": float(np.mean([part["energy_j"] for part in parts])),
+        "cellular_mean_mb": float(np.mean([part["cellular_mb"] for part in parts])),
+    }
+    return figures | measured(measures, len(parts), np.random.default_rng(1), RESAMPLES)
+
+
+def _measure(
+    parts: Sequence[Mapping[str, Any]], key: str, middle: Callable[[Floats], Any]
+) -> Measure:
+    return lambda rows: float(middle(_all(parts, key, rows)))
+
+
+def _all(parts: Sequence[Mapping[str, Any]], key: str, rows: Rows) -> Floats:
+    return np.concatenate([parts[row][key] for row in rows])
+
+
+def _middle(key: str, values: Floats) -> dict[str, Any]:
+    median: dict[str, Measure] = {key: lambda rows: float(np.median(values[rows]))}
+    draw = np.random.default_rng(1)
+    return measured(median, len(values), draw, RESAMPLES) | {f"{key}_sd": float(values.std())}
+
+
+def _place_figures(part: Mapping[str, Any]) -> dict[str, Any]:
+    time_s = part["time_s"]
+    figures: dict[str, Any] = {
+        "n": len(time_s),
+        "transfer_mean_s": float(time_s.mean()),
+        "transfer_median_s": float(np.median(time_s)),
+        "transfer_s": [round(float(each), 3) for each in time_s],
+        "size_bytes": [int(each) for each in part["size_bytes"]],
+        "mbps": _speed(part),
+        "mbps_per_joule_per_mb": _speed_per_energy(part),
+        "energy_j": part["energy_j"],
+        "cellular_mb": part["cellular_mb"],
+        "censored": part["censored"],
+    }
+    for key in ("load_s", "stall_s", "start_s"):
+        if len(part[key]):
+            figures[key] = [round(float(each), 3) for each in part[key]]
+    return figures
+
+
+_ATTEMPTS = 2
+
+
+def expand(
+    scenario: Scenario, places: Places, broken: dict[str, str] | None = None
+) -> list[Scenario]:
+    """Return the scenario resolved at each of its `places`; faults of the others go to `broken`.
+
+    ConfigError where one is too short, PlaceError where one is unknown; without `broken` the first
+    broken one is raised, too.
+    """
+    if scenario.place:
+        raise ConfigError("a scenario has a place or places, not both")
+    if scenario.duration_s <= 0:
+        raise ConfigError("a scenario with several places needs a duration_s, the same for all")
+    resolved = []
+    for name in scenario.places:
+        try:
+            left_s = places[name].common_s - scenario.duration_s
+        except (PlaceError, TraceError) as error:
+            if broken is None or (name not in places and name not in places.broken):
+                raise
+            broken[name] = str(error)
+            continue
+        if left_s < 0:
+            raise ConfigError(f"{name} is shorter than duration_s = {scenario.duration_s:g}")
+        start_s = float(int(random.Random(f"{scenario.seed}/{name}").uniform(0, left_s)))
+        one = msgspec.structs.replace(scenario, place=name, places=(), start_s=start_s)
+        resolved.append(experiment.resolve(one, places))
+    return resolved
+
+
+def run(
+    scenario: Scenario,
+    places: Places,
+    directory: Path,
+    report: Report,
+    tell: Callable[[str], None] = print,
+    *,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Run the scenario at every place into `directory/PLACE` and return what they say together.
+
+    `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
+    interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
+    out and named in `failed`, as are places whose files are broken. With `force`, a finished run of
+    another scenario is replaced.
+
+    Raises:
+        DataSetError: without `force`, a finished run of another scenario is there; or another run writes
+            there.
+        EmulationError: no place could be run.
+    """
+    failed: dict[str, str] = {}
+    every = expand(scenario, places, failed)
+    for name, problem in failed.items():
+        tell(f"{name} is left out: {problem}")
+    with claimed(directory):
+        return _run(every, places, directory, report, tell, failed, force=force)
+
+
+def _run(
+    every: Sequence[Scenario],
+    places: Places,
+    directory: Path,
+    report: Report,
+    tell: Callable[[str], None],
+    failed: dict[str, str],
+    *,
+    force: bool,
+) -> dict[str, Any]:
+    if not force:
+        runs.refuse_finished(directory)
+        for one in every:
+            if not _complete(directory / one.place, one):
+                runs.refuse_finished(directory / one.place)
+    if (directory / "environment.json").exists():
+        runs.make_way(directory)  # one run: with its files a series would be taken for it
+    for number, one in enumerate(every):
+        target = directory / one.place
+        tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
+
+        def part(share: float, what: str, number: int = number, place: str = one.place) -> None:
+            report((number + share) / len(every), f"{place}: {what}")
+
+        attempts = 0
+        while not _complete(target, one) and attempts < _ATTEMPTS:
+            attempts += 1
+            failed.pop(one.place, None)
+            try:
+                experiment.run(one, places, target, part)
+            except EmulationError as error:
+                failed[one.place] = str(error)
+                tell(f"{one.place}: {error}")
+            except (PlaceError, TraceError) as error:  # trying again would not help
+                failed[one.place] = str(error)
+                tell(f"{one.place} is left out: {error}")
+                break
+    done = [directory / one.place for one in every if one.place not in failed]
+    if not done:
+        raise EmulationError(f"no place could be run: {failed}")
+    return write(done, directory / "summary.json", failed)
+
+
+def write(
+    folders: Sequence[Path], file: Path, failed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Put finished runs together and write that; DataSetError where one is not finished."""
+    recorded = [runs.read(folder) for folder in folders]
+    summary = combine(recorded)
+    summary["failed"] = dict(failed or {})
+    summary["environment"] = environment.describe(recorded[0].scenario.seed)
+    file.write_text(json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _complete(folder: Path, scenario: Scenario) -> bool:
+    if not (folder / "summary.json").exists():
+        return False
+    return runs.read(folder).scenario == scenario

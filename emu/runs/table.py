@@ -1,0 +1,196 @@
+"""The figures of a run as a table, and its predictions as a picture."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from rich.table import Table
+
+from emu import policies
+from emu.runs import runs, verdict
+from emu.runs.decisions import UNKNOWN, by_network_and_age, by_network_and_size, figures_of
+from emu.runs.runs import Recorded
+from emu.terminal import console, show
+from predictors.base import size_class
+
+COLUMNS = (
+    ("mean_s", "mean s", "{:.2f}"),
+    ("median_s", "median s", "{:.2f}"),
+    ("p95_s", "p95 s", "{:.2f}"),
+    ("energy_j", "joules", "{:.0f}"),
+    ("cellular_mb", "LTE MB", "{:.1f}"),
+    ("regret_mean", "regret", "{:.2f}"),
+    ("censored", "unfinished", "{:d}"),
+)
+"""Key of the summary, heading, format."""
+
+BROWSING = (
+    ("page_median_s", "page median s", "{:.2f}"),
+    ("page_p95_s", "page p95 s", "{:.2f}"),
+    ("page_transfer_median_s", "page transfer s", "{:.2f}"),
+    ("video_transfer_s", "segment s", "{:.2f}"),
+    ("video_start_s", "video starts after s", "{:.2f}"),
+    ("video_stall_s", "stands still s", "{:.2f}"),
+)
+"""The same for runs with pages or videos."""
+
+TOGETHER = (
+    ("transfer_mean_s", "mean s", "{:.2f}"),
+    ("transfer_median_s", "median s", "{:.2f}"),
+    ("reduction", "less than Wi-Fi first", "{:.0%}"),
+    ("reduction_by_place", "the same, median place", "{:.0%}"),
+    ("max_s", "S / best", "{:.2f}"),
+    ("max_s_per_e", "(S/E) / best", "{:.2f}"),
+    ("cellular_mean_mb", "LTE MB", "{:.1f}"),
+    ("censored", "unfinished", "{:d}"),
+)
+"""The same for several places together."""
+
+
+def print_table(directory: Path) -> None:
+    """Print the figures of a run; the best of each column is bold."""
+    run = runs.read(directory)
+    table = Table(title=run.title, caption=caption(run), caption_justify="left")
+    table.add_column("policy")
+    for _, heading, _ in columns(run):
+        table.add_column(heading, justify="right")
+    for name, figures in run.summary["policies"].items():
+        cells = [
+            f"[bold]{form.format(figures[key])}[/]"
+            if is_best(run, key, figures[key])
+            else form.format(figures[key])
+            for key, _, form in columns(run)
+        ]
+        table.add_row(policies.title(name), *cells)
+    show(table)
+    for line in (*disturbed(run), *verdict.sentences(run)):
+        console().print(line, markup=False, highlight=False)
+
+
+def print_places(file: Path) -> None:
+    """Print what several places say together (`emu.runs.series`)."""
+    summary = json.loads(file.read_text())
+    table = Table(title=f"{summary['scenario']}: {len(summary['places'])} places together")
+    table.add_column("policy")
+    for _, heading, _ in TOGETHER:
+        table.add_column(heading, justify="right")
+    for name, figures in summary["policies"].items():
+        table.add_row(
+            policies.title(name),
+            *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
+        )
+    show(table)
+
+
+def disturbed(run: runs.Recorded) -> list[str]:
+    """Return what disturbed the policies' runs from outside, a line each."""
+    return [
+        f"DISTURBED, {name}: {why}"
+        for name, figures in run.summary["policies"].items()
+        for why in figures.get("disturbed", ())
+    ]
+
+
+def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:
+    known = next(iter(run.summary["policies"].values()))
+    return [column for column in (*COLUMNS, *BROWSING) if column[0] in known]
+
+
+def is_best(run: runs.Recorded, key: str, value: Any) -> bool:
+    values = [figures[key] for figures in run.summary["policies"].values()]
+    return bool(value == min(values))
+
+
+def caption(run: runs.Recorded) -> str:
+    count = next(iter(run.summary["policies"].values()))["n"]
+    if not count:
+        return (
+            f"No transfer was due within these {run.duration_s:g} s: a higher per_minute, or a longer"
+            " duration_s, would give some. Joules by Delphi's power figures, tails included."
+        )
+    return (
+        f"{count} transfers a policy. Regret: how much longer each took than under the fastest of"
+        " these policies, on average (1: twice as long). Joules by Delphi's power figures, with tails."
+    )
+
+
+_MARKS = {"small": (".", "#1f77b4"), "medium": ("+", "#ff7f0e"), "large": ("x", "#2ca02c")}
+"""Mark and colour of each class of sizes, the same in all panels."""
+_MOST_TICKS = 5
+_WIDE = 100.0
+
+
+def draw(run: Recorded) -> Figure | None:
+    """Return a panel per policy and network with the 90 % intervals; None where nothing was predicted."""
+    alone = [row for row in run.predictions if row["alone"]]
+    panels = sorted({(row["policy"], row["network"]) for row in alone})
+    if not panels:
+        return None
+    figure, axes = plt.subplots(
+        *(2, len(panels)),
+        figsize=(4.2 * len(panels), 6.8),
+        height_ratios=(2, 1),
+        squeeze=False,
+        layout="constrained",
+    )
+    for axis, below, (policy, network) in zip(*axes, panels, strict=True):
+        rows = [row for row in alone if (row["policy"], row["network"]) == (policy, network)]
+        held = by_network_and_size(rows)[network]
+        for size in _MARKS:
+            of_size = [row for row in rows if size_class(row["size_bytes"]) == size]
+            if of_size:
+                _points(axis, of_size, size, f"{size}: {held[size]['coverage90']:.0%} inside")
+        ends = [each for row in rows for each in (row["took_s"], row["median_s"])]
+        axis.axline((min(ends), min(ends)), slope=1, color="0.6", linewidth=0.8)
+        axis.set(xscale="log", yscale="log", xlabel="took, s", title=f"{policy}, {network}")
+        seen = {
+            axis.xaxis: [row["took_s"] for row in rows],
+            axis.yaxis: [row[end] for row in rows for end in ("low_s", "high_s")],
+        }
+        for side, values in seen.items():
+            # Whole decades, where there are some, else parts of one.
+            parts = (1.0,) if max(values) >= _WIDE * min(values) else (1.0, 2.0, 5.0)
+            side.set_major_locator(LogLocator(subs=parts, numticks=_MOST_TICKS))
+            side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            side.set_minor_formatter(NullFormatter())
+        axis.legend(fontsize="small")
+        _ages(below, by_network_and_age(rows)[network])
+    axes[1][0].set_ylabel("expected / actual\n(median, middle 90 %)")
+    axes[0][0].set_ylabel("expected, s (median and 90 % interval)")
+    return figure
+
+
+def _points(axis: Any, rows: list[Any], size: str, label: str) -> None:
+    mark, colour = _MARKS[size]
+    medians = [row["median_s"] for row in rows]
+    spread = [
+        [row["median_s"] - row["low_s"] for row in rows],
+        [row["high_s"] - row["median_s"] for row in rows],
+    ]
+    axis.errorbar(
+        [row["took_s"] for row in rows], medians, yerr=spread, fmt=mark, color=colour, label=label,
+        alpha=0.6, linewidth=0.5,
+    )  # fmt: skip
+
+
+def _ages(axis: Any, ages: dict[str, list[Any]]) -> None:
+    names = []
+    for number, (age, rows) in enumerate(ages.items()):
+        low, middle, high = np.quantile(
+            [row["median_s"] / row["took_s"] for row in rows], (0.05, 0.5, 0.95)
+        )
+        spread = [[middle - low], [high - middle]]
+        axis.errorbar(number, middle, yerr=spread, fmt="o", color="0.3", linewidth=1.0)
+        known = f"from {age} s" if age != UNKNOWN else UNKNOWN
+        names.append(f"{known}\n{figures_of(rows)['coverage90']:.0%}\nof {len(rows)}")
+    axis.axhline(1.0, color="0.6", linewidth=0.8)
+    axis.set(yscale="log", xlabel="age of the rate; inside the 90 % interval")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=_MOST_TICKS))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xticks(range(len(names)), names, fontsize="small")
+    axis.set_xlim(-0.5, len(names) - 0.5)

@@ -1,0 +1,68 @@
+"""The verdict of a run on cedos with a gateway, in plain sentences with intervals."""
+
+from typing import Any
+
+import numpy as np
+
+from emu import policies
+from emu.runs.runs import Recorded
+from emu.statistics import Floats, measured
+
+_GATEWAY, _TODAY = "cedos-gateway", "wifi-first"
+_KERNEL = ("mptcp-wifi", "mptcp-cellular")
+
+
+def sentences(run: Recorded) -> list[str]:
+    """Compare the gateway with kernel MPTCP and today's Linux; nothing where a run lacks one of them.
+
+    Of kernel MPTCP's two orders the one that was faster in this run is compared, which its user
+    could not have known before. The interval is a paired bootstrap over transfers.
+    """
+    found = run.summary["policies"]
+    kernel = [name for name in _KERNEL if name in found]
+    if _GATEWAY not in found or _TODAY not in found or not kernel or not found[_TODAY]["n"]:
+        return []
+    rival = min(kernel, key=lambda name: float(found[name]["mean_s"]))
+    said = [
+        f"With a gateway the average transfer took {_seconds(found[_GATEWAY])} and used"
+        f" {_cost(found[_GATEWAY])}.",
+        f"{policies.title(rival)[0].upper()}{policies.title(rival)[1:]}, took"
+        f" {_seconds(found[rival])} and used {_cost(found[rival])}.",
+        f"{policies.title(_TODAY)} took {_seconds(found[_TODAY])} and used {_cost(found[_TODAY])}.",
+    ]
+    ratio, low, high = _over(run, _GATEWAY, rival)
+    noise = max(high / ratio, ratio / low) - 1
+    said.append(
+        f"{found[_TODAY]['n']} transfers each; the gateway's time is {ratio:.2f} of kernel MPTCP's"
+        f" (95 % interval {low:.2f} to {high:.2f}); differences under {100 * noise:.0f} % are noise here."
+    )
+    if low <= 1.0 <= high:
+        said.append("So this run does not tell the gateway's time from kernel MPTCP's.")
+    return said
+
+
+def _seconds(figures: dict[str, Any]) -> str:
+    unfinished = f" ({figures['censored']} did not end in time)" if figures["censored"] else ""
+    return f"{figures['mean_s']:.2f} s{unfinished}"
+
+
+def _cost(figures: dict[str, Any]) -> str:
+    return f"{figures['cellular_mb']:.0f} MB of LTE data and {figures['energy_j']:.0f} J"
+
+
+def _over(run: Recorded, mine: str, theirs: str) -> tuple[float, float, float]:
+    """Return the ratio of both policies' mean times over the same transfers, and its interval."""
+
+    def times_s(name: str) -> Floats:
+        flows = [flow for flow in run.flows if flow["policy"] == name]
+        flows.sort(key=lambda flow: (flow["repeat"], flow["number"]))
+        return np.array([flow["time_s"] for flow in flows])
+
+    mine_s, theirs_s = times_s(mine), times_s(theirs)
+    found = measured(
+        {"over": lambda rows: float(mine_s[rows].mean() / theirs_s[rows].mean())},
+        len(mine_s),
+        np.random.default_rng(run.scenario.seed),
+    )
+    low, high = found["over_ci95"]
+    return found["over"], low, high

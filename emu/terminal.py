@@ -1,0 +1,84 @@
+"""Output on the terminal: tables that keep their digits, and progress bars."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+_WIDTH = 120
+"""Columns where there is no terminal to ask: rich's 80 cut our tables, and with them their figures."""
+_WIDEST = 500
+
+
+def console() -> Console:
+    """Return a console on stdout, as wide as its terminal."""
+    found = Console()
+    if not found.is_terminal:
+        found.width = _WIDTH
+    return found
+
+
+def show(table: Table) -> None:
+    """Print a table; where there is no terminal, as wide as its headings need."""
+    found = console()
+    if not found.is_terminal:
+        wide = found.options.update(max_width=_WIDEST, width=_WIDEST)
+        found.width = max(_WIDTH, Measurement.get(found, wide, table).maximum)
+    found.print(table)
+
+
+class Report(Protocol):
+    """Tells how far the work is: `share` of it from 0 to 1, and what is being done now."""
+
+    def __call__(self, share: float, what: str) -> None:
+        """Move the bar."""
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Report]:
+    """Show a progress bar on stderr, or on no terminal a line for each further tenth."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(title)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(title, total=1.0)
+
+        def report(share: float, what: str) -> None:
+            progress.update(task, completed=share, description=f"{title}: {what}")
+
+        yield report
+
+
+def _lines(title: str) -> Report:
+    tenth = -1
+
+    def report(share: float, what: str) -> None:
+        nonlocal tenth
+        if int(share * 10) > tenth:
+            tenth = int(share * 10)
+            print(f"{title}: {share:4.0%} {what}", file=sys.stderr, flush=True)
+
+    return report

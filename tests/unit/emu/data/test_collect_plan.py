@@ -1,0 +1,226 @@
+"""Tests."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import DataSetError
+from cedos.model import Direction
+from emu.commands.collect import command
+from emu.data import aged, collect, datasets, probes
+from emu.data.choices import context_of
+from emu.data.measure import Row, history
+from emu.data.observed import MOST_LENGTHENED, observed
+from emu.places import places, synth
+from emu.places.places import Places, load
+from emu.places.traces import Trace
+from emu.repository import ROOT
+
+
+@pytest.fixture(scope="module")
+def few_places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    directory = tmp_path_factory.mktemp("places")
+    for seed in (1, 2):
+        synth.generate("walk-away", seed, 60, directory)
+    return load(directory)
+
+
+def test_starts_lie_one_in_each_part_of_the_place(few_places: Places) -> None:
+    rows = collect.plan(few_places, starts=4, seed=3)
+    assert rows == collect.plan(few_places, starts=4, seed=3)
+    assert rows != collect.plan(few_places, starts=4, seed=4)
+    assert len(rows) == 2 * 4 * len(collect.DEFAULT_SIZES)
+    for name, place in few_places.items():
+        starts = sorted({row.start_s for row in rows if row.place == name})
+        part_s = place.common_s / 4
+        assert [int(start // part_s) for start in starts] == [0, 1, 2, 3]
+
+
+def test_another_data_sets_plan_is_repeated_with_its_rtts() -> None:
+    entry = {"place": "a", "start_s": 1.5, "size_bytes": 3000, "direction": "up"}
+    rows = collect.plan_like(
+        [
+            {**entry, "wifi_rtt_min_s": 0.021, "cellular_rtt_min_s": math.nan},
+            {**entry, "start_s": 9.0, "wifi_rtt_min_s": 0.020, "cellular_rtt_min_s": None},
+        ]
+    )
+    assert [row.start_s for row in rows] == [1.5, 9.0]
+    assert [row.wifi_rtt_s for row in rows] == pytest.approx([0.020 - collect.LINK_S] * 2)
+    assert {row.cellular_rtt_s for row in rows} == {None}
+    assert rows[0].direction is Direction.UP
+
+
+def test_finished_rows_are_not_measured_again(tmp_path: Path) -> None:
+    rows = [Row("a", 1.0, 3000, Direction.DOWN), Row("a", 2.0, 3000, Direction.DOWN)]
+    partial = tmp_path / "x.partial"
+    lines = [json.dumps({"key": row.key, "place": "a", "start_s": row.start_s}) for row in rows]
+    partial.write_text("\n".join(lines) + "\n" + '{"key": "a/3.000')  # killed while it wrote
+    told: list[tuple[int, int]] = []
+    found = collect.collect(
+        rows, tmp_path, partial, jobs=2, done=lambda done, total: told.append((done, total))
+    )
+    assert [entry["start_s"] for entry in found] == [1.0, 2.0]
+    assert told == [(2, 2)]
+    assert partial.read_text().count("\n") == 2  # the torn line is gone
+
+
+def test_rows_of_another_plan_are_refused(tmp_path: Path) -> None:
+    partial = tmp_path / "x.partial"
+    partial.write_text('{"key": "b/1.000/3000/down"}\n')
+    with pytest.raises(DataSetError, match="another plan"):
+        collect.collect([Row("a", 1.0, 3000, Direction.DOWN)], tmp_path, partial, jobs=1)
+
+
+def test_the_context_never_sees_the_future(few_places: Places) -> None:
+    place = next(iter(few_places.values()))
+    start_s = 20.4
+    known = history(place, start_s, Direction.DOWN)
+    assert known["wifi_past5_bps"] == pytest.approx(place.wifi.down.rate_bps(15.4, 20.4), abs=0.1)
+    # The same place with another future is the same context.
+    times = place.wifi.down.times_ms
+    past = Trace(times[times < start_s * 1000], place.wifi.down.period_ms)
+    vars(place.wifi)["down"] = past
+    assert history(place, start_s, Direction.DOWN) == known
+
+
+def test_at_the_very_beginning_nothing_is_made_up(few_places: Places) -> None:
+    place = list(few_places.values())[1]
+    known = history(place, 0.0, Direction.DOWN)
+    assert not any("past" in name or "available" in name for name in known)
+    early = history(place, 0.5, Direction.DOWN)
+    assert early["wifi_past10_bps"] == pytest.approx(place.wifi.down.rate_bps(0, 0.5), abs=0.1)
+    assert "wifi_available" not in early
+
+
+def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() -> None:
+    base = (0.02, 0.05)
+    rows = [
+        Row("a", 1.0, 3000, Direction.DOWN, *base),
+        Row("a", 1.0, 3000, Direction.UP, *base),
+        Row("a", 2.0, 3000, Direction.DOWN, *base),
+    ]
+    starts = probes.starts_of(rows)
+    assert [(start.key, start.wifi_rtt_s, start.cellular_rtt_s) for start in starts] == [
+        ("a/1.000", *base),
+        ("a/2.000", *base),
+    ]
+    entries: list[dict[str, Any]] = [
+        {
+            "place": row.place,
+            "start_s": row.start_s,
+            "direction": str(row.direction),
+            "wifi_udp_bps": 7.0,
+            "wifi_rtt_s": 0.02,
+        }
+        for row in rows
+    ]
+    found = {
+        "a/1.000": {"down": {"wifi_udp_bps": 1.0}, "up": {"wifi_udp_loss": 1.0}},
+        "a/2.000": {"down": {}, "up": {}},
+    }
+    added = probes.added(entries, found)
+    assert [row.get("wifi_udp_bps") for row in added] == [1.0, None, None]
+    assert [row.get("wifi_udp_loss") for row in added] == [None, 1.0, None]
+    assert [row["wifi_rtt_s"] for row in added] == [0.02] * 3
+
+
+def test_help_names_the_sizes_that_are_measured_without_any() -> None:
+    said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+    sizes = ", ".join(f"{size}:{direction}" for size, direction in collect.DEFAULT_SIZES)
+    assert f"[default: {sizes}]" in said
+
+
+SYNTHETIC = ROOT / "traces"
+
+
+def rows(place: str) -> list[dict[str, object]]:
+    return [
+        {
+            "place": place, "group": place, "start_s": 20.0, "size_bytes": size, "direction": "down",
+            "t_wifi_s": size / 1e6, "censored_wifi": False, "t_cellular_s": size / 5e5,
+            "censored_cellular": False, "wifi_rtt_s": 0.02, "wifi_past1_bps": 1.0,
+            "cellular_past1_bps": 2.0, "wifi_udp_bps": 3.0, "wifi_dns_s": 0.1,
+        }
+        for size in (3_000, 30_000, 3_000_000)
+    ]  # fmt: skip
+
+
+def test_old_rates_are_those_of_the_trace_at_that_time_and_recents_are_others() -> None:
+    known = places.load(SYNTHETIC)
+    name = next(iter(known))
+    found = aged.aged(rows(name), known, seed=3)
+    old = [row for row in found if "wifi_rate_age_s" in row]
+    assert old
+    for row in old:
+        age_s = float(row["wifi_rate_age_s"])
+        assert 1.5 <= age_s <= 19.0
+        then = history(known[name], 20.0 - age_s, Direction.DOWN)
+        assert row["wifi_past1_bps"] == then["wifi_past1_bps"]
+        assert row["wifi_rtt_s"] == 0.02, "pings go on"
+        assert "wifi_udp_bps" not in row
+    recent = [row for row in found if "wifi_recent_s" in row]
+    assert recent
+    for row in recent:
+        assert row["wifi_recent_bytes"] in (3_000, 30_000)
+        assert row["wifi_recent_bytes"] != row["size_bytes"], "its own time would tell all"
+        assert row["wifi_recent_s"] == float(row["wifi_recent_bytes"]) / 1e6
+    assert aged.aged(rows(name), known, seed=3) == found
+
+
+def test_a_place_that_is_not_there_is_named() -> None:
+    with pytest.raises(DataSetError, match="row 1: place nowhere"):
+        aged.aged(rows("nowhere"), {})
+
+
+def test_aged_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    known = places.load(SYNTHETIC)
+    name = next(iter(known))
+    made = aged.aged(rows(name), known)
+    datasets.write(tmp_path / "aged.parquet", made)
+    read = datasets.read(tmp_path / "aged.parquet")
+    assert read.ignored == ()
+    both = datasets.joined([read, datasets.from_columns({
+        "place": ["a"], "size_bytes": [1], "direction": ["up"], "t_wifi_s": [1.0],
+    }, "other")])  # fmt: skip
+    assert len(both) == len(made) + 1
+    assert both.texts["group"][-1] == "a"
+
+
+def test_the_decision_sees_how_old_a_rows_rates_are() -> None:
+    context = context_of({"wifi_past1_bps": 1e6, "wifi_rate_age_s": 7.0, "wifi_rtt_s": 0.02,
+                          "wifi_recent_s": 0.1, "wifi_recent_bytes": 3000.0,
+                          "wifi_recent_age_s": 2.0})  # fmt: skip
+    known = context.networks["wlan0"]
+    assert known["past1_bps"].measured_at_s == -7.0
+    assert known["rtt_s"].measured_at_s == 0.0
+    assert known["recent_s"].measured_at_s == -2.0
+    assert "rate_age_s" not in known
+
+
+SEEN: dict[str, Any] = {
+    "ended_s": 12.5, "took_s": 0.5, "lengthened": 1.25, "strategy": "wifi", "direction": "down",
+    "size_bytes": 30_000,
+    "columns": [("size_bytes", 30_000.0), ("direction_up", 0.0), ("wifi_rtt_s", 0.02),
+                ("wifi_rate_age_s", 7.123456789)],
+}  # fmt: skip
+
+
+def test_a_row_has_the_one_time_without_what_others_added_and_the_context() -> None:
+    (row,) = observed([SEEN], "home", "homes")
+    assert row == {
+        "place": "home", "group": "homes", "start_s": 12.0, "size_bytes": 30_000,
+        "direction": "down", "t_wifi_s": 0.4, "censored_wifi": False, "wifi_rtt_s": 0.02,
+        "wifi_rate_age_s": 7.1235,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"columns": []}, {"columns": None}, {"lengthened": None}, {"lengthened": MOST_LENGTHENED + 1}],
+)
+def test_what_tells_nothing_of_the_network_is_left_out(change: dict[str, Any]) -> None:
+    assert not list(observed([SEEN | change], "home", "homes"))

@@ -1,0 +1,310 @@
+"""Tests."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import DataSetError
+from emu.commands.evaluate import command
+from emu.data import datasets
+from emu.data.evaluate import evaluate
+from emu.repository import ROOT
+from predictors.training.examples import Settings
+
+HEAD = "place,group,start_s,size_bytes,direction,t_wifi_s,censored_wifi,t_cellular_s,wifi_rtt_s"
+GOOD = f"{HEAD}\na-1,a,0.5,3000,down,0.2,0,0.4,0.02\na-2,,1,30000,up,30,1,,\n"
+
+
+def csv(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "data.csv"
+    path.write_text(text)
+    return path
+
+
+def test_a_csv_becomes_typed_columns(tmp_path: Path) -> None:
+    data = datasets.read(csv(tmp_path, GOOD))
+    assert len(data) == 2
+    assert data.texts["group"].tolist() == ["a", "a-2"], "a place without a group is its own"
+    assert data.strategies == ("wifi", "cellular")
+    assert data.times_s["wifi"].tolist() == [0.2, 30.0]
+    assert data.censored["wifi"].tolist() == [False, True]
+    assert data.censored["cellular"].tolist() == [False, False]
+    assert data.numbers["direction_up"].tolist() == [0.0, 1.0]
+    assert isnan(data.times_s["cellular"][1])
+    assert set(data.columns) == {"size_bytes", "direction_up", "wifi_rtt_s"}
+    assert data.numbers["wifi_rtt_s"].dtype == np.float64
+
+
+@pytest.mark.parametrize("name", ["again.csv", "again.parquet"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    rows = datasets.read(csv(tmp_path, GOOD)).to_rows()
+    datasets.write(tmp_path / name, rows)
+    assert datasets.read(tmp_path / name).to_rows() == rows
+    assert rows[1] == {
+        "place": "a-2",
+        "group": "a-2",
+        "start_s": 1.0,
+        "size_bytes": 30000.0,
+        "direction": "up",
+        "t_wifi_s": 30.0,
+        "censored_wifi": 1.0,
+    }
+
+
+def test_what_collect_hands_over_is_written_in_designs_order(tmp_path: Path) -> None:
+    row = {
+        "speed_mps": 1.5,
+        "mood": "calm",
+        "t_wifi_s": 0.25,
+        "censored_wifi": False,
+        "direction": "down",
+        "size_bytes": 3000,
+        "place": "p",
+    }
+    datasets.write(tmp_path / "a.csv", [row, {**row, "speed_mps": float("nan")}])
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[0] == "place,size_bytes,direction,t_wifi_s,censored_wifi,speed_mps,mood"
+    assert lines[1:] == ["p,3000,down,0.25,0,1.5,calm", "p,3000,down,0.25,0,,calm"]
+    assert datasets.read(tmp_path / "a.csv").ignored == ("mood",)
+
+
+def test_a_parquet_file_is_known_by_its_content(tmp_path: Path) -> None:
+    rows = datasets.read(csv(tmp_path, GOOD)).to_rows()
+    datasets.write(tmp_path / "x.parquet", rows)
+    renamed = (tmp_path / "x.parquet").rename(tmp_path / "x.csv")
+    assert datasets.read(renamed).to_rows() == rows
+
+
+def test_rows_can_be_taken(tmp_path: Path) -> None:
+    data = datasets.read(csv(tmp_path, GOOD)).take(np.array([False, True]))
+    assert data.texts["place"].tolist() == ["a-2"]
+    assert len(data) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("0.2,0,0.4", "fast,0,0.4", "row 1, column t_wifi_s: 'fast' is no number"),
+        ("30,1,,", "0,1,,", "row 2, column t_wifi_s: 0 must be more than 0"),
+        ("30,1,,", "-3,1,,", "row 2, column t_wifi_s: -3 must be more than 0"),
+        ("30,1,,", "inf,1,,", "row 2, column t_wifi_s: inf is infinite"),
+        ("30,1,,", "30,2,,", "row 2, column censored_wifi: 2 must be 0 or 1"),
+        ("3000,down", "3000,left", "row 1, column direction: 'left' is neither down nor up"),
+        ("3000,down", ",down", "row 1, column size_bytes: it is empty"),
+        ("3000,down", "0,down", "row 1, column size_bytes: 0 must be more than 0"),
+        ("0.4,0.02", "0.4,-1", "row 1, column wifi_rtt_s: -1 must not be negative"),
+        ("0.4,0.02", "0.4", "row 1 has 8 values for 9 columns"),
+        ("wifi_rtt_s", "wifi_ping_loss", None),
+        ("0.02\n", "7\n", None),
+        (",direction", ",way", "column direction is missing"),
+        (HEAD, HEAD.replace("wifi_rtt_s", "place"), "a column appears twice"),
+        ("t_wifi_s", "t_fibre_s", None),
+    ],
+)
+def test_what_makes_no_sense_is_named(
+    tmp_path: Path, old: str, new: str, where: str | None
+) -> None:
+    assert old in GOOD
+    path = csv(tmp_path, GOOD.replace(old, new, 1))
+    if where is None:
+        datasets.read(path)
+        return
+    with pytest.raises(DataSetError) as refused:
+        datasets.read(path)
+    assert str(path) in str(refused.value)
+    assert where in str(refused.value)
+
+
+def test_shares_are_shares(tmp_path: Path) -> None:
+    path = csv(tmp_path, GOOD.replace("wifi_rtt_s", "wifi_ping_loss").replace("0.02\n", "1.5\n"))
+    with pytest.raises(
+        DataSetError, match=r"row 1, column wifi_ping_loss: 1\.5 must be from 0 to 1"
+    ):
+        datasets.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PAR1 and nothing else",
+        b"\xff\xfe\x00",
+        HEAD.encode(),
+        b"place,size_bytes,direction\n",
+    ],
+)
+def test_files_that_are_no_data_set_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "wrong"
+    path.write_bytes(content)
+    with pytest.raises(DataSetError, match="wrong"):
+        datasets.read(path)
+
+
+def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataSetError, match=r"nowhere\.csv: cannot be read: No such file or directory$"
+    ):
+        datasets.read(tmp_path / "nowhere.csv")
+    with pytest.raises(DataSetError, match="no rows"):
+        datasets.write(tmp_path / "a.csv", [])
+    with pytest.raises(DataSetError, match="cannot be written"):
+        datasets.write(tmp_path / "no" / "a.csv", [{"place": "p"}])
+
+
+def test_other_indicators_are_there_and_never_a_reason_to_refuse() -> None:
+    raw = {"place": ["a"], "size_bytes": [3e3], "direction": ["down"], "t_wifi_s": [0.1]}
+    gaps = {"wifi_udp_gap_p50_s": [0.002], "wifi_rtt_s": [0.02]}
+    data = datasets.from_columns(raw | gaps | {"wifi_udp_max_bps": ["much"]}, "drawn")
+    assert set(data.indicators) == {"wifi_udp_gap_p50_s", "wifi_rtt_s"}
+    assert data.ignored == ("wifi_udp_max_bps",)
+    assert "wifi_udp_gap_p50_s" not in data.columns, "predictors do not look at it"
+    assert "wifi_udp_gap_p50_s" in data.to_rows()[0]
+
+
+def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: Path) -> None:
+    answered = csv(tmp_path, "place,size_bytes,direction,t_wifi_s,wifi_udp_answered\na,9,up,1,0\n")
+    data = datasets.read(answered)
+    assert data.ignored == ()
+    assert data.to_rows()[0]["wifi_udp_answered"] == 0.0
+    assert "wifi_udp_answered" not in data.indicators
+    # Other people's column of that name is no reason to refuse the rest.
+    answered.write_text(answered.read_text().replace("1,0\n", "1,2\n"))
+    assert datasets.read(answered).ignored == ("wifi_udp_answered",)
+
+
+def test_our_own_data_set_has_no_column_that_is_not_known() -> None:
+    traces = ROOT / "traces"
+    assert datasets.read(traces / "transfers.parquet").ignored == ()
+
+
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+COUNT = 12
+
+
+def columns(places: int = 3) -> dict[str, list[Any]]:
+    drawn = np.random.default_rng(1).uniform(0.5, 2.0, (COUNT, 4))
+    return {
+        "place": [f"p{k % places}" for k in range(COUNT)],
+        "start_s": [float(k) for k in range(COUNT)],
+        "size_bytes": [3000 if k % 2 else 300_000 for k in range(COUNT)],
+        "direction": ["up" if k % 3 else "down" for k in range(COUNT)],
+        "wifi_rtt_s": [0.02] * COUNT,
+        "cellular_past1_bps": [5e6] * COUNT,
+        **{f"t_{name}_s": drawn[:, k].tolist() for k, name in enumerate(STRATEGIES)},
+    }
+
+
+def judged(tmp_path: Path, raw: Mapping[str, Sequence[Any]], *options: str) -> dict[str, Any]:
+    data, out = tmp_path / "data.parquet", tmp_path / "f.json"
+    pq.write_table(pa.table(dict(raw)), data)
+    options = options or ("--model", "shipped")
+    found = CliRunner().invoke(command, [str(data), *options, "--json", str(out)])
+    if found.exception is not None:
+        raise found.exception
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    figures: dict[str, Any] = json.loads(out.read_text(), parse_constant=refuse)
+    return figures
+
+
+WITHOUT: list[tuple[str, ...]] = [
+    ("start_s",),
+    ("wifi_rtt_s", "cellular_past1_bps"),
+    ("t_mptcp_wifi_s", "t_mptcp_cellular_s"),
+    ("t_wifi_s", "t_cellular_s"),
+    ("t_cellular_s", "t_mptcp_wifi_s", "t_mptcp_cellular_s"),
+]
+
+
+@pytest.mark.parametrize("gone", WITHOUT)
+def test_columns_may_be_missing_or_empty(tmp_path: Path, gone: tuple[str, ...]) -> None:
+    whole = columns()
+    missing = judged(tmp_path, {name: column for name, column in whole.items() if name not in gone})
+    empty = judged(tmp_path, whole | dict.fromkeys(gone, [None] * COUNT))
+    assert missing["rows"] == empty["rows"] == COUNT
+    assert missing["policies"].keys() == empty["policies"].keys()
+    assert missing["policies"]["cedos"] == empty["policies"]["cedos"]
+    never = {name for name in STRATEGIES if f"t_{name}_s" in gone}
+    assert never.isdisjoint(missing["policies"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"place": ["p"] * COUNT},
+        {"mood": ["calm"] * COUNT, "t_ethernet_s": [0.1] * COUNT, "ethernet_rtt_s": [0.1] * COUNT},
+        {"wifi_ap_count": [7] * COUNT, "cellular_dbm": [-97.5] * COUNT},
+        {"wifi_available": [True, None, False] * (COUNT // 3)},
+        {"size_bytes": [2**60] * COUNT},
+        {"wifi_rtt_s": [0.0] * COUNT, "cellular_past1_bps": [1e300] * COUNT},
+        {f"t_{name}_s": [1.0] * COUNT for name in STRATEGIES},
+        {"censored_wifi": [True] * COUNT},
+    ],
+)
+def test_odd_values_are_judged(tmp_path: Path, change: dict[str, list[Any]]) -> None:
+    found = judged(tmp_path, columns() | change)
+    assert found["rows"] == COUNT
+    assert np.isfinite(found["policies"]["cedos"]["max_s"]["regret_mean"])
+
+
+def test_one_row_is_judged_by_a_given_model(tmp_path: Path) -> None:
+    found = judged(tmp_path, {name: column[:1] for name, column in columns().items()})
+    assert found["rows"] == found["groups"] == 1
+
+
+def test_strategies_measured_apart_cannot_be_compared(tmp_path: Path) -> None:
+    apart = columns() | {
+        f"t_{name}_s": [1.0 if n % 4 == k else None for n in range(COUNT)]
+        for k, name in enumerate(STRATEGIES)
+    }
+    with pytest.raises(DataSetError, match=r"no row .* wifi, cellular, mptcp_wifi, mptcp_cellular"):
+        judged(tmp_path, apart)
+
+
+def test_too_few_groups_say_what_would_do(tmp_path: Path) -> None:
+    with pytest.raises(DataSetError, match=r"it has 2 \(in 12 rows .* random rows need none"):
+        judged(tmp_path, columns(places=2), "--kind", "last-rate")
+
+
+@pytest.mark.parametrize("options", [("--group-by", "row"), ("--random-split", "0.9")])
+def test_random_rows_need_only_one_place(tmp_path: Path, options: tuple[str, ...]) -> None:
+    found = judged(tmp_path, columns(places=1), "--kind", "last-rate", *options)
+    assert found["places"] == 1
+
+
+def test_a_handful_of_rows_to_learn_from_gives_numbers() -> None:
+    data = datasets.from_columns(columns(), "drawn")
+    found = evaluate(data, train_share=0.3, settings=Settings(kind="trees", trees=2))
+    figures = found["prediction"]["completion"]["wifi"]
+    assert np.isfinite([figures["median_rel_error"], figures["coverage90"]]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "place;size_bytes;direction;t_wifi_s\na;1;up;1\n",
+            "column place is missing; it has 'place;",
+        ),
+        ("a,3000,down,0.1\n", r"column place is missing; it has 'a', '3000', 'down' \.\.\."),
+        ("\n\n", "column place is missing; it has none"),
+        ("place, size_bytes, direction, t_wifi_s\n", "no rows"),
+    ],
+)
+def test_a_table_of_another_kind_shows_what_was_found(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    file = tmp_path / "other.csv"
+    file.write_text(text)
+    with pytest.raises(DataSetError, match=reason):
+        datasets.read(file)

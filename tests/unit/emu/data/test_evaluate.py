@@ -1,0 +1,500 @@
+"""Evaluation on data sets whose figures can be worked out with a pencil."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import DataSetError
+from cedos.model import Direction
+from emu.commands.evaluate import command as evaluate_command
+from emu.commands.train import command as train_command
+from emu.data import datasets
+from emu.data.choices import cedos_choice, rules, transfer_energy_j
+from emu.data.datasets import DataSet
+from emu.data.evaluate import OBJECTIVES, Outcomes, evaluate, judged, prediction
+from emu.statistics import Bootstrap
+from predictors.base import Distribution
+from predictors.completion import CompletionModel
+from predictors.training.examples import Settings
+
+# Power of Delphi, Table 4, receiving: Wi-Fi 0.428 W, LTE 1.674 W and 6.5 J after it.
+ROWS: list[dict[str, Any]] = [
+    # Wi-Fi is fast: 0.1 s, all others are slower.
+    {"place": "a", "size_bytes": 3000, "t": (0.1, 0.2, 0.1, 0.2), "rtt": (0.02, 0.05)},
+    # MPTCP wins: 2 s; Wi-Fi alone 2.1 s, within 10 %.
+    {"place": "a", "size_bytes": 3_000_000, "t": (2.1, 3.0, 2.0, 2.5), "rtt": (0.02, 0.05)},
+    # Wi-Fi has died unseen, though its ping was lower: 30 s, censored.
+    {"place": "b", "size_bytes": 3000, "t": (30.0, 0.5, 30.0, 0.4), "rtt": (0.02, 0.05)},
+    # Cellular answers faster.
+    {"place": "b", "size_bytes": 3000, "t": (0.4, 0.2, 0.4, 0.25), "rtt": (0.2, 0.05)},
+]
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+
+
+def data_set(rows: list[dict[str, Any]] = ROWS) -> DataSet:
+    columns: dict[str, list[Any]] = {
+        "place": [row["place"] for row in rows],
+        "size_bytes": [row["size_bytes"] for row in rows],
+        "direction": ["down"] * len(rows),
+        "wifi_rtt_s": [row["rtt"][0] for row in rows],
+        "cellular_rtt_s": [row["rtt"][1] for row in rows],
+        "wifi_past5_bps": [10e6] * len(rows),
+        "cellular_past5_bps": [20e6] * len(rows),
+    }
+    for k, name in enumerate(STRATEGIES):
+        columns[f"t_{name}_s"] = [row["t"][k] for row in rows]
+        columns[f"censored_{name}"] = [row["t"][k] >= 30.0 for row in rows]
+    return datasets.from_columns(columns, "by hand")
+
+
+def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0, 2.0)) -> Any:
+    """A model that always says the same (naive time 1 s: 1 byte, RTT 0.5 s, endless rate)."""
+
+    class Constant(CompletionModel):
+        def predict(
+            self, features: Mapping[str, float], *, widening: float = 1.0
+        ) -> dict[str, Distribution]:
+            return {
+                name: Distribution(tuple(time_s * each for each in error))
+                for name, time_s in times_s.items()
+            }
+
+    base = CompletionModel.from_dict(
+        {
+            "features": ["size_bytes"],
+            "inputs": ["log_size"],
+            "typical": {
+                "wifi_rtt_s": 0.02,
+                "wifi_past1_bps": 1e7,
+                "cellular_rtt_s": 0.05,
+                "cellular_past1_bps": 1e7,
+            },
+            "parts": [
+                {
+                    "strategies": list(STRATEGIES),
+                    "kind": "trees",
+                    "scale": 1.0,
+                    "trees": [leaf([0.0] * 4)],
+                }
+            ],
+            "hazard": None,
+            "places": None,
+            "errors": {
+                "sizes": {"scale": 1.0, "trees": [leaf([1.0] * 4)]},
+                "limits": [],
+                "shapes": [{name: [0.0] for name in STRATEGIES}],
+            },
+            "provenance": {},
+        }
+    )
+    return Constant(base.features, base.typical, base.parts, base.errors)
+
+
+def leaf(value: list[float]) -> dict[str, Any]:
+    return {
+        "feature": [-1],
+        "threshold": [0.0],
+        "left": [0],
+        "right": [0],
+        "missing_left": [False],
+        "value": [value],
+    }
+
+
+WIFI_BEST = {"wifi": 1.0, "cellular": 2.0, "mptcp_wifi": 1.5, "mptcp_cellular": 2.5}
+
+
+def test_figures_of_fixed_policies_rules_and_cedos_by_hand() -> None:
+    found = evaluate(data_set(), constant(WIFI_BEST))
+    assert (found["rows"], found["places"]) == (4, 2)
+    time = {name: figures["max_s"] for name, figures in found["policies"].items()}
+    assert set(time) == {
+        "oracle", "cedos", "cedos-hedged", "cedos-late", *STRATEGIES,
+        "lower_ping", "faster_5s", "ping_then_rate", "ping_then_mptcp",
+    }  # fmt: skip
+    oracle_s = 0.1 + 2.0 + 0.4 + 0.2
+    assert time["oracle"]["mean_s"] == pytest.approx(oracle_s / 4)
+    assert time["oracle"]["oracle_match"] == 1.0
+    # Always Wi-Fi: 0.1 (best), 2.1 (5 % more), 30 (74 times more), 0.4 (once more).
+    for name in ("wifi", "cedos"):
+        assert time[name]["within10_share"] == 0.5
+        assert time[name]["oracle_match"] == 0.25
+        assert time[name]["regret_mean"] == pytest.approx((0 + 0.05 + 74 + 1) / 4)
+        assert time[name]["mean_s_over_oracle"] == pytest.approx(32.6 / oracle_s)
+        assert time[name]["extra_bytes_share"] == 0.0
+    # Lower ping: Wi-Fi three times, then cellular.
+    assert time["lower_ping"]["mean_s"] == pytest.approx((0.1 + 2.1 + 30 + 0.2) / 4)
+    assert time["faster_5s"]["mean_s"] == pytest.approx((0.2 + 3.0 + 0.5 + 0.2) / 4)
+    assert time["ping_then_rate"]["mean_s"] == pytest.approx((0.1 + 3.0 + 30 + 0.2) / 4)
+    assert time["ping_then_mptcp"]["mean_s"] == pytest.approx((0.1 + 2.0 + 30 + 0.2) / 4)
+
+
+def test_choices_between_the_networks_alone_are_told_apart_by_the_age_of_what_is_known() -> None:
+    fresh = data_set()
+    assert "ages" not in evaluate(fresh, constant(WIFI_BEST))
+    aged = DataSet(
+        fresh.source,
+        fresh.texts,
+        fresh.numbers
+        | {
+            "wifi_rate_age_s": np.array([0.0, 20.0, 20.0, np.nan]),
+            "cellular_rate_age_s": np.array([np.nan, 5.0, 0.0, 0.0]),
+            "wifi_recent_s": np.array([np.nan, np.nan, 0.1, np.nan]),
+        },
+    )
+    found = evaluate(aged, constant(WIFI_BEST))["ages"]
+    assert {name: each["rows"] for name, each in found.items()} == {
+        "fresh": 2, "wifi old": 1, "wifi old, small transfer known": 1, "both old": 1,
+    }  # fmt: skip
+    # Wi-Fi is taken throughout: 0.1 (best) and 0.4 against 0.2; 30 against 0.5; 2.1 against 3.0 s.
+    over = {name: each["policies"]["cedos"]["mean_s_over_oracle"] for name, each in found.items()}
+    assert over["fresh"] == pytest.approx(0.5 / 0.3)
+    assert over["wifi old"] == pytest.approx(30 / 0.5)
+    assert over["both old"] == pytest.approx(1.0)
+    assert set(found["fresh"]["prediction"]) == {"wifi", "cellular"}
+
+
+def test_energy_turns_the_oracle_towards_wifi() -> None:
+    found = evaluate(data_set(), constant(WIFI_BEST))
+    energy = {name: figures["max_s_per_e"] for name, figures in found["policies"].items()}
+    # Time times energy: 0.428 t^2 on Wi-Fi, t (1.674 t + 6.5) on LTE, t (2.102 t + 6.5) on both.
+    # Row 3: 385 on Wi-Fi, 3.67 on LTE, 2.94 on both in 0.4 s; row 4: 0.068 on Wi-Fi, 1.37 on LTE.
+    assert energy["oracle"]["mean_s"] == pytest.approx((0.1 + 2.1 + 0.4 + 0.4) / 4)
+    assert energy["wifi"]["oracle_match"] == 0.75
+    assert energy["wifi"]["regret_mean"] == pytest.approx(
+        (0.428 * 30**2 / (0.4 * (2.102 * 0.4 + 6.5)) - 1) / 4
+    )
+
+
+def test_prediction_error_and_coverage_by_hand() -> None:
+    data = data_set()
+    predicted = [
+        {name: Distribution((0.1, 0.2, 2.2)) for name in STRATEGIES},
+        {name: Distribution((1.0, 2.1, 2.2)) for name in STRATEGIES},
+        {name: Distribution((25.0, 33.0, 40.0)) for name in STRATEGIES},
+        {name: Distribution((0.5, 0.6, 0.7)) for name in STRATEGIES},
+    ]
+    found = prediction(data, predicted, Bootstrap(np.arange(4)))
+    # Wi-Fi: 0.2 for 0.1 is off by 1; 2.1 exact; beyond the limit is no error; 0.6 for 0.4 by 0.5.
+    assert found["wifi"]["median_rel_error"] == 0.0
+    assert found["wifi"]["coverage90"] == 0.75
+    # Cellular: 0.2 of (0.1, 2.2) yes; 3.0 no; 0.5 of (25, 40) no; 0.2 no.
+    assert found["cellular"]["coverage90"] == 0.25
+
+
+def test_cedos_goes_through_the_daemons_decision() -> None:
+    """Wi-Fi, whose pings are all lost, takes no part, whatever the model says of it."""
+    choose: Callable[..., str] = cedos_choice
+    columns = {"size_bytes": 3000.0, "direction_up": 0.0}
+    model, objective = constant(WIFI_BEST), OBJECTIVES["max_s"]
+    assert choose(columns, model, objective, STRATEGIES) == "wifi"
+    dead = columns | {"wifi_ping_loss": 1.0}
+    assert choose(dead, model, objective, STRATEGIES) == "cellular"
+    assert choose(columns, model, objective, ("mptcp_wifi", "cellular")) == "mptcp_wifi"
+    assert choose(columns | {"speed_mps": 1.0}, model, OBJECTIVES["max_s_per_e"], STRATEGIES) == (
+        "wifi"
+    )
+
+
+def test_rules_without_their_columns_take_wifi() -> None:
+    bare = datasets.from_columns(
+        {"place": ["a"], "size_bytes": [1e6], "direction": ["up"], "t_wifi_s": [1.0],
+         "t_cellular_s": [2.0]},
+        "bare",
+    )  # fmt: skip
+    chosen = {name: choice.tolist() for name, choice in rules(bare).items()}
+    assert chosen["lower_ping"] == ["wifi"]
+    assert "ping_then_mptcp" not in chosen, "MPTCP was not measured"
+
+
+def test_rows_with_a_time_missing_are_left_out() -> None:
+    rows = [*ROWS, {**ROWS[0], "t": (0.1, None, 0.1, 0.2)}]
+    for row in rows[:-1]:
+        assert None not in row["t"]
+    columns_rows = [dict(row) for row in rows]
+    columns_rows[-1]["t"] = (0.1, float("nan"), 0.1, 0.2)
+    found = evaluate(data_set(columns_rows), constant(WIFI_BEST))
+    assert (found["rows"], found["rows_left_out"]) == (4, 1)
+
+
+def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
+    """Rows in which the network with the lower ping is the faster one."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for place in range(places):
+        for _ in range(each):
+            rtt = draw.uniform(0.01, 0.2, 2)
+            alone = 4 * rtt * draw.lognormal(0, 0.03, 2)
+            both = alone * 1.02
+            rows.append(
+                {
+                    "place": f"p{place}",
+                    "size_bytes": 30_000,
+                    "t": (*alone.tolist(), *both.tolist()),
+                    "rtt": tuple(rtt.tolist()),
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("group_by", ["group", "place", "row"])
+def test_without_a_model_each_group_is_judged_by_the_others(group_by: str) -> None:
+    told: list[float] = []
+    found = evaluate(
+        data_set(walks(1)), group_by=group_by, progress=lambda share, what: told.append(share)
+    )
+    assert found["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
+    assert found["policies"]["wifi"]["max_s"]["within10_share"] < 0.7
+    assert found["groups"] == (72 if group_by == "row" else 6)
+    assert found["steady"]["rows"] > 0
+    assert told[-1] == 1.0
+    assert told == sorted(told)
+
+
+def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_before() -> None:
+    data, rtts = data_set(walks(1)), ("wifi_rtt_s", "cellular_rtt_s")
+    quick = Settings(trees=5, folds=3)
+    with_them = evaluate(data, settings=quick)
+    without = evaluate(data, settings=quick, without=rtts)
+    assert with_them["without"] == {}
+    assert without["without"] == dict.fromkeys(rtts, 72)
+    # Round trips alone tell which network is faster: without them a coin might choose as well.
+    told, untold = (
+        found["policies"]["cedos"]["max_s"]["within10_share"] for found in (with_them, without)
+    )
+    assert told > 0.85
+    assert untold < 0.7
+    assert without["policies"]["lower_ping"] == with_them["policies"]["lower_ping"]
+    assert without["steady"]["rows"] == with_them["steady"]["rows"] > 0
+
+
+def test_a_given_model_is_not_told_what_is_left_out() -> None:
+    seen: list[Mapping[str, float]] = []
+
+    class Listening(CompletionModel):
+        def predict(
+            self, features: Mapping[str, float], *, widening: float = 1.0
+        ) -> dict[str, Distribution]:
+            seen.append(features)
+            return model.predict(features)
+
+    model = constant(WIFI_BEST)
+    listening = Listening(model.features, model.typical, model.parts, model.errors)
+    evaluate(data_set(), listening, without=("wifi_rtt_s",))
+    assert seen
+    assert not any("wifi_rtt_s" in each for each in seen)
+    assert any("cellular_rtt_s" in each for each in seen)
+
+
+def test_rows_stay_old_where_models_are_not_told_their_age() -> None:
+    data = data_set()
+    old = {"wifi_rate_age_s": np.array([0.0, 20.0, 20.0, np.nan])}
+    aged = DataSet(data.source, data.texts, data.numbers | old)
+    found = evaluate(aged, constant(WIFI_BEST), without=tuple(old))
+    assert {name: each["rows"] for name, each in found["ages"].items()} == {
+        "fresh": 2, "wifi old": 2, "wifi old, no small transfer known": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("wifi_link_bps", ("wifi_link_bps",)),
+        ("link_bps", ("wifi_link_bps",)),
+        ("recent_s", ("wifi_recent_s", "cellular_recent_s")),
+        ("speed_mps", ("speed_mps",)),
+        ("size_bytes", ()),
+        ("s", ()),
+    ],
+)
+def test_a_column_is_named_with_its_network_or_for_both(
+    name: str, columns: tuple[str, ...]
+) -> None:
+    assert datasets.context_columns(name) == columns
+
+
+def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
+    data, out = tmp_path / "data.csv", tmp_path / "f.json"
+    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
+    left_out = ("--without", "rtt_s", "--without", "wifi_rtt_s", "--without", "wifi_past5_bps")
+    judged = CliRunner().invoke(evaluate_command, [str(data), *left_out, "--json", str(out)])
+    assert judged.exit_code == 0, judged.output
+    rows = dict.fromkeys(("wifi_rtt_s", "cellular_rtt_s", "wifi_past5_bps"), 12)
+    assert json.loads(out.read_text())["without"] == rows
+    assert "without wifi_rtt_s (known in 12 rows), cellular_rtt_s (known in" in judged.output
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("wifi_link_bsp", "no context column is called wifi_link_bsp; did you mean wifi_link_bps?"),
+        ("recnt_s", "no context column is called recnt_s; did you mean recent_s?"),
+        ("??", "no context column is called ??; there are wifi_rtt_s, wifi_rtt_min_s,"),
+        ("t_wifi_s", "no context column is called t_wifi_s"),
+        ("cqi", "no row of DATA knows cqi"),
+    ],
+)
+def test_a_column_that_cannot_be_left_out_is_refused(tmp_path: Path, name: str, says: str) -> None:
+    data = tmp_path / "data.csv"
+    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
+    refused = CliRunner().invoke(evaluate_command, [str(data), "--without", name])
+    assert refused.exit_code == 2
+    assert says in " ".join(refused.stderr.split())
+
+
+def test_too_few_groups_are_said() -> None:
+    with pytest.raises(DataSetError, match="at least three"):
+        evaluate(data_set())
+
+
+def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
+    data, model, out = (tmp_path / name for name in ("data.parquet", "model.json", "f.json"))
+    own = {"wifi_udp_answered": 1.0, "cellular_udp_answered": 0.0}
+    rows = [row | {"mood": "calm"} | own for row in data_set(walks(2)).to_rows()]
+    datasets.write(data, rows)
+    run = CliRunner()
+    trained = run.invoke(train_command, [str(data), "--out", str(model), "--trees", "3"])
+    assert trained.exit_code == 0, trained.output
+    assert "not known, ignored: mood\n" in trained.output
+    assert "72 rows of 6 groups" in trained.output
+    provenance = json.loads(model.read_text())["provenance"]
+    assert provenance["data"] == "data.parquet"
+    assert {"host", "date", "data_sha256"} <= set(provenance)
+    judged = run.invoke(
+        evaluate_command,
+        [str(data), "--model", str(model), "--json", str(out), "--group-by", "place"],
+    )
+    assert judged.exit_code == 0, judged.output
+    for words in ("cedos", "oracle", "ping_then_mptcp", "steady", "90 % intervals"):
+        assert words in judged.output
+    # (Its output is no terminal: no figure is cut short there.)
+    assert "…" not in judged.output
+    assert re.search(r"policy +in 10 % +match +regret +p95 +mean s +x oracle", judged.output)
+    figures = json.loads(out.read_text())
+    assert figures["rows"] == 72
+    assert figures["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
+    assert set(figures["policies"]["cedos"]) == {"max_s", "max_s_per_e"}
+    assert 0.8 <= figures["prediction"]["completion"]["wifi"]["coverage90"] <= 1.0
+
+
+def test_training_on_one_group_ends_with_a_clear_message(tmp_path: Path) -> None:
+    data = tmp_path / "one.csv"
+    datasets.write(data, data_set(walks(1, places=1)).to_rows())
+    found = CliRunner().invoke(train_command, [str(data), "--out", str(tmp_path / "m.json")])
+    assert isinstance(found.exception, DataSetError)
+    assert "at least two" in str(found.exception)
+
+
+def outcomes() -> Outcomes:
+    return Outcomes(
+        cost=np.array([1.0, 2.0, 3.3, 8.0]),
+        best_cost=np.array([1.0, 2.0, 3.0, 4.0]),
+        time_s=np.array([1.0, 2.0, 3.3, 8.0]),
+        best_time_s=np.array([1.0, 2.0, 3.0, 4.0]),
+        matches=np.array([True, True, False, False]),
+        extra_bytes=np.array([0.0, 0.0, 0.0, 10.0]),
+        size_bytes=np.array([10.0, 10.0, 10.0, 10.0]),
+    )
+
+
+def test_figures_by_hand() -> None:
+    found = judged(outcomes(), Bootstrap(np.array(["a", "a", "b", "c"])))
+    assert found["within10_share"] == 0.75
+    assert found["oracle_match"] == 0.5
+    assert found["regret_mean"] == pytest.approx((0 + 0 + 0.1 + 1.0) / 4)
+    assert found["regret_p95"] == pytest.approx(1.0)
+    assert found["mean_s"] == pytest.approx(14.3 / 4)
+    assert found["mean_s_over_oracle"] == pytest.approx(1.43)
+    assert found["extra_bytes_share"] == 0.25
+    assert all(
+        found[f"{key}_ci95"][0] <= value <= found[f"{key}_ci95"][1]
+        for key, value in found.items()
+        if not key.endswith("_ci95")
+    )
+
+
+def test_groups_are_resampled_whole() -> None:
+    bootstrap = Bootstrap(np.array(["a", "a", "a", "a"]))
+    assert judged(outcomes(), bootstrap)["mean_s_ci95"] == pytest.approx([14.3 / 4] * 2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "direction", "expected_j"),
+    [
+        ("wifi", "down", 0.428 * 10),
+        ("wifi", "up", 0.536 * 10),
+        ("cellular", "down", 1.674 * 10 + 6.5),
+        ("cellular", "up", 2.778 * 10 + 6.5),
+        ("mptcp_wifi", "down", (0.428 + 1.674) * 10 + 6.5),
+        ("mptcp_cellular", "up", (0.536 + 2.778) * 10 + 6.5),
+        ("redundant", "down", (0.428 + 1.674) * 10 + 6.5),
+    ],
+)
+def test_ten_seconds_of_each(strategy: str, direction: str, expected_j: float) -> None:
+    assert math.isclose(transfer_energy_j(strategy, 1_000_000, direction, 10.0), expected_j)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "probe_s", "measured_j"),
+    [
+        ("wifi", 0.64, 0.331),
+        ("wifi", 9.02, 4.730),
+        ("wifi", 0.65, 0.366),
+        ("cellular", 0.63, 1.378),
+        ("cellular", 9.01, 19.697),
+        ("cellular", 0.58, 1.613),
+    ],
+)
+def test_the_papers_probes_cost_what_table_3_says(
+    strategy: str, probe_s: float, measured_j: float
+) -> None:
+    """Table 3: DNS, ten pings, UDP; without the tail. A probe sends for a part of its time."""
+    low_j, high_j = (
+        transfer_energy_j(strategy, 1000, direction, probe_s, cellular_idle_s=0.0)
+        for direction in ("down", "up")
+    )
+    assert low_j * 0.94 <= measured_j <= high_j * 1.06
+
+
+def test_the_rate_matters_not() -> None:
+    """Section 7.2: the power level stays the same regardless of the data rate."""
+    assert transfer_energy_j("wifi", 1000, "down", 2.0) == transfer_energy_j(
+        "wifi", 10_000_000, "down", 2.0
+    )
+
+
+def test_nothing_costs_nothing() -> None:
+    assert transfer_energy_j("cellular", 0, "down", 0.0) == 0.0
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(KeyError):
+        transfer_energy_j("pigeon", 1, "down", 1.0)
+
+
+@given(
+    st.sampled_from(["wifi", "cellular", "mptcp_wifi"]),
+    st.sampled_from(Direction),
+    st.floats(0, 1000),
+    st.floats(0, 1000),
+)
+def test_longer_never_costs_less(
+    strategy: str, direction: Direction, a_s: float, b_s: float
+) -> None:
+    short_s, long_s = sorted((a_s, b_s))
+    short_j = transfer_energy_j(strategy, 1, direction, short_s)
+    assert short_j <= transfer_energy_j(strategy, 1, direction, long_s)
+
+
+def test_a_transfer_within_the_tail_pays_only_what_it_prolongs() -> None:
+    assert transfer_energy_j("cellular", 1000, "down", 1.0, cellular_idle_s=0.0) == 1.674
+    assert transfer_energy_j("cellular", 1000, "down", 1.0, cellular_idle_s=11.5) == 1.674 + 6.5

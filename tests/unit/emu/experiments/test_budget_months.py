@@ -1,0 +1,255 @@
+"""Simulated months: the same for all, budgets that can be met, and controllers that are found out."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.model import Budget, Every, Increment
+from cedos.resources import Resource
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.keeper import Keeper
+from cedos.selector.budgets.odyssey import LEAST_S
+from cedos.selector.budgets.pacer import Pacer
+from emu.experiments.budgets import months
+from emu.experiments.budgets.__main__ import draw as draw_picture
+from emu.experiments.budgets.__main__ import main
+from emu.experiments.budgets.months import (
+    ODD_MONTHS,
+    Outcome,
+    figures,
+    live,
+    lives,
+    odd_figures,
+    odd_worlds,
+    simulate,
+)
+from emu.experiments.budgets.plans import (
+    DAY_S,
+    PLANS,
+    Counted,
+    World,
+    data,
+    draw,
+    energy,
+    money,
+    month,
+    paid_s,
+)
+
+Found = dict[str, dict[str, list[Outcome]]]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return simulate(seed=5, months=4)
+
+
+def test_the_same_seed_is_the_same_month() -> None:
+    first, again = (month(draw(random.Random(3)), 28, random.Random(4))[0] for _ in range(2))
+    assert first == again
+    assert [choice.at_s for choice in first] == sorted(choice.at_s for choice in first)
+    assert 0 <= first[0].at_s <= first[-1].at_s < 28 * DAY_S
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_budget_can_always_be_met_by_one_who_spends_evenly(plan: str) -> None:
+    for lived, dice in lives(9, 2):
+        for world in PLANS[plan](lived, dice):
+            to_come = 0.0
+            for choice in reversed(world.choices):
+                to_come += min(option.amount for option in choice.actual)
+                left_share = 1.0 - choice.at_s / world.length_s
+                assert to_come <= world.budget.supply * (0.9 * left_share + 0.0051)
+            assert world.best_s >= 0.0
+
+
+def test_a_day_is_counted_in_joules_of_both_radios() -> None:
+    lived, dice = next(lives(9, 1))
+    worlds = energy(lived, dice)
+    # From four at night to four: the ends of a month are left out.
+    assert len(worlds) == sum(each.days - 1 for each in lived)
+    counted = sum(len(world.choices) for world in worlds)
+    assert 0.9 < counted / sum(len(each.choices) for each in lived) <= 1.0
+    assert all(0.0 <= choice.at_s < DAY_S for world in worlds for choice in world.choices)
+    for world in worlds:
+        assert world.budget.resource is Resource.ENERGY
+        assert world.budget.every is Every.DAY
+        # A day of a phone's radios: hundreds to some ten thousands of joules.
+        assert 100.0 < world.budget.supply < 50_000.0
+
+
+def test_units_cost_what_they_are_worth_to_the_person() -> None:
+    unit = Increment(1e9, 5.0, 60.0, 4)
+    assert paid_s(unit, spent=1.5e9, forced=0.2e9) == 300.0
+    assert paid_s(unit, spent=0.9e9, forced=0.2e9) == 0.0
+    assert paid_s(None, spent=1.5e9, forced=0.0) == 0.0
+    lived, dice = next(lives(9, 1))
+    for world, plain in zip(money(lived, dice), data(lived, dice), strict=True):
+        assert world.budget.increment is not None
+        assert world.best_s <= plain.best_s
+
+
+@pytest.mark.parametrize(("prefix", "spent"), [("", 0.94), ("energy_", 0.85), ("money_", 0.8)])
+def test_budgets_are_met_and_used(found: Found, prefix: str, spent: float) -> None:
+    shown = figures(found)
+    assert shown["months"] == 4
+    assert shown[f"{prefix}met_share"] == 1.0
+    assert shown[f"{prefix}met_share"] >= shown[f"{prefix}odyssey_met_share"]
+    assert shown[f"{prefix}spent_share"] > spent
+    if prefix != "money_":  # of four months in units, few are bought beyond what is needed anyhow
+        assert shown[f"{prefix}bought_over_odyssey_ratio"] > 1.0
+    assert 0.0 < shown[f"{prefix}bought_of_best_share"] <= 1.02
+
+
+def test_what_was_spent_is_what_the_choices_say(found: Found) -> None:
+    for plan in ("data", "energy"):
+        for outcome in found[plan]["pacer"]:
+            assert outcome.spent >= outcome.world.forced * (1.0 - 1e-9)
+            assert outcome.spent + outcome.declined >= 0.99 * (
+                outcome.world.forced + outcome.world.asked
+            )
+            assert [at_s for at_s, *_ in outcome.path] == sorted(at_s for at_s, *_ in outcome.path)
+
+
+def test_of_units_no_more_are_bought_than_are_allowed(found: Found) -> None:
+    for outcome in found["money"]["pacer"]:
+        unit = outcome.world.budget.increment
+        assert unit is not None
+        assert outcome.supply % unit.amount == pytest.approx(0.0, abs=1.0)
+        assert outcome.spent <= outcome.supply <= unit.most * unit.amount
+
+
+def test_a_controller_that_breaks_budgets_is_found_out() -> None:
+    """The simulation can fail: a keeper whose price is always nothing exceeds every tight plan."""
+
+    class Careless(Pacer):
+        def quote(self, now_s: float) -> object:
+            return self
+
+        rate = 0.0
+
+        def rate_for(self, amount: float, duration_s: float) -> float:
+            return 0.0
+
+    worlds = data(*next(lives(5, 1)))
+    outcomes = live(worlds, Careless)
+    assert any(world.asked + world.forced > 1.2 * world.budget.supply for world in worlds)
+    assert not all(outcome.met for outcome in outcomes)
+
+
+def test_habits_are_learned_over_months() -> None:
+    """The second month begins with what the first one taught, not with the first's free spending."""
+    worlds = next(
+        each
+        for each in (data(lived, dice) for lived, dice in lives(5, 9))
+        if all(one.asked > 2 * one.budget.supply for one in each[:2])
+    )
+    keepers: list[Keeper] = []
+
+    class Kept(Keeper):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            keepers.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(months, "Keeper", Kept)
+        first, second, *_ = live(worlds[:2], Pacer)
+    assert len(keepers) == 1
+    assert first.path[0][2] == pytest.approx(LEAST_S / worlds[0].budget.supply)
+    assert second.path[0][2] > 100 * LEAST_S / worlds[1].budget.supply
+
+
+def test_a_month_without_demand_is_left_over_and_no_fault() -> None:
+    budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
+    world = World(0.0, 30 * DAY_S, [], budget, 0.0, 0.0, 0.0)
+    outcome = Outcome(world, 1e9, 0.0, 0.0, 0.0, 0.0, [])
+    assert outcome.met
+    assert not outcome.wanted
+    assert not outcome.wasted
+
+
+def test_what_nobody_could_meet_is_told_apart() -> None:
+    """More is used without a choice than there is: not met, and no controller's fault."""
+    budget = Budget("data", Resource.DATA, 1e9, "2026-02-01")
+    choice = Counted(5.0, (Option(1.0, 1.5e9),), (Option(1.0, 1.5e9),), steered=False)
+    world = World(0.0, 30 * DAY_S, [choice], budget, 1.5e9, 0.0, 1.0)
+    broken = Outcome(world, 1e9, 1.5e9, 0.0, 0.0, 0.0, [])
+    fine = Outcome(replace(world, forced=0.5e9), 1e9, 0.9e9, 0.0, 0.0, 1.0, [])
+    shown = figures({"data": {"pacer": [broken, fine, fine], "odyssey": [fine] * 3}})
+    assert shown["met_share"] == pytest.approx(2 / 3)
+    assert shown["unavoidable_share"] == pytest.approx(1 / 3)
+    assert shown["odyssey_unavoidable_share"] == 0.0
+
+
+def test_the_picture(found: Found, tmp_path: Path) -> None:
+    draw_picture(found["data"], tmp_path / "months.png")
+    assert (tmp_path / "months.png").read_bytes().startswith(b"\x89PNG")
+
+
+def days_of(kind: str) -> list[int]:
+    (world,) = odd_worlds(ODD_MONTHS[kind], 3, 1)
+    return [int(choice.at_s // DAY_S) for choice in world.choices if len(choice.options) > 1]
+
+
+def test_each_kind_is_what_it_is_called() -> None:
+    assert set(days_of("last_day")) == {29}
+    assert {day % 7 for day in days_of("weekends")} == {5, 6}
+    assert min(days_of("flood")) >= 10
+    days = days_of("last_week")
+    assert sum(day >= 23 for day in days) > 1.5 * sum(day < 7 for day in days)
+
+
+@pytest.mark.parametrize("kind", ODD_MONTHS)
+def test_what_is_used_without_a_choice_fits(kind: str) -> None:
+    odd = ODD_MONTHS[kind]
+    for world in odd_worlds(odd, 3, 2):
+        share = world.forced / world.budget.supply / min(1.0, odd.change)
+        assert share == pytest.approx(odd.unavoidable, abs=1e-6)
+        assert world.asked > world.budget.supply
+
+
+@pytest.mark.parametrize("kind", ["last_day_12", "flood_10", "weekends", "doubled"])
+def test_none_is_exceeded_and_little_left_over(kind: str) -> None:
+    """All demand on the last day, an eighth of it unavoidable: 40 of 40 were exceeded once."""
+    outcomes = [
+        each for world in odd_worlds(ODD_MONTHS[kind], 3, 4) for each in live([world], Pacer)
+    ]
+    found = odd_figures(outcomes)
+    assert found["exceeded"] == 0
+    assert found["left_over"] <= 1
+
+
+def test_where_demand_is_steady_most_of_what_could_be_bought_is_bought() -> None:
+    """Of the seconds that an offline optimum buys; cautious controllers lose them."""
+    outcomes = [
+        each for world in odd_worlds(ODD_MONTHS["steady"], 3, 4) for each in live([world], Pacer)
+    ]
+    found = odd_figures(outcomes)
+    assert found["exceeded"] == found["left_over"] == 0
+    assert found["bought_of_best_share"] >= 0.85
+
+
+def test_a_plan_that_shrinks_below_what_is_spent_is_told_apart() -> None:
+    worlds = odd_worlds(ODD_MONTHS["halved"], 3, 4)
+    outcomes = [each for world in worlds for each in live([world], Pacer)]
+    for outcome in outcomes:
+        change = outcome.world.change
+        assert change is not None
+        assert outcome.supply == change.budget.supply
+        assert outcome.met or not outcome.feasible
+
+
+def test_odd_months_are_listed_and_given_as_json() -> None:
+    told = CliRunner().invoke(main, ["odd", "--people", "1", "--seed", "3", "--json"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    assert list(found["months"]) == list(ODD_MONTHS)
+    listed = CliRunner().invoke(main, ["odd", "--people", "1", "--seed", "3"])
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    assert [row[0] for row in rows[1:]] == list(ODD_MONTHS)
+    for name, *_, bought in rows[1:]:
+        assert float(bought) == round(found["months"][name]["bought_of_best_share"], 2)

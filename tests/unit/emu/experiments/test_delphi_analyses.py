@@ -1,0 +1,292 @@
+"""Delphi's analyses: indicators, probing, what could be reached, outages."""
+
+import csv
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cedos.errors import DataSetError
+from cedos.selector.probing.rules import FixedRate, PassiveChange
+from emu.data import datasets
+from emu.data.datasets import TIMES, DataSet, from_columns
+from emu.data.probe_replay import load, replay
+from emu.data.probe_series import COLUMNS
+from emu.experiments.delphi import floor, outages, prediction
+from emu.experiments.delphi.adaptive import _Played, _within
+from emu.places.traces import Trace
+from predictors.base import Distribution
+
+SECONDS = 30
+
+
+def series(folder: Path, rssi: bool) -> Path:
+    """One place: Wi-Fi at 10 Mbit/s that falls to 1 after ten seconds, cellular at 5."""
+    rows = []
+    for network, fast, slow in (("wifi", 10e6, 1e6), ("cellular", 5e6, 5e6)):
+        for second in range(SECONDS):
+            rate_bps = fast if second < 10 else slow
+            row = {
+                "place": "p", "group": "p", "scenario": "s", "network": network,
+                "t_s": float(second), "true_down_bps": rate_bps, "true_up_bps": rate_bps,
+                "pings": 4.0, "ping_loss": 0.0, "rtt_s": 0.03, "rtt_min_s": 0.03,
+            }  # fmt: skip
+            if second % 2 == 0:
+                row |= {"udp_bps": rate_bps, "udp_loss": 0.0, "udp_probe_s": 0.1}
+                row |= {"udp_bytes_up": 150.0, "udp_bytes_down": 60_000.0}
+            else:
+                row |= {"dns_s": 0.04}
+            if rssi and network == "wifi":
+                row["rssi_dbm"] = -50.0 if second < 10 else -75.0
+            rows.append(row)
+    file = folder / "series.parquet"
+    pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in COLUMNS}), file)
+    return file
+
+
+def test_a_rule_knows_what_it_asked_and_pays_for_it(tmp_path: Path) -> None:
+    walk = load(series(tmp_path, rssi=True))["p"]
+    always, seldom = replay(walk, FixedRate(1.0)), replay(walk, FixedRate(20.0))
+    assert always.probes == 2 * SECONDS
+    assert seldom.probes == 4
+    assert always.bytes > 10 * seldom.bytes
+    assert always.energy_j > seldom.energy_j > 0
+    assert "wifi_udp_bps" not in always.known[0]  # nothing is known before the first answer
+    assert always.known[12]["wifi_udp_bps"] == 1e6
+    assert seldom.known[12]["wifi_udp_bps"] == 10e6  # asked at 0 and at 20
+    assert seldom.known[21]["wifi_udp_bps"] == 1e6
+    assert seldom.known[12]["wifi_rtt_s"] == 0.03  # pings go by their own schedule
+    assert max(seldom.errors) == pytest.approx(9.0)  # ten times the truth
+    assert max(always.errors, default=0.0) == 0.0
+
+
+def test_delphis_rule_asks_when_the_signal_falls(tmp_path: Path) -> None:
+    walk = load(series(tmp_path, rssi=True))["p"]
+    assert walk.synthetic == frozenset({"cellular"})
+    asked = replay(walk, PassiveChange(0.4))
+    assert asked.known[12]["wifi_udp_bps"] == 1e6
+    # The signal that nobody measured triggers, but is no input of the model.
+    assert all("cellular_rsrp_dbm" not in known for known in asked.known)
+    assert asked.known[12]["wifi_rssi_dbm"] == -75.0
+
+
+def test_drawn_signals_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    file = series(tmp_path, rssi=False)
+    first, again, other = load(file, 1)["p"], load(file, 1)["p"], load(file, 2)["p"]
+    assert first.synthetic == {"wifi", "cellular"}
+    drawn = [[row["rssi_dbm"] for row in walk.networks["wifi"]] for walk in (first, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert sum(drawn[0][:10]) / 10 > sum(drawn[0][10:]) / 20  # stronger while it was faster
+
+
+def test_a_file_without_a_column_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bad.parquet"
+    pq.write_table(pa.table({"place": ["p"]}), file)
+    with pytest.raises(DataSetError, match="column group is missing"):
+        load(file)
+
+
+def test_half_the_bytes_are_nearly_spent_and_never_more() -> None:
+    def play(price_s: float) -> _Played:
+        return _Played(price_s, np.zeros(1), {"kb_per_300s": 10.0 / price_s})
+
+    points = [play(price_s) for price_s in (0.01, 0.1, 1.0)]
+    found = _within(350.0, points, play)
+    assert found is not None
+    assert 0.95 * 350.0 <= found.kb <= 350.0
+    assert _within(5.0, points, play) is None  # the dearest of them spends more
+    cheapest = _within(1e6, points, play)
+    assert cheapest is points[0]  # there is nothing between it and so much
+
+
+def data(rows: int = 120) -> DataSet:
+    draw = random.Random(1)
+    rates = [draw.uniform(1e6, 50e6) for _ in range(rows)]
+    return from_columns(
+        {
+            "place": [f"p{number % 6}" for number in range(rows)],
+            "size_bytes": [3_000_000] * rows,
+            "direction": ["down"] * rows,
+            "t_wifi_s": [24e6 / rate for rate in rates],
+            "t_cellular_s": [1.0 + draw.random() for _ in range(rows)],
+            "wifi_past1_bps": rates,
+            "wifi_rssi_dbm": [-80 + rate / 2e6 + draw.gauss(0, 8) for rate in rates],
+            "wifi_rtt_s": [0.02] * rows,
+            "cellular_rtt_s": [draw.random() for _ in range(rows)],
+            "wifi_udp_gap_p90_s": [1.0 / rate for rate in rates],
+        },
+        "drawn",
+    )
+
+
+def test_what_is_the_rate_correlates_wholly_and_noise_does_not() -> None:
+    found = prediction.correlations(data(), places=1)
+    wifi = found["wifi"]["all"]
+    # Strongest first; what never changes is left out, and what no predictor looks at is not.
+    assert sorted(wifi) == ["past1_bps", "rssi_dbm", "udp_gap_p90_s"]
+    assert next(iter(wifi)) == "past1_bps"
+    assert wifi["udp_gap_p90_s"]["r"] < -0.5
+    assert wifi["past1_bps"]["r"] == pytest.approx(1.0)
+    assert 0.4 < wifi["rssi_dbm"]["r"] < 0.95
+    low, high = wifi["rssi_dbm"]["r_ci95"]
+    assert low < wifi["rssi_dbm"]["r"] < high
+    assert abs(found["cellular"]["all"]["rtt_s"]["r"]) < 0.3
+    assert found["wifi"]["p0"]["past1_bps"]["n"] == 20
+
+
+def test_without_such_transfers_it_says_so() -> None:
+    with pytest.raises(DataSetError, match="no uploads of 7 bytes"):
+        prediction.correlations(data(), size_bytes=7, direction="up")
+
+
+# Seconds over Wi-Fi, cellular, and both with either primary.
+WIFI_BEST = (1.0, 2.0, 3.0, 4.0)
+CELLULAR_BEST = (3.0, 1.5, 4.0, 4.0)
+
+
+def written(file: Path, times_s: list[tuple[float, ...]], first_start_s: float = 0.0) -> Path:
+    with file.open("w", newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(["place", "group", "start_s", "size_bytes", "direction", *TIMES])
+        for k, each in enumerate(times_s):
+            rows.writerow([f"p{k % 3}", f"p{k % 3}", first_start_s + k, 3000, "down", *each])
+    return file
+
+
+class Steady:
+    """A model of networks that do as they promise."""
+
+    def naive(self, row: Any) -> dict[str, float]:
+        return {"wifi": 1.5, "cellular": 1.5}
+
+
+@pytest.fixture(autouse=True)
+def always_wifi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floor, "models_by_group", lambda data, *_, **__: [Steady()] * len(data))
+    monkeypatch.setattr(floor, "cedos_choices", lambda rows, *_: ["wifi"] * len(rows))
+
+
+def test_the_oracle_of_one_measurement_is_scored_on_the_other(tmp_path: Path) -> None:
+    ours = written(tmp_path / "ours.csv", [WIFI_BEST] * 4 + [CELLULAR_BEST] * 2)
+    # The second one found Wi-Fi best three times only.
+    theirs = written(tmp_path / "theirs.csv", [WIFI_BEST] * 3 + [CELLULAR_BEST] * 3)
+    found = floor.run(datasets.read(ours), str(theirs))
+    told = found["max_s"]["told"]["all"]
+    assert told["cedos"]["within10_share"] == pytest.approx(4 / 6)
+    assert told["cedos"]["regret_mean"] == pytest.approx(2 / 6)  # twice as long, twice in six
+    assert told["second_knows_first"]["within10_share"] == pytest.approx(5 / 6)
+    assert told["second_knows_first"]["regret_mean"] == pytest.approx(1 / 6)
+    assert told["first_knows_second"]["mean_s_over_oracle"] == pytest.approx(9.0 / 7.5)
+    assert found["noise"]["wifi"]["median"] == 0.0
+
+
+def test_other_instants_say_nothing(tmp_path: Path) -> None:
+    ours = written(tmp_path / "ours.csv", [WIFI_BEST] * 6)
+    theirs = written(tmp_path / "theirs.csv", [WIFI_BEST] * 6, first_start_s=100.0)
+    found = floor.run(datasets.read(ours), str(theirs))
+    assert "told" not in found["max_s"]
+    assert "noise" not in found
+    assert found["max_s"]["kinds"]["3000 down"]["n"] == 6
+    assert "kinds measured twice" not in found["max_s"]["kinds"]
+
+
+def test_later_transfers_of_a_place_are_compared(tmp_path: Path) -> None:
+    count = 3 * (floor.FIRST + 2)
+    found = floor.run(datasets.read(written(tmp_path / "ours.csv", [CELLULAR_BEST] * count)))
+    places = found["max_s"]["places"]
+    assert places["rows"] == 6  # two after the first thirty, at each of three places
+    assert places["regret_never_seen"] == pytest.approx(1.0)
+    assert places["gone_share"] == 0.0
+
+
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+TIMES_S = (5.0, 1.0, 5.0, 1.2)
+
+
+def steady_but(*dead_s: tuple[float, float]) -> Trace:
+    """12 Mbit/s for 40 s, but for some stretches in which nothing is carried."""
+    return Trace(
+        [ms for ms in range(40_000) if not any(a <= ms / 1e3 < b for a, b in dead_s)], 40_000
+    )
+
+
+def data_set(starts_s: list[float], **columns: Any) -> DataSet:
+    count = len(starts_s)
+    raw: dict[str, list[Any]] = {
+        "place": [f"p{k % 2}" for k in range(count)],
+        "start_s": list(starts_s),
+        "size_bytes": [3000] * count,
+        "direction": ["down"] * count,
+    }
+    raw |= {
+        f"t_{name}_s": [time_s] * count for name, time_s in zip(STRATEGIES, TIMES_S, strict=True)
+    }
+    return datasets.from_columns(raw | columns, "by hand")
+
+
+def test_outages_are_told_by_when_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = {"wifi": steady_but((10.0, 20.0)), "cellular": steady_but()}
+    networks = {name: SimpleNamespace(down=each, up=each) for name, each in access.items()}
+    place = SimpleNamespace(networks=networks)
+    monkeypatch.setattr(outages.collections, "load", lambda _: {"p0": place, "p1": place})
+    data = data_set([5.0, 9.5, 12.0, 8.0], wifi_past1_bps=[12e6, 12e6, 12e6, 1e4])
+    met = outages.outages(data, Path("anywhere"))
+    assert met["dies"].tolist() == [False, True, False, False]
+    assert met["dead"].tolist() == [False, False, True, False]
+    # By its last rate the transfer of the last row would take 2.4 s, and Wi-Fi goes out after two.
+    assert met["later"].tolist() == [False, False, False, True]
+    assert met["next_second"].tolist() == [False, True, True, False]
+
+
+def test_without_signs_nothing_tells_of_an_outage() -> None:
+    data = data_set(
+        [0.0, 1.0, 2.0],
+        wifi_ping_loss=[0.0, 1.0, 0.0],
+        wifi_available=[1.0, 0.0, 1.0],
+        wifi_rtt_s=[0.02, None, 0.04],
+        wifi_past1_bps=[1e6, 0.0, 1e6],
+        wifi_past5_bps=[1e6, 5e5, 1e6],
+    )
+    blind = outages.without_signs(data)
+    assert {"wifi_ping_loss", "wifi_available"}.isdisjoint(blind.columns)
+    assert blind.columns["wifi_rtt_s"].tolist() == pytest.approx([0.02, 0.03, 0.04])
+    assert blind.columns["wifi_past1_bps"].tolist() == [1e6, 0.0, 1e6]
+    more = outages.without_signs(data, last_second=False)
+    assert set(more.columns) == {"size_bytes", "direction_up", "wifi_past5_bps"}
+
+
+def test_losses_are_compared_where_outages_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = data_set([float(k) for k in range(8)])
+    dies = np.arange(8) < 4
+    monkeypatch.setattr(
+        outages, "outages", lambda *_: {"dies": dies, "all": np.ones(8, dtype=np.bool_)}
+    )
+    monkeypatch.setattr(outages, "rules", lambda _: {})
+    surely = [{name: Distribution((1.0,)) for name in STRATEGIES}] * 8
+
+    def chosen(names: list[str]) -> Any:
+        return outages._ModelChoices(names, surely)
+
+    everything = {
+        outages.FULL: chosen(["wifi"] + ["cellular"] * 7),
+        outages.without("trees"): chosen(["wifi"] * 4 + ["cellular"] * 4),
+        outages.without("svr"): chosen(["wifi"] * 3 + ["cellular"] * 5),
+    }
+    monkeypatch.setattr(outages, "_choices_of_all", lambda *_: everything)
+    found = outages.run(data, "anywhere", ["trees", "svr"])
+    assert found["rows"] == {"dies": 4, "all": 8}
+    assert found["policies"][outages.FULL]["dies"]["lost_share"] == 0.25
+    assert found["policies"][outages.FULL]["all"]["lost_share"] == 0.125
+    assert found["policies"][outages.FULL]["regret_mean"] == pytest.approx(4.0 / 8)
+    against = found["against"]["dies"]
+    assert (against["best_without"], against["times"]) == (
+        outages.without("svr"),
+        pytest.approx(1 / 3),
+    )
+    # 1 s expected, so a copy begins at 1.3 s and is there a second later: 1.3 s more than the best.
+    assert against["times_bounded"] == pytest.approx(1 / 3)

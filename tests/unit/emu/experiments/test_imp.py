@@ -1,0 +1,247 @@
+"""The prefetching experiments: workloads as published, budgets kept, demand first, small grids."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cedos.errors import ConfigError
+from cedos.model import NetworkKind
+from cedos.selector.budgets.prices import FREE
+from cedos.selector.prefetch.outlook import Average
+from cedos.selector.prefetch.queue import Queue
+from cedos.storage.model_files import radios
+from emu.experiments.imp import grid, workload
+from emu.experiments.imp.demand import Budgets, Offer, best, moves
+from emu.experiments.imp.live import LiveHost
+from emu.experiments.imp.setting import Setting, drive, setting
+from emu.experiments.imp.simulate import Outcome, Trial
+from emu.experiments.imp.workload import simple
+from emu.places import places
+from emu.places.stats import OUTAGE_BPS, rates_bps
+from emu.places.traces import Trace
+from emu.repository import ROOT
+from emu.simulation.network import ReplayedNetwork
+from emu.testbed.access import Access
+
+TRACES = ROOT / "traces"
+RADIOS = {name: radios()["nexus-one"][of] for name, of in (("wifi", "wifi"), ("cellular", "3g"))}
+
+
+def networks(wifi_from_s: int = 60, wifi_s: int = 120) -> dict[str, ReplayedNetwork]:
+    """2 Mbit/s of cellular for ever, and once in ten minutes a contact with 20 Mbit/s of Wi-Fi."""
+    wifi = Trace.constant(20e6, wifi_s)
+    wifi = Trace(wifi.times_ms + wifi_from_s * 1000, 600_000)
+    cellular = Trace.constant(2e6)
+    return {
+        "wifi": ReplayedNetwork(Access(NetworkKind.WIFI, up=wifi, down=wifi, rtt_s=0.02)),
+        "cellular": ReplayedNetwork(
+            Access(NetworkKind.CELLULAR, up=cellular, down=cellular, rtt_s=0.08)
+        ),
+    }
+
+
+def play(queue: Queue, budgets: Budgets, seed: int = 1) -> Outcome:
+    averages = {
+        "wifi": Average(0.2, 1 / 20e6, 0.02, 480.0),
+        "cellular": Average(1.0, 1 / 2e6, 0.08, 0.0),
+    }
+    work = workload.email(seed)
+    return Trial(
+        work, networks(), RADIOS, queue, budgets, averages, start_s=0.0, duration_s=1200.0
+    ).run()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_inbox_is_the_papers(seed: int) -> None:
+    work = workload.email(seed)
+    assert len(work.items) == len(work.steps) == 35
+    assert sum(item.read for item in work.items) == 28
+    assert 5e6 < work.total_bytes < 7e6
+    assert work.total_bytes == workload.email(seed + 1).total_bytes
+
+
+@pytest.mark.parametrize("classes", [True, False])
+def test_the_news_are_the_papers(classes: bool) -> None:
+    work = workload.news(3, classes=classes)
+    assert len(work.items) == len(work.steps) == 25
+    assert workload.read_share(work.items) == pytest.approx(0.64)
+    assert len({item.cls for item in work.items}) == (5 if classes else 1)
+    median = np.median([item.size_bytes for item in work.items])
+    assert 64_000 < median < 128_000
+    issued = sum(of for _, of in work.history.values())
+    assert sum(came for came, _ in work.history.values()) / issued == pytest.approx(0.64, abs=0.08)
+
+
+def test_a_drive_has_contacts_as_published_and_the_places_own_networks() -> None:
+    place = places.load(TRACES)["drive-past-s13"]
+    accesses = drive(place, 3600, seed=1)
+    assert accesses["wifi"].down.period_s == accesses["cellular"].down.period_s == 3600
+    share = float((rates_bps(accesses["wifi"].down, 3600) >= OUTAGE_BPS).mean())
+    assert 0.03 < share < 0.4
+    assert accesses["cellular"].down.mean_bps == pytest.approx(
+        place.cellular.down.mean_bps, rel=0.05
+    )
+    assert drive(place, 3600, seed=1)["wifi"].down == accesses["wifi"].down
+    assert drive(place, 3600, seed=2)["wifi"].down != accesses["wifi"].down
+
+
+def test_never_waits_for_everything_and_always_for_nothing() -> None:
+    made = simple(32_000.0)
+    never, always = (play(made[name](), Budgets(1200.0)) for name in ("never", "always"))
+    assert len(never.fetch_s) == len(always.fetch_s) == 28
+    assert (never.prefetched, min(never.fetch_s) > 0.0) == (0, True)
+    assert always.prefetched >= 27
+    assert np.mean(always.fetch_s) < 0.1 * np.mean(never.fetch_s)
+    assert never.energy_j > 2 * always.energy_j  # a tail for each message
+
+
+def test_wifi_only_spends_no_metered_byte_on_prefetching() -> None:
+    made = simple(32_000.0)
+    one = play(made["wifi-only"](), Budgets(1200.0))
+    started = {event.network for event in one.events if event.what == "started"}
+    assert started == {"wifi"}
+
+
+def test_without_budgets_ours_is_always() -> None:
+    ours, always = play(Queue(), Budgets(1200.0)), play(simple(0.0)["always"](), Budgets(1200.0))
+    assert ours.prefetched == always.prefetched
+    assert np.mean(ours.fetch_s) == pytest.approx(np.mean(always.fetch_s), abs=0.02)
+
+
+@pytest.mark.parametrize("controller", ["pacer", "odyssey"])
+def test_budgets_are_kept_and_buy_time(controller: str) -> None:
+    budgets = Budgets(1200.0, None, 1.5e6, controller)
+    ours, wifi = play(Queue(), budgets), play(simple(0.0)["wifi-only"](), Budgets(1200.0))
+    assert ours.data_bytes <= 1.5e6
+    assert np.mean(ours.fetch_s) <= np.mean(wifi.fetch_s) + 1e-9
+
+
+def test_a_cap_on_data_is_not_broken_by_demand_either() -> None:
+    one = play(Queue(), Budgets(1200.0, None, 100_000.0))
+    assert one.data_bytes <= 100_000.0
+    assert len(one.fetch_s) == 28  # all come, when Wi-Fi does
+
+
+def test_zero_supply_is_kept() -> None:
+    one = play(Queue(), Budgets(1200.0, None, 0.0))
+    assert one.data_bytes == 0.0
+    assert len(one.fetch_s) == 28
+
+
+def test_prefetches_stand_back_while_somebody_waits() -> None:
+    one = play(simple(0.0)["always"](), Budgets(1200.0), seed=2)
+    waiting = False
+    for event in one.events:
+        if event.what == "demanded":
+            waiting = True
+        elif event.what in ("fetched", "prefetched", "cancelled"):
+            waiting = False
+        elif event.what == "started":
+            assert not waiting or event.at_s > 0
+
+
+@pytest.mark.parametrize("analysis", [grid.email, grid.news])
+def test_a_small_grid_hangs_together(analysis: Callable[..., dict[str, Any]]) -> None:
+    place = {
+        "name": "there",
+        "parts": ["drive-past-s13"],
+        "energy_j": 100.0,
+        "data_mb": 1.0,
+        "contacts_seed": 1,
+    }
+    found = analysis(places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0)
+    assert found["simulated"]
+    there = found["places"]["there"]
+    assert there["synthetic"]
+    assert there["contacts_drawn"]
+    for name, figures in there["strategies"].items():
+        low, high = figures["fetch_s_ci95"]
+        assert low <= figures["fetch_s"] <= high
+        assert ("met" in figures) == (name.startswith("imp-") and name != "imp-free")
+    for name, beside in there["beside"].items():
+        assert set(beside["meeting"]) <= set(simple(0.0)), name
+
+
+def test_what_is_wrong_in_a_place_is_named() -> None:
+    with pytest.raises(ConfigError, match="place"):
+        grid.email(places.load(TRACES), place=[{"name": "x"}])
+
+
+DEMAND_RADIOS = radios()["nexus-one"]
+
+
+def offers(wifi_bps: float = 20e6, cellular_bps: float = 2e6) -> list[Offer]:
+    return [
+        Offer("wifi", wifi_bps, 0.02, DEMAND_RADIOS["wifi"], None),
+        Offer("cellular", cellular_bps, 0.08, DEMAND_RADIOS["3g"], None),
+    ]
+
+
+def test_the_faster_network_serves_where_nothing_costs() -> None:
+    assert best(offers(), 1e6, FREE, breaks=False) == "wifi"
+    assert best(offers(wifi_bps=1e5), 1e6, FREE, breaks=False) == "cellular"
+    assert best([], 1e6, FREE, breaks=False) is None
+
+
+def test_what_would_break_the_cap_waits_for_a_free_network() -> None:
+    assert best(offers(wifi_bps=1e5), 1e6, FREE, breaks=True) == "wifi"
+    assert best(offers()[1:], 1e6, FREE, breaks=True) is None
+
+
+def test_a_dear_network_is_left_alone() -> None:
+    budgets = Budgets(1000.0, data_bytes=1e6)
+    budgets.observe(1.0, 0.0, 9.9e5)  # nearly all of it in the first second
+    prices = budgets.prices(2.0)
+    assert best(offers(wifi_bps=1e5), 1e5, prices, breaks=False) == "wifi"
+
+
+def test_only_what_is_done_in_half_the_time_elsewhere_moves() -> None:
+    assert moves(offers(), "cellular", 1e6, FREE, breaks=False)
+    assert not moves(offers(), "wifi", 1e6, FREE, breaks=False)
+    assert not moves(offers(wifi_bps=3e6), "cellular", 1e6, FREE, breaks=False)
+    assert not moves(offers()[1:], "cellular", 1e6, FREE, breaks=False)
+
+
+@pytest.fixture(scope="module")
+def place() -> Setting:
+    return setting(places.load(TRACES), ["drive-past-s13"], "nexus-one", "3g", 3.0)
+
+
+def test_what_is_used_after_the_period_is_not_counted(place: Setting) -> None:
+    counted = {"wifi": (0, 0), "cellular": (0, 0)}
+    host = LiveHost(place, Budgets(10.0), 0.0, 10.0, time.monotonic(), counted)
+    host.observe(0.1, counted)
+    host.observe(0.3, {"wifi": (0, 0), "cellular": (50_000, 300)})
+    host.observe(9.9, {"wifi": (0, 0), "cellular": (50_000, 300)})
+    host.observe(10.1, {"wifi": (0, 0), "cellular": (50_000, 300)})
+    within = host.used()
+    assert within.metered_bytes == 50_300
+    # A whole tail but for its last 0.3 s, which the period does not see.
+    radio = place.radios["cellular"]
+    expected_j = radio.promotion_j + radio.tail_j
+    expected_j -= 0.3 * (radio.states[1].linger_w - radio.idle_w)
+    assert within.joules["cellular"] == pytest.approx(expected_j, abs=0.01)
+    for at_s in range(11, 60):
+        host.observe(float(at_s), {"wifi": (0, 0), "cellular": (50_000 + at_s * 1000, 300)})
+    assert host.used() == within
+
+
+def test_each_fetch_opens_a_connection_of_its_own() -> None:
+    """As the fetchers do: a round trip before the request, and one for it."""
+    steady = Trace.constant(10e6)
+    access = Access(NetworkKind.CELLULAR, up=steady, down=steady, rtt_s=0.08)
+    work = workload.email(1, scale=0.01)
+    outcome = Trial(
+        work,
+        {"cellular": ReplayedNetwork(access)},
+        {"cellular": DEMAND_RADIOS["3g"]},
+        simple(work.threshold_bytes)["never"](),
+        Budgets(1200.0),
+        {"cellular": Average(1.0, 1e-7, 0.08, 0.0)},
+        start_s=0.0,
+        duration_s=1200.0,
+    ).run()
+    assert min(outcome.fetch_s) == pytest.approx(0.16, abs=0.01)

@@ -1,0 +1,541 @@
+"""Small exchanges: races, policies, the simulated driver, the analyses."""
+
+import math
+import random
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import CedosError
+from cedos.model import NetworkKind
+from cedos.selector.decision.living import AGAIN_S
+from cedos.selector.energy import RadioWatch
+from cedos.storage.model_files import radios
+from emu.experiments.meatballs import exchanges, offload_policy
+from emu.experiments.meatballs.client import Record, Usage
+from emu.experiments.meatballs.exchange_policy import (
+    LEAST_BYTES,
+    STYLES,
+    ExchangePolicy,
+    Preferring,
+    Request,
+    requests,
+)
+from emu.experiments.meatballs.exchanges import simulate
+from emu.experiments.meatballs.offload import (
+    LENGTHS_S,
+    SharedProcessor,
+    arrivals,
+    utilisation,
+    utterances,
+)
+from emu.experiments.meatballs.outcome import SETTINGS
+from emu.experiments.meatballs.race import Cancel, Chosen, Race, Start
+from emu.places import places
+from emu.places.traces import Trace
+from emu.repository import ROOT
+from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
+from emu.statistics import agreement, beside
+from emu.testbed.access import Access
+
+BOTH = frozenset({"wifi", "cellular"})
+
+
+def always(*ways: str, again: float | None = None):
+    return lambda now, usable, silent: Chosen(frozenset(ways), again)
+
+
+def test_the_first_answer_wins_and_the_other_is_cancelled() -> None:
+    race = Race(5.0, always("wifi", "cellular"))
+    assert race.begin(BOTH) == [Start("cellular"), Start("wifi")]
+    assert race.answered("wifi", 5.1) == [Cancel("cellular")]
+    assert (race.done_s, race.winner, race.running) == (5.1, "wifi", {})
+    assert race.answered("cellular", 5.2) == []
+    assert (race.done_s, race.winner) == (5.1, "wifi")
+
+
+def test_silence_begins_the_other_and_keeps_the_first() -> None:
+    def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
+        late = silent.get("wifi", 0.0) > 0.3
+        return Chosen(frozenset({"cellular"} if late else {"wifi"}), 0.2)
+
+    race = Race(0.0, choose)
+    assert race.begin(BOTH) == [Start("wifi")]
+    assert race.wake(0.1, BOTH) == []
+    assert race.wake(0.2, BOTH) == []
+    assert race.wake_at_s == 0.4
+    assert race.wake(0.4, BOTH) == [Start("cellular")]
+    assert race.running == {"wifi": 0.0, "cellular": 0.4}
+    assert race.answered("cellular", 0.5) == [Cancel("wifi")]
+    assert race.wake_at_s == math.inf
+    assert race.decisions == 3
+
+
+def test_when_to_think_again_is_asked_after_all_was_begun() -> None:
+    asked: list[str] = []
+
+    def again() -> float:
+        asked.append("again")
+        return 0.3
+
+    race = Race(1.0, lambda now, usable, silent: Chosen(frozenset({"wifi"}), again))
+    assert race.begin(BOTH) == [Start("wifi")]
+    assert not asked
+    assert race.wake_at_s == race.wake_at_s == 1.3
+    assert asked == ["again"]
+
+
+def test_what_is_lost_is_begun_elsewhere() -> None:
+    order = ["wifi", "cellular"]
+
+    def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
+        return Chosen(frozenset(next(([n] for n in order if n in usable), [])))
+
+    race = Race(0.0, choose)
+    race.begin(BOTH)
+    assert race.lost("wifi", 3.0, BOTH - {"wifi"}) == [Start("cellular")]
+    assert race.lost("wifi", 3.1, BOTH - {"wifi"}) == []
+
+
+def test_without_any_network_it_waits_for_one() -> None:
+    race = Race(0.0, always("wifi"))
+    assert race.begin(frozenset()) == []
+    assert race.attached(9.0, frozenset({"wifi"})) == [Start("wifi")]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data: st.DataObject) -> None:
+    ways = ["a", "b", "c"]
+    subsets = st.frozensets(st.sampled_from(ways))
+
+    def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
+        assert all(seconds >= 0 for seconds in silent.values())
+        return Chosen(data.draw(subsets), data.draw(st.none() | st.floats(0.01, 2)))
+
+    race, now, running, cancelled = Race(0.0, choose), 0.0, set(), set()
+    commands = race.begin(data.draw(subsets))
+    for _ in range(data.draw(st.integers(0, 15))):
+        for command in commands:
+            if isinstance(command, Start):
+                assert command.way not in running
+                assert race.done_s is None
+                running.add(command.way)
+            else:
+                running.discard(command.way)
+                cancelled.add(command.way)
+        assert running == set(race.running)
+        now += data.draw(st.floats(0, 1))
+        usable = data.draw(subsets)
+        event = data.draw(st.sampled_from(["answered", "lost", "attached", "wake"]))
+        way = data.draw(st.sampled_from(ways))
+        if event == "answered":
+            commands = race.answered(way, now)
+            running.discard(way)
+        elif event == "lost":
+            commands = race.lost(way, now, usable)
+            running.discard(way)
+        else:
+            commands = getattr(race, event)(now, usable)
+    assert race.winner not in cancelled or race.winner is None
+
+
+TASK = Request(0, 0.0, 1000, 4000)
+
+
+def deciding(style: str, setting: str) -> ExchangePolicy:
+    known = radios()["nexus-one"]
+    of = {"wifi": known["wifi"], "cellular": known["3g"]}
+    usage = Usage({name: RadioWatch(radio) for name, radio in of.items()})
+    policy = ExchangePolicy(STYLES[style], SETTINGS[setting], of, ["cellular"], usage)
+    for name in of:
+        policy.attached(name, 0.0)
+    policy.connected("wifi", 0.02, 0.02)
+    policy.connected("cellular", 0.06, 0.06)
+    return policy
+
+
+def used(policy: ExchangePolicy, count: int = 15, wifi_s: float = 0.022) -> float:
+    """Some quiet exchanges over both; returns the time after them."""
+    now_s = 10.0
+    for _ in range(count):
+        policy.measured(TASK, "wifi", wifi_s, now_s)
+        policy.measured(TASK, "cellular", 0.063, now_s)
+        now_s += 10.0
+    return now_s
+
+
+def reevaluate_after_s(chosen: Chosen) -> float:
+    assert callable(chosen.reevaluate_after_s)
+    found = chosen.reevaluate_after_s()
+    assert found is not None
+    return found
+
+
+MEATBALLS = ["brute-force", "brute-force, as published", "error-bounds", "bayesian"]
+
+
+@pytest.mark.parametrize("style", ["brute-force", "brute-force, as published", "error-bounds"])
+def test_where_nothing_costs_an_unsure_one_hedges(style: str) -> None:
+    assert deciding(style, "no").choose(TASK, 1.0, BOTH, {}).ways == BOTH
+
+
+@pytest.mark.parametrize("style", [*MEATBALLS, "adaptive"])
+def test_where_all_costs_much_the_free_network_is_used_alone(style: str) -> None:
+    policy = deciding(style, "high")
+    now_s = used(policy)
+    assert policy.choose(TASK, now_s, BOTH, {}).ways == {"wifi"}
+
+
+@pytest.mark.parametrize("style", MEATBALLS)
+def test_silence_sends_it_over_the_other_network_too(style: str) -> None:
+    policy = deciding(style, "low")
+    now_s = used(policy, 30)
+    first = policy.choose(TASK, now_s, BOTH, {})
+    if first.ways == BOTH:
+        # Those that do not know that they will reevaluate hedge from the start.
+        assert not STYLES[style].foresees
+        return
+    waited_s, later = reevaluate_after_s(first), first
+    while not later.ways >= {"cellular"}:
+        assert waited_s < 10.0
+        later = policy.choose(TASK, now_s + waited_s, BOTH, {"wifi": waited_s})
+        assert later.reevaluate_after_s in (None, AGAIN_S)
+        waited_s += 0.2
+    assert waited_s < 2.0
+
+
+def test_the_adaptive_one_never_hedges_and_never_thinks_again() -> None:
+    policy = deciding("adaptive", "no")
+    first = policy.choose(TASK, used(policy), BOTH, {})
+    assert first.ways == {"wifi"}
+    assert first.reevaluate_after_s is None
+    assert policy.choose(TASK, 300.0, BOTH, {"wifi": 100.0}).ways == frozenset()
+
+
+def test_one_network_is_no_choice() -> None:
+    policy = deciding("brute-force", "mid")
+    assert policy.choose(TASK, 1.0, frozenset({"wifi"}), {}).ways == {"wifi"}
+    assert policy.choose(TASK, 1.0, frozenset(), {}).ways == frozenset()
+    assert policy.choose(TASK, 1.0, BOTH, {"wifi": 1.0, "cellular": 0.5}).ways == frozenset()
+
+
+def test_a_stall_is_an_error_and_no_latency() -> None:
+    """After one, the published method leaves the network alone for good; ours goes on asking."""
+    ways = {}
+    for style in ("brute-force", "brute-force, as published"):
+        policy = deciding(style, "mid")
+        now_s = used(policy, 3)
+        policy.measured(TASK, "wifi", 2.0, now_s)
+        ways[style] = policy.choose(TASK, now_s + 20.0, BOTH, {}).ways
+    assert ways["brute-force, as published"] == {"cellular"}
+    assert "wifi" in ways["brute-force"]
+
+
+def test_a_new_access_point_makes_unsure() -> None:
+    policy = deciding("brute-force", "low")
+    now_s = used(policy, 30)
+    before = policy.choose(TASK, now_s, BOTH, {})
+    before_s = reevaluate_after_s(before)
+    policy.detached("wifi", now_s)
+    policy.attached("wifi", now_s + 30.0)
+    policy.connected("wifi", 0.02, now_s + 30.02)
+    after = policy.choose(TASK, now_s + 31.0, BOTH, {})
+    assert before.ways == {"wifi"}
+    assert after.ways == BOTH or reevaluate_after_s(after) != before_s
+
+
+class Idle:
+    """A radio that costs nothing and remembers that time went on."""
+
+    def __init__(self) -> None:
+        self.last_s = -1.0
+
+    def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
+        assert now_s >= self.last_s
+        assert bytes_up >= 0
+        assert bytes_down >= 0
+        self.last_s = now_s
+
+    def idle_s(self, now_s: float) -> float | None:
+        return None if self.last_s < 0 else now_s - self.last_s
+
+    def energy_j(self, now_s: float) -> float:
+        return 0.0
+
+
+class Both(Preferring):
+    """Everything over everything."""
+
+    def choose(self, task, now_s, usable, silent):
+        return Chosen(usable)
+
+
+def network(kind: str, rtt_s: float, *gaps: tuple[int, int]) -> ReplayedNetwork:
+    times = np.arange(1, 100_001)
+    for first, past in gaps:
+        times = times[(times <= first * 1000) | (times > past * 1000)]
+    trace = Trace(times, 100_000)
+    return ReplayedNetwork(Access(NetworkKind(kind), up=trace, down=trace, rtt_s=rtt_s))
+
+
+def trial(policy: Preferring, at_s: float, *wifi_gaps: tuple[int, int]) -> tuple[Record, Usage]:
+    networks = {
+        "wifi": network("wifi", 0.02, *wifi_gaps),
+        "cellular": network("cellular", 0.06),
+    }
+    usage = Usage({name: Idle() for name in networks})
+    found = simulate([Request(0, at_s, 1000, 4000)], networks, policy, usage, duration_s=50.0)
+    assert len(found) == 1
+    return found[0], usage
+
+
+def test_the_preferred_network_is_used_alone() -> None:
+    record, usage = trial(Preferring("wifi", "cellular"), 10.0)
+    assert (record.winner, record.redundant) == ("wifi", False)
+    assert record.wait_s == pytest.approx(0.023, abs=0.002)
+    assert usage.bytes_of("cellular") == 2 * HEADER_BYTES  # the connection
+    assert usage.bytes_of("wifi") > 5000
+
+
+def test_a_hidden_loss_is_waited_out_and_sent_again() -> None:
+    record, _ = trial(Preferring("wifi", "cellular"), 10.5, (10, 20))
+    assert record.winner == "cellular"
+    assert record.wait_s == pytest.approx(2.5 + 0.063, abs=0.003)
+    assert [way for way, _ in record.starts] == ["wifi", "cellular"]
+
+
+def test_a_known_loss_costs_nothing() -> None:
+    record, _ = trial(Preferring("wifi", "cellular"), 15.0, (10, 20))
+    assert record.wait_s == pytest.approx(0.063, abs=0.003)
+
+
+def test_both_is_as_fast_as_the_faster_one_and_costs_twice() -> None:
+    record, usage = trial(Both(), 10.0)
+    assert record.winner == "wifi"
+    assert record.hedged
+    assert record.wait_s == pytest.approx(0.023, abs=0.002)
+    # Cancelled after 23 ms: the cellular server had the request at 31, heard of the end at 53.
+    assert usage.bytes_of("cellular") > 5000
+    record, _ = trial(Both(), 10.5, (10, 20))
+    assert record.winner == "cellular"
+    assert record.wait_s == pytest.approx(0.063, abs=0.003)
+
+
+def test_an_answer_that_is_not_under_way_yet_is_prevented() -> None:
+    # The cellular request waits for the end of an outage; by then the server was told to forget it.
+    networks = {"wifi": network("wifi", 0.02), "cellular": network("cellular", 0.06, (10, 12))}
+    usage = Usage({name: Idle() for name in networks})
+    simulate([Request(0, 10.5, 1000, 4000)], networks, Both(), usage, duration_s=50.0)
+    assert usage.bytes_of("cellular") < 1000 + 5 * HEADER_BYTES
+
+
+def test_nobody_is_answered_without_a_network() -> None:
+    record, _ = trial(Preferring("ethernet"), 30.0)
+    assert not record.answered
+    assert record.wait_s == pytest.approx(20.0)
+
+
+def test_who_waits_is_answered_when_a_network_comes() -> None:
+    record, _ = trial(Preferring("wifi"), 30.0, (20, 90))
+    assert record.winner == "wifi"
+    assert record.wait_s == pytest.approx(60.023, abs=0.003)
+
+
+def test_an_answer_at_the_very_instant_of_a_loss() -> None:
+    """Wi-Fi is noticed to be gone at 13 s; the cellular answer comes in the same millisecond."""
+
+    class Late(Preferring):
+        def choose(self, task, now_s, usable, silent):
+            return Chosen(usable if silent else frozenset({"wifi"}), 2.438)
+
+    record, _ = trial(Late(), 10.5, (10, 20))
+    assert record.winner == "cellular"
+    assert record.wait_s == pytest.approx(2.5)
+
+
+def test_requests_are_seeded_and_as_the_paper_has_them() -> None:
+    found = requests(12_000.0, 3)
+    assert found == requests(12_000.0, 3)
+    assert found != requests(12_000.0, 4)
+    gaps = np.diff([request.at_s for request in found])
+    assert gaps.min() >= 10.0
+    assert gaps.max() <= 30.0
+    assert np.mean([request.up_bytes for request in found]) == pytest.approx(1000, rel=0.05)
+    assert np.mean([request.down_bytes for request in found]) == pytest.approx(4000, rel=0.05)
+    assert min(request.up_bytes for request in found) >= LEAST_BYTES
+
+
+def test_the_settings_are_those_of_the_table() -> None:
+    assert [1 / SETTINGS[name].s_per_j for name in ("low", "mid", "high")] == [100, 10, 1]
+    assert [1e-3 / SETTINGS[name].s_per_byte for name in ("low", "mid", "high")] == [100, 10, 1]
+
+
+HERE = ROOT / "traces"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    return exchanges.run(
+        places.load(HERE),
+        walking=["walk-away-s7"],
+        driving=["drive-past-s13"],
+        trials=2,
+        duration_s=200.0,
+    )
+
+
+def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:
+    assert found["simulated"]
+    for place in found["places"].values():
+        assert place["synthetic"]
+        assert list(place["policies"]) == list(SETTINGS)
+        for by in place["policies"].values():
+            assert list(by) == [*exchanges.SIMPLE, *STYLES]
+            assert len({each["requests"] for each in by.values()}) == 1
+
+
+def test_costs_are_what_is_waited_and_paid(found: dict) -> None:
+    for place in found["places"].values():
+        for setting in SETTINGS.values():
+            for each in place["policies"][setting.name].values():
+                requests = each["requests"] / found["trials"]
+                paid = setting.s_per_j * each["energy_j"]
+                paid += setting.s_per_byte * each["cellular_kb"] * 1e3
+                # (The mean wait is over trials whose numbers of requests may differ by one.)
+                assert each["cost_s"] == pytest.approx(
+                    each["wait_ms"] * requests / 1e3 + paid, rel=0.05, abs=0.2
+                )
+
+
+def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:
+    for place in found["places"].values():
+        by = place["policies"]["no"]
+        assert by["brute-force"]["wait_ms"] <= by["wifi-preferred"]["wait_ms"] + 1.0
+        assert by["cellular-only"]["hedged_share"] == by["adaptive"]["hedged_share"] == 0.0
+
+
+def test_simple_policies_are_the_same_under_all_settings(found: dict) -> None:
+    for place in found["places"].values():
+        for name in exchanges.SIMPLE:
+            waits = {place["policies"][setting][name]["wait_ms"] for setting in SETTINGS}
+            assert len(waits) == 1
+
+
+def test_offloading_to_a_loaded_server_is_hedged() -> None:
+    known = places.load(HERE)
+    figures = offload_policy.run(
+        known,
+        walking=["walk-away-s7"],
+        driving=["drive-past-s13"],
+        load="static-s5",
+        base_s=0.0015,
+        per_s=0.006,
+        spread=0.1,
+        local_passes=120,
+        server_passes=15,
+        trials=1,
+        duration_s=70.0,
+        load_duration_s=200.0,
+    )
+    by = figures["scenarios"]["load"]["policies"]["no"]
+    assert by["brute-force"]["hedged_share"] > 0.5
+    best = min(by[name]["wait_s"] for name in offload_policy.SIMPLE)
+    assert by["brute-force"]["wait_s"] <= best + 0.05
+    assert by["local-only"]["remote_share"] == 0.0
+    assert figures["scenarios"]["load"]["others_mean"] > 2.0
+
+
+def test_utterances_are_those_of_the_paper() -> None:
+    tasks = utterances(1200.0, 1)
+    assert len({each.length_s for each in tasks}) <= 20
+    assert all(LENGTHS_S[0] <= each.length_s <= LENGTHS_S[1] for each in tasks)
+    assert tasks[20].length_s == tasks[0].length_s
+    assert tasks[0].up_bytes == pytest.approx(20_000 * tasks[0].length_s, abs=1)
+
+
+def test_worse_means_beyond_the_interval() -> None:
+    assert beside([2.0, 2.1, 2.2], [1.0, 1.1, 1.2])["worse"]
+    assert not beside([2.0, 0.1, 2.2], [1.0, 1.1, 1.2])["worse"]
+    assert not beside([1.0, 1.0], [1.0, 1.0])["worse"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"trials": 0}, "at least one"),
+        ({"device": "nokia-3310"}, "no device 'nokia-3310'; there are"),
+        ({"cellular": "6g"}, "has no radio '6g'; it has"),
+        ({"walking": ["nowhere"]}, "no place 'nowhere'"),
+        ({"driving": []}, "at least one place"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> None:
+    wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
+    with pytest.raises(CedosError, match=message):
+        exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
+
+
+def test_noise_agrees_and_what_is_always_later_does_not() -> None:
+    noisy = agreement(
+        "s", [[(1.1, 1.0), (2.0, 2.1)], [(1.0, 1.1), (2.1, 2.0)], [(1.3, 1.1), (2.0, 2.1)]]
+    )
+    assert noisy["agree"]
+    assert noisy["difference_s"] == pytest.approx(0.05 / 3, abs=1e-4)
+    assert noisy["live_s"] - noisy["simulated_s"] == pytest.approx(noisy["difference_s"], abs=2e-4)
+    late = agreement("s", [[(1.10, 1.0)], [(1.11, 1.0)], [(1.09, 1.0)]])
+    assert not late["agree"]
+    low, high = late["difference_s_ci95"]
+    assert 0.0 < low < 0.1 < high
+    assert late["difference_median_s"] == pytest.approx(0.1)
+
+
+def test_alone_it_takes_what_the_work_takes() -> None:
+    assert SharedProcessor([]).finished_s(3.0, 0.5) == pytest.approx(3.5)
+
+
+def test_two_share_equally() -> None:
+    # The other has 1 s of work left at 0.5; ours is 0.25: both run at half speed until 1.0.
+    other = SharedProcessor([(0.0, 1.5)])
+    assert other.finished_s(0.5, 0.25) == pytest.approx(1.0)
+    # Ours is longer: the other is done at 2.5, then we are alone.
+    assert other.finished_s(0.5, 1.5) == pytest.approx(3.0)
+
+
+def test_who_comes_later_slows_us_down() -> None:
+    assert SharedProcessor([(1.0, 10.0)]).finished_s(0.0, 1.5) == pytest.approx(2.0)
+
+
+def test_who_has_gone_does_not() -> None:
+    early = SharedProcessor([(0.0, 1.0), (0.5, 0.2)])
+    assert early.concurrent(0.6) == 2
+    assert early.concurrent(1.3) == 0
+    assert early.finished_s(5.0, 1.0) == pytest.approx(6.0)
+
+
+def test_as_many_are_there_as_were_asked_for() -> None:
+    counts = []
+    for seed in range(4):
+        others = arrivals(
+            2000.0, (6.0, 6.0), 0.2, lambda rng: rng.uniform(0.1, 0.3), seed, warm_up_s=60.0
+        )
+        processor = SharedProcessor(others)
+        counts += [processor.concurrent(at_s) for at_s in np.linspace(0, 2000, 80)]
+    # Heavily correlated over time, so wide bounds.
+    assert np.mean(counts) == pytest.approx(6.0, rel=0.35)
+
+
+def test_load_grows() -> None:
+    found = arrivals(4000.0, (0.5, 10.0), 0.2, lambda rng: 0.2, 1)
+    half = [at_s < 2000.0 for at_s, _ in found if at_s > 0]
+    assert sum(half) < 0.48 * len(half)
+    assert found == arrivals(4000.0, (0.5, 10.0), 0.2, lambda rng: 0.2, 1)
+    assert found == sorted(found)
+
+
+def test_nobody_is_nobody() -> None:
+    assert arrivals(100.0, (0.0, 0.0), 0.2, lambda rng: random.random(), 1) == []
+    assert utilisation(6.0) == pytest.approx(6 / 7)

@@ -1,0 +1,306 @@
+"""The experiments of sessions: scripted networks, applications, plans."""
+
+import asyncio
+import socket
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import ConfigError, EmulationError
+from cedos.model import NetworkKind
+from emu.experiments.sessions import cedos_tables, dtp, intnw
+from emu.experiments.sessions.air import Direction
+from emu.experiments.sessions.apps import applications
+from emu.experiments.sessions.apps.link import (
+    BACKGROUND_LARGE,
+    FOREGROUND_SMALL,
+    Asking,
+    TcpLink,
+    answer,
+)
+from emu.experiments.sessions.batches import Ready, in_batches
+from emu.experiments.sessions.world import VIRTUAL, ideal, real
+from emu.places.traces import Trace
+from emu.testbed.access import LTE, WLAN, Access
+from emu.testbed.counters import Sample
+
+DELAY_S = 0.010
+
+
+def link(
+    times: list[int], period_ms: int, queue: int = 1000, delay_s: float = DELAY_S
+) -> Direction:
+    return Direction(times, period_ms, queue, [(0.0, delay_s)])
+
+
+def test_a_full_packet_takes_one_opportunity_and_the_delay() -> None:
+    one = link([5, 10], 10)
+    one.arrive(b"first", 1500, 0.0)
+    assert one.next_ms() == 5.0
+    assert one.leave(14.9) == []
+    assert one.next_ms() == 15.0
+    assert one.leave(15.0) == [b"first"]
+    assert one.next_ms() is None
+
+
+def test_small_packets_share_an_opportunity_and_large_ones_span_two() -> None:
+    one = link([5, 10], 10)
+    for name, size in ((b"a", 500), (b"b", 500), (b"c", 1000)):
+        one.arrive(name, size, 0.0)
+    assert one.leave(15.0) == [b"a", b"b"]
+    assert one.leave(20.0) == [b"c"]
+
+
+def test_opportunities_that_nobody_used_are_lost() -> None:
+    one = link([1, 2, 3, 4, 100], 100)
+    one.arrive(b"late", 1500, 50.0)
+    assert one.leave(109.0) == []
+    assert one.leave(110.0) == [b"late"]
+
+
+def test_a_full_queue_drops() -> None:
+    one = link([1000], 1000, queue=2)
+    for name in (b"a", b"b", b"c"):
+        one.arrive(name, 1500, 0.0)
+    assert one.dropped == 1
+    assert one.leave(5000.0) == [b"a", b"b"]
+
+
+def test_the_order_stays_where_the_delay_falls() -> None:
+    one = Direction([100, 1100, 2000], 2000, 10, [(0.0, 2.0), (1.0, 0.1)])
+    one.arrive(b"slow", 1500, 0.0)
+    one.arrive(b"quick", 1500, 0.0)
+    assert one.leave(2099.0) == []
+    assert one.leave(2100.0) == [b"slow", b"quick"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(rate=st.floats(0.2e6, 40e6), delay_ms=st.integers(0, 300))
+def test_a_loaded_link_carries_its_rate(rate: float, delay_ms: int) -> None:
+    trace = Trace.constant(rate, 6.0)
+    one = Direction(trace.times_ms.tolist(), trace.period_ms, 10**6, [(0.0, delay_ms / 1e3)])
+    for number in range(len(trace)):
+        one.arrive(number.to_bytes(4, "big"), 1500, 0.0)
+    got = one.leave(3000.0 + delay_ms)
+    assert abs(len(got) - trace.rate_bps(0, 3.0) * 3 / 12_000) <= 2
+    assert got == sorted(got)
+
+
+def access(kind: NetworkKind, rates_mbps: list[float], rtt_s: float) -> Access:
+    """One rate a second."""
+    times = [
+        1000 * second + round(1000 * (k + 0.5) / max(1, round(1e6 * rate / 12_000)))
+        for second, rate in enumerate(rates_mbps)
+        for k in range(round(1e6 * rate / 12_000))
+    ]
+    trace = Trace(times, 1000 * len(rates_mbps))
+    return Access(kind, up=trace, down=trace, rtt_s=rtt_s)
+
+
+BOTH = {
+    "wifi": access(NetworkKind.WIFI, [3.0, 3.0, 0.0, 0.6], 0.02),
+    "cellular": access(NetworkKind.CELLULAR, [1.2, 1.2, 1.2, 1.2], 0.4),
+}
+
+
+def rates(trace: Trace) -> list[float]:
+    return [round(rate / 1e6, 1) for rate in trace.bins(1.0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "rtts"),
+    [
+        ("lowest-latency", [3.0, 3.0, 1.2, 0.6], [(0.0, 0.02), (2.0, 0.4), (3.0, 0.02)]),
+        ("highest-bandwidth", [3.0, 3.0, 1.2, 1.2], [(0.0, 0.02), (2.0, 0.4)]),
+        ("aggregate", [4.2, 4.2, 1.2, 1.8], [(0.0, 0.02), (2.0, 0.4), (3.0, 0.02)]),
+    ],
+)
+def test_an_ideal_network(kind: str, wanted: list[float], rtts: list[tuple[float, float]]) -> None:
+    found = ideal(BOTH, kind)
+    assert found.name == VIRTUAL
+    assert rates(found.down) == wanted
+    assert rates(found.up) == wanted
+    assert list(found.rtts) == rtts
+    assert found.carrier is None
+
+
+def test_the_client_learns_late_that_a_network_is_gone() -> None:
+    found = real(BOTH["wifi"], "wlan0", 0.5)
+    assert found.carrier is not None
+    # The contact that ends the period goes on at its beginning.
+    assert (-1.0, 2.5) in [tuple(each) for each in found.carrier]
+
+
+def test_the_settings() -> None:
+    hotspot = intnw.hotspot()
+    assert hotspot["wifi"].down.mean_bps == pytest.approx(0.6e6)
+    assert hotspot["cellular"].down.mean_bps == pytest.approx(2e6, rel=0.01)
+    shares = []
+    for seed in range(25):
+        drive = intnw.intermittent(seed)
+        shares.append(drive["wifi"].down.mean_bps / 3e6)
+        assert drive["cellular"].down.mean_bps == pytest.approx(0.3e6, rel=0.01)
+    # 10 s in 42 (contacts longer than 250 s are cut).
+    assert np.mean(shares) == pytest.approx(10 / 42, abs=0.07)
+    assert intnw.intermittent(3)["wifi"].down == intnw.intermittent(3)["wifi"].down
+
+
+def test_an_unknown_strategy_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"best.*lowest-latency"):
+        intnw.networks("best", BOTH, 1.0)
+
+
+def quiet(share: float, what: str) -> None:
+    """No bar."""
+
+
+def test_mail_is_drawn_once_and_for_all() -> None:
+    sizes = applications.sizes(100, 1.0, 7)
+    assert sizes == applications.sizes(100, 1.0, 7) != applications.sizes(100, 1.0, 8)
+    assert min(sizes) >= applications.LEAST_BYTES
+    assert max(sizes) <= applications.MOST_BYTES
+    picked = applications.choices(100, 5, 7)
+    assert len(set(picked)) == 5
+    assert min(picked) >= 33
+
+
+@pytest.mark.parametrize("duration_s", [9.0, 15.0, 60.0, 900.0])
+def test_urgent_messages_come_in_episodes(duration_s: float) -> None:
+    at_s = applications.urgent_at_s(duration_s, 3)
+    assert len(at_s) == applications.EPISODES * applications.PER_EPISODE
+    assert at_s[0] >= 0
+    assert at_s[-1] <= duration_s + applications.EPISODE_S
+
+
+def test_over_tcp_an_urgent_answer_waits_for_those_asked_before() -> None:
+    async def scenario() -> list[str]:
+        listening = socket.create_server(("127.0.0.1", 0))
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+        listening.close()
+        ends = []
+        client, server = TcpLink(near), TcpLink(far)
+        serving = asyncio.ensure_future(answer(server))
+        asking = Asking(client)
+        order: list[str] = []
+        for name, size, label in (
+            ("large", 3_000_000, BACKGROUND_LARGE),
+            ("urgent", 10, FOREGROUND_SMALL),
+        ):
+            _, done = await asking.ask(size, label)
+            done.add_done_callback(lambda _, name=name: order.append(name))
+            ends.append(done)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*ends)
+        serving.cancel()
+        asking.close()
+        await asyncio.sleep(0)
+        near.close()
+        far.close()
+        return order
+
+    assert asyncio.run(scenario()) == ["large", "urgent"]
+
+
+def test_nobody_begins_before_all_are_ready() -> None:
+    begun: list[str] = []
+    arrived = threading.Event()
+
+    def task(name: str, ready: Ready) -> str:
+        if name == "late":
+            arrived.wait(20)
+        else:
+            arrived.set()
+        ready()
+        begun.append(name)
+        return name
+
+    tasks = {name: partial(task, name) for name in ("early", "late")}
+    assert in_batches(tasks, 2, quiet) == {"early": "early", "late": "late"}
+    assert sorted(begun) == ["early", "late"]
+
+
+def test_one_that_fails_does_not_leave_the_others_waiting() -> None:
+    def fails(ready: Ready) -> None:
+        raise EmulationError("no such world")
+
+    def waits(ready: Ready) -> None:
+        ready()
+
+    with pytest.raises(EmulationError):
+        in_batches({"fails": fails, "waits": waits}, 2, quiet)
+
+
+def test_what_cannot_be_run_is_named() -> None:
+    with pytest.raises(ConfigError, match="no application 'chess'"):
+        intnw.run({}, applications=["chess"])
+    with pytest.raises(ConfigError, match="sensing"):
+        intnw.run({}, processes=2)
+
+
+def test_a_summary_is_of_trials() -> None:
+    trials = [
+        {"foreground_s": [1.0, 3.0], "background_bytes": 1_000_000, "background_s": 8.0},
+        {"foreground_s": [4.0], "background_bytes": 1_000_000, "background_s": 4.0},
+    ]
+    found = intnw.summary(trials)
+    assert found["foreground_s"] == 3.0
+    assert found["foreground_s_trials"] == [2.0, 4.0]
+    assert found["foreground_worst_s"] == 4.0
+    assert found["background_mbps"] == pytest.approx(1.5)
+
+
+def test_contacts_grow_by_the_median() -> None:
+    plan = dtp.plan(154, 20, 3e6, 0.02)
+    minutes = [[round(20 * at_s / 60, 6) for at_s in contact] for contact in plan.contacts[:3]]
+    assert minutes == [[0.0, 6.6], [14.4, 27.6], [35.4, 55.2]]
+    assert plan.size_bytes == 7_700_000
+
+
+@pytest.mark.parametrize(("size_mb", "gaps"), [(77, 0), (154, 1), (308, 1)])
+def test_the_bound_waits_for_the_gaps_that_it_meets(size_mb: float, gaps: int) -> None:
+    plan = dtp.plan(size_mb, 20, 3e6, 0.02)
+    assert plan.bound_s() == pytest.approx((8 * size_mb / 3 + gaps * dtp.GAP_S) / 20)
+
+
+def test_energy_is_that_of_life() -> None:
+    """A sixtieth of the time: each second with data is a minute of the radio's power."""
+    plan = dtp.plan(154, 60, 3e6, 0.02)
+    received = [0, 100, 200, 200, 200, 300]
+    samples = [Sample(100.0 + at, "wlan0", each, 0) for at, each in enumerate(received)]
+    assert dtp.energy_j(samples, plan) == pytest.approx(3 * 60 * (0.404 - 0.034))
+    cellular = dtp.undisturbed(plan, 0.15)
+    # The tail of 4 and 6 s fits into the pause, and follows the end.
+    tail_j = 4.0 * 0.892 + 6.0 * 0.396
+    assert dtp.energy_j(samples, cellular) == pytest.approx(3 * 60 * 0.892 + 2 * tail_j)
+
+
+def test_delays_are_between_the_last_and_the_first_packet() -> None:
+    networks, planned = cedos_tables.script("one-at-a-time", 2, 10.0, 5e6)
+    assert [network.carrier for network in networks] == [
+        [(0.0, 10.0), (20.0, 30.0)],
+        [(10.0, 20.0)],
+    ]
+    began_s = 1000.0
+    seen = {
+        WLAN: [1001.0, 1009.99, 1020.03, 1025.0],
+        LTE: [1010.10, 1015.0, 1019.98],
+    }
+    silences = [[1009.99, 1010.15], [1019.98, 1020.08], [1028.0, 1029.0]]
+    found = cedos_tables.delays(planned, seen, silences, began_s, 10.0)
+    assert found["wifi-to-lte"]["packets_s"] == pytest.approx([0.11])
+    assert found["wifi-to-lte"]["silences_s"] == pytest.approx([0.16])
+    assert found["lte-to-wifi"]["packets_s"] == pytest.approx([0.05])
+    assert found["lte-to-wifi"]["silences_s"] == pytest.approx([0.10])
+
+
+def test_a_silence_before_the_next_change_is_the_next_ones() -> None:
+    _, planned = cedos_tables.script("lte-always", 2, 10.0, 5e6)
+    silences = [[1009.0, 1010.2], [1019.9, 1021.0]]
+    found = cedos_tables.delays(planned, {WLAN: [], LTE: []}, silences, 1000.0, 10.0)
+    assert found["wifi-to-lte"] == {"packets_s": [], "silences_s": [pytest.approx(1.2)]}
+    assert found["lte-to-wifi"] == {"packets_s": [], "silences_s": [pytest.approx(1.1)]}

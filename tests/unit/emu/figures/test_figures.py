@@ -1,0 +1,405 @@
+"""Figures that are put together from several run folders."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cedos.errors import DataSetError
+from cedos.model import Direction
+from emu.figures import calibration, mobility, outages, walk, wget
+from emu.places.traces import Trace
+from emu.runs import table
+from emu.runs.runs import Recorded
+from emu.runs.scenario import Load, Scenario
+
+
+def flow(policy: str, number: int, time_s: float, **changes: Any) -> dict[str, Any]:
+    given = {"started_s": 10.0 * number, "mptcp": True, "direction": "down", "censored": False}
+    return {"policy": policy, "repeat": 0, "number": number, "time_s": time_s, **given, **changes}
+
+
+def made(times: dict[str, list[float]], rates: list[tuple[str, float, int]] = ()) -> Recorded:
+    """A run whose policies took these times, and received so many bytes by those instants."""
+    flows = [flow(name, k, each) for name, all_ in times.items() for k, each in enumerate(all_)]
+    summary = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 2.0} for name in times}
+    return cast(
+        Recorded,
+        SimpleNamespace(
+            directory=Path(), policies=list(times), flows=flows, duration_s=30.0,
+            summary={"policies": summary},
+            scenario=SimpleNamespace(place="somewhere", start_s=0.0, repeats=1, seed=1),
+            rates=[
+                {"policy": name, "repeat": 0, "at_s": at_s, "received_bytes": count}
+                for name, at_s, count in rates
+            ],
+        ),
+    )  # fmt: skip
+
+
+def test_policies_are_measured_by_the_best_that_needs_no_controller() -> None:
+    found = mobility.of_run(
+        made({"wifi-first": [4.0, 4.0], "mptcp-wifi": [1.0, 3.0], "cedos": [1.0, 1.0]})
+    )
+    assert found["best_fixed"] == "mptcp-wifi"
+    cedos = found["policies"]["cedos"]
+    assert cedos["mean_s"] == 1.0
+    assert cedos["over_best_fixed"] == 0.5
+    low, high = cedos["over_best_fixed_ci95"]
+    assert low <= 0.5 <= high
+    assert found["policies"]["wifi-first"]["over_best_fixed"] == 2.0
+
+
+def test_a_stall_is_a_time_without_bytes_while_something_is_under_way() -> None:
+    instants = [k / 10 for k in range(130)]
+    received = [
+        # nothing from 0.5 to 2.0, while the first download (0 to 3 s) runs; nothing from 3 to 10
+        (
+            "cedos",
+            at_s,
+            int(1e5 * (at_s - min(max(at_s - 0.5, 0.0), 1.5))) if at_s <= 3 else 150_000,
+        )
+        for at_s in instants
+    ]
+    recorded = made({"wifi-first": [1.0], "cedos": [3.0]}, received)
+    assert mobility.longest_stall_s(recorded, "cedos") == pytest.approx(1.5, abs=0.15)
+
+
+def test_all_places_count_alike_beside_all_transfers() -> None:
+    runs = [
+        made({"wifi-first": [1.0] * 4, "cedos": [0.5] * 4}),
+        made({"wifi-first": [10.0], "cedos": [20.0]}),
+    ]
+    found = mobility.all_places([mobility.of_run(each) for each in runs], runs)
+    cedos = found["policies"]["cedos"]
+    assert found["best_fixed"] == "wifi-first"
+    assert cedos["over_best_fixed"] == pytest.approx(22.0 / 14.0)
+    assert cedos["over_best_fixed_by_place"] == pytest.approx(1.0)
+
+
+PLANNED_S = (0.0, 5.0, 9.5, 12.0, 25.0)
+
+
+def trace(dead_ms: range = range(0)) -> Trace:
+    """12 Mbit/s for 40 s, but for a stretch in which nothing is carried."""
+    return Trace([ms for ms in range(40_000) if ms not in dead_ms], 40_000)
+
+
+def place(name: str, down: range, up: range = range(0)) -> Any:
+    wifi = SimpleNamespace(down=trace(down), up=trace(up))
+    steady = SimpleNamespace(down=trace(), up=trace())
+    return SimpleNamespace(name=name, networks={"wifi": wifi, "cellular": steady})
+
+
+# Of runs that begin two seconds into the place, Wi-Fi is out from the tenth second to the eighteenth.
+PLACES: Any = {"p": place("p", range(12_000, 20_000)), "q": place("q", range(12_000, 20_000))}
+
+
+def run(times_s: dict[str, list[float]], name: str = "p", **changes: Any) -> Recorded:
+    """Transfers at `PLANNED_S`, every second one plain TCP; the second half of a list is a repetition."""
+    flows = [
+        {
+            "policy": policy,
+            "repeat": number // len(PLANNED_S),
+            "number": number % len(PLANNED_S),
+            "planned_s": PLANNED_S[number % len(PLANNED_S)],
+            "direction": "down",
+            "mptcp": number % len(PLANNED_S) % 2 == 0,
+            "time_s": time_s,
+        }
+        for policy, all_s in times_s.items()
+        for number, time_s in enumerate(all_s)
+    ]
+    given = {
+        "directory": Path(name),
+        "scenario": SimpleNamespace(place=name, start_s=2.0),
+        "flows": flows,
+        "capacity": [],
+        "policies": list(times_s),
+    }
+    return cast(Recorded, SimpleNamespace(**given | changes))
+
+
+TIMES_S = {
+    "wifi-first": [1.0, 1.0, 9.0, 7.0, 1.0],
+    "cellular-only": [3.0, 3.0, 3.0, 1.0, 1.0],
+    "cedos-start": [1.0, 1.0, 7.0, 1.5, 1.0],
+    "cedos": [1.0, 1.0, 1.5, 1.5, 9.0],
+}
+
+
+def test_what_is_late_over_a_second_counts_where_an_outage_is() -> None:
+    found = outages.figures([run(TIMES_S)], PLACES)
+    assert found["rows"]["dies"] == found["rows"]["dies_mptcp"] == 1
+    assert found["rows"]["dead"] == found["rows"]["dead_tcp"] == 1
+    assert found["rows"]["next_second"] == 2
+    assert found["rows"]["all"] == 5
+    shares = {name: each["next_second"]["lost_share"] for name, each in found["policies"].items()}
+    assert shares == {"wifi-first": 1.0, "cellular-only": 0.5, "cedos-start": 0.5, "cedos": 0.0}
+    assert found["policies"]["cedos"]["next_second"]["lost_s"] == 0.25
+    assert found["policies"]["cedos"]["all"]["lost_share"] == 0.2
+    assert found["policies"]["cedos"]["all"]["lost"] == 1
+    against = found["against"]["cedos"]
+    assert against["next_second"]["best_fixed"] == "cellular-only"
+    assert against["next_second"]["fixed"] == against["next_second"]["at_start"] == 0.0
+    assert against["all"]["best_fixed"] == "wifi-first"
+    assert against["all"]["fixed"] == 0.5
+    assert against["all"]["at_start"] == 1.0
+    # Where nobody loses anything there is nothing to make less of.
+    assert against["dead"] == {"best_fixed": "cellular-only"}
+    assert set(found["against"]) == {"cedos"}
+
+
+def test_just_a_second_is_not_lost() -> None:
+    found = outages.figures([run({"a": [1.0] * 5, "b": [2.0, 2.001, 1.0, 1.0, 1.0]})], PLACES)
+    assert found["policies"]["b"]["all"]["lost"] == 1
+
+
+def test_transfers_are_paired_by_repetition_and_number_in_whatever_order_they_lie() -> None:
+    slow, fast = [1.0] * 5, [5.0] * 5
+    twice = run({"a": slow + fast, "b": fast + slow})
+    half = len(twice.flows) // 2
+    for flows in (twice.flows, [*twice.flows[:half], *reversed(twice.flows[half:])]):
+        found = outages.figures([run({"a": [], "b": []}, flows=flows)], PLACES)
+        assert [found["policies"][name]["all"]["lost"] for name in "ab"] == [5, 5]
+
+
+def test_an_outage_is_one_of_the_transfers_own_direction() -> None:
+    uploads = run(TIMES_S)
+    for row in uploads.flows:
+        cast(Any, row)["direction"] = "up"
+    down, up = ({"p": place("p", *dead)} for dead in ((range(9_000),), (range(0), range(9_000))))
+    assert outages.figures([uploads], down)["rows"]["next_second"] == 0
+    assert outages.figures([uploads], up)["rows"]["next_second"] == 2
+
+
+def test_before_a_trace_begins_it_has_ended() -> None:
+    early = run(TIMES_S, scenario=SimpleNamespace(place="p", start_s=0.0))
+    dead = {"p": place("p", range(39_000, 40_000))}
+    begins_dead = {"p": place("p", range(3_000))}
+    assert outages.figures([early], dead)["rows"]["next_second"] == 0
+    assert outages.figures([early], begins_dead)["rows"]["dies"] == 1, (
+        "it carried something at its end"
+    )
+
+
+def test_a_network_that_dies_says_more_than_one_that_is_dead() -> None:
+    out = {"phone": SimpleNamespace(down=trace(range(40_000 - 1)), up=trace())}
+    both = {"p": place("p", range(12_000, 20_000))}
+    networks = both["p"].networks
+    for both["p"].networks in ({**out, **networks}, {**networks, **out}):
+        rows = outages.figures([run(TIMES_S)], both)["rows"]
+        assert (rows["dies"], rows["dead"]) == (1, 4)
+
+
+def test_intervals_are_over_places() -> None:
+    """All that one place has to say is one thing: two places differ, so that nothing is certain."""
+    well, ill = {"a": [1.0] * 5, "b": [1.0] * 5}, {"a": [1.0] * 5, "b": [9.0] * 5}
+    found = outages.figures([run(well), run(ill, "q")], PLACES)
+    assert found["policies"]["b"]["all"]["lost_share_ci95"] == [0.0, 1.0]
+    again = outages.figures([run(well), run(ill)], PLACES)
+    assert again["policies"]["b"]["all"]["lost_share_ci95"] == [0.5, 0.5], "a place is one place"
+
+
+def test_infinitely_many_are_told() -> None:
+    names = {"wifi-first": [1.0] * 5, "cedos": [9.0] * 5}
+    found = outages.figures([run(names)], PLACES)["against"]["cedos"]["all"]
+    assert found == {"best_fixed": "wifi-first", "fixed": None, "fixed_ci95": None}
+    other = {"wifi-first": [5.0] + [1.0] * 4, "cedos": [1.0, 9.0, 9.0, 1.0, 1.0]}
+    found = outages.figures([run(names), run(other, "q")], PLACES)["against"]["cedos"]["all"]
+    assert found["fixed"] == 7.0
+    assert found["fixed_ci95"] == [2.0, None], "at a place alone the others may lose none"
+
+
+def test_the_best_fixed_policy_is_chosen_in_each_resample() -> None:
+    here = {"wifi-first": [9.0] * 5, "cellular-only": [1.0] * 5, "cedos": [9.0] + [1.0] * 4}
+    there = {"wifi-first": [1.0] * 5, "cellular-only": [9.0] * 5, "cedos": [1.0] * 5}
+    found = outages.figures([run(here), run(there, "q")], PLACES)["against"]["cedos"]["all"]
+    assert found["fixed"] == 0.2
+    assert found["fixed_ci95"][1] is None, "whoever knew the place lost nothing there"
+
+
+def test_lines_are_counts_and_times() -> None:
+    printed = list(outages.lines(outages.figures([run(TIMES_S)], PLACES)))
+    assert "cedos: next_second 0 (0.0%, 0.25 s)" in printed[3]
+    assert printed[-1].endswith("all 1.00, all_mptcp 1.00"), "and not the fixed policies' 0.5"
+
+
+def test_only_policies_that_all_runs_have_are_compared() -> None:
+    times_s = [1.0] * 5
+    found = outages.figures(
+        [run({"cedos": times_s, "wifi-first": times_s}), run({"cedos": times_s})], PLACES
+    )
+    assert list(found["policies"]) == ["cedos"]
+    assert found["rows"]["all"] == 10
+    assert all(of == {} for of in found["against"]["cedos"].values())
+
+
+def test_other_traces_than_those_replayed_are_refused() -> None:
+    right = [{"network": "wifi", "at_s": 0.0, "rate_bps": 12e6}]
+    assert outages.figures([run(TIMES_S, capacity=right)], PLACES)
+    wrong = [{"network": "wifi", "at_s": 0.0, "rate_bps": 11e6}]
+    with pytest.raises(DataSetError, match=r"replayed other traces than p .* --places"):
+        outages.figures([run(TIMES_S, capacity=wrong)], PLACES)
+
+
+LOAD = Load("x", "198.51.100.2", Direction.DOWN, 1000, 1000, slot_s=1.0)
+POLICIES = ("wifi-first", "cedos")
+
+
+def recorded(place: str, **tables: Any) -> Recorded:
+    scenario = Scenario(load=(LOAD,), place=place, policies=POLICIES)
+    empty: dict[str, Any] = {
+        name: [] for name in Recorded.__dataclass_fields__ if name not in ("directory", "scenario")
+    }
+    environment = {"duration_s": 4.0, "synthetic": False}
+    return Recorded(Path(), scenario, **{**empty, "environment": environment, **tables})
+
+
+def run_flow(policy: str, number: int, size: int, time_s: float, **more: Any) -> dict[str, Any]:
+    return {
+        "policy": policy, "repeat": 0, "number": number, "size_bytes": size, "time_s": time_s,
+        "censored": False, "network": "wifi", **more,
+    }  # fmt: skip
+
+
+def test_throughput_is_normalised_by_wifi_and_places_weigh_alike() -> None:
+    one = recorded(
+        "one",
+        flows=[
+            run_flow("wifi-first", 0, 1_000_000, 2.0),
+            run_flow("wifi-first", 1, 1_000_000, 4.0),
+            run_flow("cedos", 0, 1_000_000, 1.0, network="both"),
+            run_flow("cedos", 1, 1_000_000, 1.0),
+        ],
+    )
+    other = recorded(
+        "other",
+        flows=[
+            run_flow("wifi-first", 0, 1_000_000, 1.0),
+            run_flow("cedos", 0, 1_000_000, 0.5, censored=True),
+        ],
+    )
+    found = wget.figures([one, other])
+    here = found["by_place"]["one"]
+    assert here["wifi-first"]["mean_mbps"] == 3.0
+    assert here["cedos"]["normalised"] == pytest.approx(8 / 3, abs=1e-3)
+    assert here["cedos"]["time_ratio"] == 3.0
+    assert here["cedos"]["networks"] == {"both": 1, "wifi": 1}
+    low, high = here["cedos"]["normalised_ci95"]
+    assert low == 2.0
+    assert high == 4.0
+    both = found["by_size"]["1000000"]["cedos"]
+    assert both["normalised"] == pytest.approx((8 / 3 + 2) / 2, abs=1e-3)
+    assert (both["n"], both["censored"]) == (3, 1)
+    assert found["all"]["wifi-first"]["normalised_ci95"] == [1.0, 1.0]
+
+
+def rates(policy: str, interface: str, *mbps: float) -> list[dict[str, Any]]:
+    """Samples every half second, that much between one and the next."""
+    rows, moved = [], 0
+    for step, rate in enumerate((0.0, *mbps)):
+        moved += int(rate * 1e6 / 16)
+        rows.append(
+            {"policy": policy, "repeat": 0, "at_s": step / 2, "interface": interface,
+             "received_bytes": moved, "sent_bytes": 0}
+        )  # fmt: skip
+    return rows
+
+
+def test_a_walk_says_when_it_moved_and_how_long_nothing_came() -> None:
+    run = recorded(
+        "stairs",
+        rates=[
+            *rates("wifi-first", "wlan0", 8, 8, 8, 0, 0, 0, 8, 0),
+            *rates("wifi-first", "lte0", 0, 0, 0, 0, 0, 0, 0, 0),
+            *rates("cedos", "wlan0", 8, 8, 8, 0, 0, 0, 0, 0),
+            *rates("cedos", "lte0", 0, 0, 0, 0, 4, 4, 4, 4),
+        ],
+        capacity=[
+            {"network": "wifi", "at_s": 0.0, "rate_bps": 9e6},
+            {"network": "cellular", "at_s": 0.0, "rate_bps": 4e6},
+        ],
+    )
+    place = walk.figures([run])["places"]["stairs"]
+    stays, moves = (place["policies"][policy] for policy in POLICIES)
+    assert (stays["moved_s"], stays["longest_stall_s"], stays["mean_mbps"]) == (None, 1.5, 4.0)
+    assert (moves["moved_s"], moves["longest_stall_s"], moves["mean_mbps"]) == (2.0, 0.5, 5.0)
+    assert moves["mbps"]["cellular"] == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
+
+
+def test_the_first_second_belongs_to_connecting() -> None:
+    late = [
+        row
+        for policy in POLICIES
+        for interface, mbps in (("wlan0", (0, 0, 0, 8, 8, 8, 8, 8)), ("lte0", (0,) * 8))
+        for row in rates(policy, interface, *mbps)
+    ]
+    place = walk.figures([recorded("stairs", rates=late)])["places"]["stairs"]
+    assert place["policies"]["cedos"]["longest_stall_s"] == 0.5
+
+
+def test_repetitions_are_paired_in_whatever_order_they_lie() -> None:
+    flows = [
+        run_flow("wifi-first", 0, 1000, 1.0), run_flow("wifi-first", 0, 1000, 4.0, repeat=1),
+        run_flow("cedos", 0, 1000, 2.0, repeat=1), run_flow("cedos", 0, 1000, 1.0),
+    ]  # fmt: skip
+    cedos = wget.figures([recorded("one", flows=flows)])["by_place"]["one"]["cedos"]
+    # Repetition by repetition as fast, and twice as fast: no resample is slower than Wi-Fi.
+    assert cedos["time_ratio_ci95"] == [1.0, 2.0]
+
+
+def predicted(network: str, size_bytes: int, took_s: float, age_s: float) -> dict[str, Any]:
+    """A second was expected, from half of it to two."""
+    return {
+        "policy": "cedos", "repeat": 0, "network": network, "alone": True, "size_bytes": size_bytes,
+        "rate_age_s": age_s, "low_s": 0.5, "median_s": 1.0, "high_s": 2.0, "mean_s": 1.2,
+        "took_s": took_s, "strategy": network, "columns": {f"{network}_past1_bps": 1e7},
+    }  # fmt: skip
+
+
+def test_predictions_are_judged_by_network_size_and_age() -> None:
+    rows = [
+        predicted("wifi", 3_000, 1.0, 0.0),
+        predicted("wifi", 3_000, 4.0, 20.0),
+        predicted("wifi", 2_000_000, 0.5, 3.0),
+        {**predicted("wifi", 300_000, 2.0, 0.0), "columns": {"wifi_rtt_s": 0.02}},
+        {**predicted("cellular", 3_000, 9.0, 0.0), "alone": False},
+    ]
+    run = replace(recorded("one"), predictions=rows)
+    found = calibration.figures([run])["policies"]["cedos"]
+    assert found["calibration"].keys() == {"wifi"}, "MPTCP says nothing of one network"
+    small = found["calibration"]["wifi"]["small"]
+    assert small == {
+        "n": 2,
+        "expected_over_actual_median": 0.625,
+        "expected_over_actual_sum": 0.48,
+        "coverage90": 0.5,
+    }
+    assert found["calibration"]["wifi"]["large"]["coverage90"] == 1.0
+    assert {age: each["n"] for age, each in found["by_age"]["wifi"].items()} == {
+        "0": 1, "1.5": 1, "15": 1, "unknown": 1,
+    }  # fmt: skip
+    told = list(calibration.lines(calibration.figures([run])))
+    assert any("wifi, rate at least 15 s old: expected 0.25 x" in line for line in told)
+    assert any("wifi, rate unknown: expected 0.50 x" in line for line in told)
+
+
+def test_the_page_draws_predictions_by_network_size_and_age() -> None:
+    rows = [
+        predicted("wifi", 3_000, 1.0, 0.0),
+        predicted("wifi", 3_000, 4.0, 20.0),
+        {**predicted("cellular", 2_000_000, 2.0, 0.0), "columns": {}},
+    ]
+    drawn = table.draw(replace(recorded("one"), predictions=rows))
+    assert drawn is not None
+    cellular, wifi, cellular_ages, wifi_ages = drawn.axes
+    assert [each.get_title() for each in (cellular, wifi)] == ["cedos, cellular", "cedos, wifi"]
+    ages = {axis: [label.get_text() for label in axis.get_xticklabels()] for axis in drawn.axes[2:]}
+    assert ages[wifi_ages] == ["from 0 s\n100%\nof 1", "from 15 s\n0%\nof 1"]
+    assert ages[cellular_ages] == ["from 0 s\n100%\nof 1"], (
+        "of records without columns the age is all"
+    )

@@ -1,0 +1,132 @@
+"""Policies: cedos' settings, networks drawn at random."""
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.config import load
+from emu import policies
+from emu.places import places
+from emu.policies import random_network
+from emu.policies.base import Stage
+from emu.policies.cedos import Cedos, configuration
+from emu.repository import ROOT
+
+TOLD = {
+    "started_at_s": 0.0,
+    "series": {
+        interface: str(ROOT / f"traces/{kind}/walk-away-s7-{kind}.csv")
+        for interface, kind in (("wlan0", "wifi"), ("lte0", "cellular"))
+    },
+    "offset_s": {"wlan0": 0.0, "lte0": 0.0},
+}
+
+
+def test_a_collection_named_relatively_is_found_from_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    place = places.load(Path("traces"))["walk-away-s7"]
+    started: list[Stage] = []
+    monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
+    policies.make("cedos-told").start(Stage(None, place, tmp_path, 0.0, 0.0, 1))  # no laptop
+    file = tmp_path / "cedos.toml"
+    file.write_text(configuration(started[0]))
+    monkeypatch.chdir(tmp_path)
+    series = load(file).providers.series
+    assert set(series) == {"wlan0", "lte0"}
+    assert all(path.is_file() for path in series.values())
+
+
+def test_the_honest_policy_is_told_nothing_of_the_place(tmp_path: Path) -> None:
+    place = places.load(ROOT / "traces")["walk-away-s7"]
+    file = tmp_path / "cedos.toml"
+    file.write_text(configuration(Stage(None, place, tmp_path, 0.0, 0.0, 1)))
+    read = load(file)
+    assert read.providers.series == {}
+    assert not read.providers.host
+    assert set(read.networks) == {"wlan0", "lte0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "forced"),
+    [
+        ("cedos-told", "providers", TOLD),
+        ("cedos-start", "steering", {"mptcp": False, "rescue": False}),
+    ],
+)
+def test_variants_change_their_own_settings_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    section: str,
+    forced: dict[str, object],
+) -> None:
+    mine = dict.fromkeys(forced, "mine") | {"other": 1}
+    given = {section: mine, "decision": {"objective": "max-s"}}
+    place = places.load(ROOT / "traces")["walk-away-s7"]
+    started: list[Stage] = []
+    monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
+    policy = policies.make(name)
+    policy.start(Stage(None, place, tmp_path, 0.0, 0.0, 1, given))  # no laptop is touched
+    assert policy.name == name
+    assert started[0].settings == {**given, section: {"other": 1, **forced}}, (
+        "they stay what makes it that policy"
+    )
+
+
+DRAWS = 400
+
+
+class Laptop:
+    """Counts what is preferred, and ends the wait for more."""
+
+    def __init__(self) -> None:
+        self.client = self
+        self.preferred: list[str] = []
+        self.rules: list[tuple[str, ...]] = []
+        self.enough = threading.Event()
+
+    def ip(self, *arguments: str) -> None:
+        self.rules.append(arguments)
+
+    def prefer(self, interface: str) -> None:
+        self.preferred.append(interface)
+        if len(self.preferred) >= DRAWS:
+            self.enough.set()
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr(Cedos, "start", lambda self, stage: None)
+    monkeypatch.setattr(random_network, "use_kernel_path_manager", lambda laptop: None)
+    monkeypatch.setattr(random_network, "_EVERY_S", 0.0)
+    known = places.load(ROOT / "traces")
+
+    def of(seed: int, place: str = "walk-away-s7") -> list[str]:
+        laptop: Any = Laptop()
+        policy = random_network.RandomNetwork()
+        policy.start(Stage(laptop, known[place], tmp_path, 0.0, 0.0, seed))
+        assert laptop.enough.wait(10.0)
+        policy.stop()
+        assert laptop.rules == [("rule", "add", "pref", "300", "iif", "lo", "lookup", "main")]
+        drawn: list[str] = laptop.preferred[:DRAWS]
+        return drawn
+
+    return of
+
+
+def test_each_network_is_drawn_as_often_whatever_was_drawn_before(drawn: Any) -> None:
+    found = drawn(1)
+    assert 0.4 < found.count("wlan0") / DRAWS < 0.6
+    again = sum(one == next_ for one, next_ in pairwise(found))
+    assert 0.4 < again / (DRAWS - 1) < 0.6
+
+
+def test_another_seed_or_place_draws_otherwise_and_the_same_one_does_not(drawn: Any) -> None:
+    assert drawn(11) == drawn(11)
+    assert drawn(11) != drawn(12)
+    assert drawn(11) != drawn(11, "static-s13")

@@ -1,0 +1,102 @@
+"""Analyses: a TOML file in, a run folder out, and clear words where that cannot be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import ConfigError
+from emu.commands.run import command
+from emu.repository import ROOT
+from emu.runs import analysis, runs
+
+EXPERIMENTS = ROOT / "emu" / "experiments"
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "a.toml"
+    file.write_text(text)
+    return file
+
+
+def test_every_shipped_analysis_can_be_read() -> None:
+    files = [file for file in EXPERIMENTS.glob("*.toml") if analysis.is_analysis(file)]
+    assert files
+    for file in files:
+        assert analysis.read(file).analysis in analysis.ANALYSES
+
+
+def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path: Path) -> None:
+    file = str(EXPERIMENTS / "delphi_correlations.toml")
+    result = CliRunner().invoke(command, [file, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "config.toml",
+        "environment.json",
+        "summary.json",
+    }
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["figures"] == figures
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('analysis = "horoscope"', "there is no analysis 'horoscope'; there are"),
+        ('analysis = "correlations"\ndate = "x"', "date"),
+        ("analysis = 7", "Expected `str`"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        analysis.read(written(tmp_path, text))
+
+
+def test_a_foreign_parameter_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    file = written(tmp_path, 'analysis = "correlations"\n[parameters]\nsize = 1')
+    with pytest.raises(ConfigError, match="no parameter 'size'; it has size_bytes, direction"):
+        analysis.carry_out(analysis.read(file))
+
+
+def test_a_scenario_is_no_analysis(tmp_path: Path) -> None:
+    assert not analysis.is_analysis(EXPERIMENTS / "demo.toml")
+    assert not analysis.is_analysis(tmp_path / "missing.toml")
+    assert not analysis.is_analysis(written(tmp_path, "= broken"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("prediction", 'kinds = ["trees", "horoscope"]', "no family 'horoscope'; there are trees"),
+        ("prediction", 'kinds = "trees"', "kinds: Expected `array`, got `str`"),
+        ("prediction", "kinds = []", "kinds is empty"),
+        ("exchanges", 'walking = ["static-s5"]', "needs the parameter driving"),
+        ("exchanges", 'walking = []\ndriving = ["static-s5"]', "walking is empty"),
+        ("exchanges", 'walking = ["a"]\ndriving = ["b"]\nduration_s = nan', "duration_s holds nan"),
+        ("exchanges", 'walking = ["a"]\ndriving = ["b"]\ntrials = -1', "trials holds -1"),
+        ("choices", "train_share = 1.5", "a share from 0.1 to 0.9"),
+    ],
+)
+def test_what_an_analysis_cannot_use_is_refused_before_it_begins(
+    tmp_path: Path, name: str, parameters: str, message: str
+) -> None:
+    file = written(tmp_path, f'analysis = "{name}"\n[parameters]\n{parameters}\n')
+    with pytest.raises(ConfigError, match=message):
+        analysis.carry_out(analysis.read(file), directory=ROOT / "traces")
+
+
+def test_data_beside_the_file_come_first(tmp_path: Path) -> None:
+    text = 'analysis = "correlations"\ndata = "traces/transfers.parquet"'
+    file = written(tmp_path, text)
+    assert analysis.read(file).data == "traces/transfers.parquet"
+    mine = tmp_path / "traces" / "transfers.parquet"
+    mine.parent.mkdir()
+    mine.touch()
+    assert analysis.read(file).data == str(mine)
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    found = [runs.fresh("walk", tmp_path / "runs") for _ in range(5)]
+    assert len({*found}) == 5
+    assert all(folder.is_dir() for folder in found)

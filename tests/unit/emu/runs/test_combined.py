@@ -1,0 +1,186 @@
+"""Several places together: reductions against Wi-Fi first, and Delphi's normalised objectives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from cedos.errors import ConfigError, DataSetError, EmulationError
+from emu.places import places as collections
+from emu.places.places import Places
+from emu.repository import ROOT
+from emu.runs import page as report_page
+from emu.runs import runs, scenario, series, table
+from emu.runs.summary import Browsing, PolicyRun, summarise
+
+POLICIES = ("wifi-first", "cedos")
+PAGE = scenario.PageLoad("pages", sites=2)
+VIDEO = scenario.VideoLoad("video", play_s=8.0, bitrate_bps=2_000_000)
+
+
+def write(
+    folder: Path, place: str, times_s: dict[str, list[float]], joules: dict[str, float]
+) -> None:
+    """A finished run of two page visits of 1 MB a policy."""
+    wanted = scenario.Scenario(
+        page=(PAGE,), name="web", place=place, duration_s=8.0, policies=POLICIES
+    )
+    run = runs.RunFolder.create(folder, wanted, {"duration_s": 8.0, "synthetic": False})
+    for name in ("flows", "decisions", "rates", "capacity", "switches", "predictions", "objects"):
+        run.write_table(name, [])
+    run.write_table("pages", [
+        {"policy": policy, "repeat": 0, "number": number, "name": "pages", "url": "u",
+         "planned_s": 4.0 * number, "started_s": 4.0 * number, "load_s": time_s, "transfer_s": time_s,
+         "censored": time_s == 20.0, "missing": 0, "objects": 3, "size_bytes": 1_000_000,
+         "received_bytes": 1_000_000, "problem": None}
+        for policy, times in times_s.items() for number, time_s in enumerate(times)
+    ])  # fmt: skip
+    results = {
+        policy: PolicyRun(
+            np.array(times), np.full(len(times), 1e6), np.zeros(len(times), bool),
+            [joules[policy]], [2e6],
+            Browsing(page_load_s=np.array(times), page_transfer_s=np.array(times)),
+        )
+        for policy, times in times_s.items()
+    }  # fmt: skip
+    run.write_json("summary.json", summarise(results))
+
+
+def known() -> Places:
+    return collections.load(ROOT / "traces")
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> dict[str, Any]:
+    write(tmp_path / "a", "a", {"wifi-first": [4.0, 4.0], "cedos": [1.0, 1.0]},
+          {"wifi-first": 1.0, "cedos": 8.0})  # fmt: skip
+    write(tmp_path / "b", "b", {"wifi-first": [2.0, 20.0], "cedos": [2.5, 1.5]},
+          {"wifi-first": 1.0, "cedos": 1.0})  # fmt: skip
+    return series.write([tmp_path / "a", tmp_path / "b"], tmp_path / "summary.json")
+
+
+def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str, Any]) -> None:
+    cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
+    assert cedos["reduction"] == pytest.approx(1 - 6.0 / 30.0)
+    assert cedos["reduction_by_place"] == pytest.approx((0.75 + (1 - 4 / 22)) / 2)
+    assert wifi["reduction"] == 0
+    assert (cedos["n"], wifi["censored"]) == (4, 1)
+    assert cedos["transfer_median_s"] == pytest.approx(1.25)
+    low, high = cedos["reduction_ci95"]
+    assert low <= cedos["reduction"] <= high
+
+
+def test_objectives_are_shares_of_the_best_policy_of_each_place(found: dict[str, Any]) -> None:
+    cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
+    # Mbit/s at a: 2 and 8; at b the medians of (4, 0.4) and of (3.2, 5.33).
+    assert wifi["max_s"] == pytest.approx((0.25 + 2.2 / 4.2667) / 2, rel=1e-3)
+    assert cedos["max_s"] == 1.0
+    # By joules a megabyte, Wi-Fi wins at a: 2 / 0.5 against 8 / 4.
+    assert found["places"]["a"]["cedos"]["mbps_per_joule_per_mb"] == pytest.approx(2.0)
+    assert cedos["max_s_per_e"] == pytest.approx((0.5 + 1.0) / 2)
+
+
+def test_the_page_and_the_table_show_pages(
+    found: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads((tmp_path / "summary.json").read_text()) == found
+    page = report_page.write([tmp_path / "a", tmp_path / "b"], tmp_path / "report.html").read_text()
+    assert "page transfer s" in page
+    table.print_table(tmp_path / "a")
+    table.print_places(tmp_path / "summary.json")
+    shown = capsys.readouterr().out
+    assert "page transfer s" in shown or "page" in shown
+    assert "2 places together" in shown
+
+
+def test_an_unfinished_place_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataSetError, match="config"):
+        series.write([tmp_path / "nothing"], tmp_path / "summary.json")
+
+
+def test_a_place_that_fails_is_tried_again_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = known()
+    first, second = tuple(places)[:2]
+    wanted = scenario.Scenario(
+        page=(PAGE,), places=(first, second), duration_s=5.0, seed=4, policies=POLICIES
+    )
+    tried: list[str] = []
+
+    def stub(one: scenario.Scenario, *given: Any) -> None:
+        tried.append(one.place)
+        if one.place == second or len(tried) == 1:
+            raise EmulationError("a link died")
+        times = {name: [1.0, 2.0] for name in POLICIES}
+        write(tmp_path / one.place, one.place, times, dict.fromkeys(POLICIES, 1.0))
+        (tmp_path / one.place / "config.toml").write_bytes(msgspec.toml.encode(one))
+
+    monkeypatch.setattr(series.experiment, "run", stub)
+    found: list[str] = []
+    result = series.run(wanted, places, tmp_path, lambda share, what: None, found.append)
+    assert tried == [first, first, second, second]
+    assert list(result["places"]) == [first]
+    assert result["failed"] == {second: "a link died"}
+    assert f"{second}: a link died" in found
+    # What is complete is not run again.
+    series.run(wanted, places, tmp_path, lambda share, what: None, found.append)
+    assert tried[4:] == [second, second]
+
+
+def test_starts_come_from_the_seed_and_the_place() -> None:
+    places = known()
+    names = tuple(places)[:2]
+    wanted = scenario.Scenario(page=(PAGE,), places=names, duration_s=5.0, seed=4)
+    every = series.expand(wanted, places)
+    assert [one.place for one in every] == list(names)
+    assert every == series.expand(wanted, places)
+    for one in every:
+        assert 0 <= one.start_s <= places[one.place].common_s - 5
+        assert one.places == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"duration_s": 0.0}, "needs a duration_s"),
+        ({"place": "x"}, "not both"),
+        ({"duration_s": 1e6}, "shorter than"),
+    ],
+)
+def test_series_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
+    places = known()
+    names = tuple(places)[:1]
+    wanted = scenario.Scenario(**{"page": (PAGE,), "places": names, "duration_s": 5.0, **changes})
+    with pytest.raises(ConfigError, match=words):
+        series.expand(wanted, places)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('name = "x"', "nothing to do"),
+        ('[[page]]\nname = "p"\nsites = 0', r"page\[0\]\.sites|page\[...\]\.sites"),
+        ('[[page]]\nname = "p"\nevery = 3', "every"),
+        ('[[video]]\nname = "v"\nbitrate_bps = 3', "bitrate_bps must be one of"),
+        ('[[video]]\nname = "v"\nbuffer_s = 5.0', "two segments"),
+        ('[[video]]\nname = "v"\nbitrates_bps = [2, 1]', "ascend"),
+    ],
+)
+def test_scenarios_with_pages_name_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        scenario.read(file)
+
+
+def test_the_shipped_experiments_can_be_read() -> None:
+    folder = ROOT / "emu" / "experiments"
+    web = scenario.read(folder / "delphi_web.toml")
+    video = scenario.read(folder / "delphi_video.toml")
+    assert web.places == video.places
+    assert web.page
+    assert video.video

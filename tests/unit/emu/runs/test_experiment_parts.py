@@ -1,0 +1,279 @@
+"""An experiment's parts: scenarios, its decisive window, what disturbed it, energy, the summary."""
+
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from cedos.errors import ConfigError, EmulationError
+from cedos.model import Direction, NetworkKind
+from cedos.selector.energy import DELPHI
+from emu.places import synth
+from emu.places.places import load
+from emu.places.traces import Trace
+from emu.repository import ROOT
+from emu.runs import experiment, runs, scenario
+from emu.runs.browsing import Browsed
+from emu.runs.energy import run_energy_j
+from emu.runs.experiment import _Result, disturbances
+from emu.runs.scenario import Load, Scenario, decisive_s
+from emu.runs.summary import PolicyRun, summarise
+from emu.testbed.counters import CarriedBytes, Sample
+from emu.workloads.mixed import Completed, PlannedTransfer
+
+
+@pytest.mark.parametrize(
+    ("censored", "moved", "received"),
+    [
+        (False, CarriedBytes(1_000_400, 0), 1_000_000),
+        (True, CarriedBytes(200_000, 50_000), 250_000),
+        (True, CarriedBytes(0, 0), 0),
+    ],
+)
+def test_a_transfer_that_was_cut_received_what_its_connection_carried(
+    censored: bool, moved: CarriedBytes, received: int
+) -> None:
+    planned = PlannedTransfer(0, "a", 0.0, "198.51.100.2", Direction.DOWN, 1_000_000, mptcp=True)
+    done = Completed(planned, 5.0, 30.0, censored, "192.0.2.1", 5000, None)
+    carried = {("192.0.2.1", 5000, "198.51.100.2"): moved}
+    result = _Result(0.0, 0.0, [done], carried, [], [], [], [], Browsed(), ())
+    assert result.received_bytes(done) == received
+
+
+def test_a_policy_that_starts_late_gets_longer_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = experiment._StartedLateError("slow took longer than warm_up_s = 4 to start")
+    warm_ups_s: list[float] = []
+
+    def run_policy(name: str, repeat: int, plan: Any, wanted: Any, of: Scenario, *_: Any) -> str:
+        folder = tmp_path / f"{name}-{repeat}"
+        folder.mkdir()  # fails where the first try left its logs
+        warm_ups_s.append(of.warm_up_s)
+        if len(warm_ups_s) == 1 or name == "always-late":
+            raise late
+        return "result"
+
+    monkeypatch.setattr(experiment, "_run_policy", run_policy)
+    wanted = Scenario(load=(Load("a", "198.51.100.2", "down", 1, 2, per_minute=1.0),))
+    folder: Any = SimpleNamespace(logs=tmp_path)
+
+    def run(name: str) -> Any:
+        nothing: Any = None
+        return experiment._run_ready_policy(name, 0, [], nothing, wanted, nothing, folder)
+
+    assert run("slow") == "result"
+    assert warm_ups_s == [4.0, 12.0]
+    with pytest.raises(EmulationError, match="took longer"):
+        run("always-late")
+    assert len(warm_ups_s) == 4
+
+
+LOAD = """
+[[load]]
+name = "small"
+host = "198.51.100.2"
+direction = "down"
+min_bytes = 1000
+max_bytes = 30_000
+per_minute = 60.0
+"""
+
+
+def read(tmp_path: Path, text: str) -> scenario.Scenario:
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    return scenario.read(file)
+
+
+def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path: Path) -> None:
+    right = read(tmp_path, LOAD + '[policy.cedos.decision]\nobjective = "max-s"\n')
+    assert right.policy == {"cedos": {"decision": {"objective": "max-s"}}}
+    with pytest.raises(ConfigError, match=r"s\.toml:11: .*did you mean \[policy.cedos.decision\]"):
+        read(tmp_path, LOAD + '\n[policy.cedos]\nobjective = "max-s"\n')
+    with pytest.raises(ConfigError, match=r"\[policy.cedos-told\] holds sections of the daemon's"):
+        read(tmp_path, LOAD + "[policy.cedos-told.decisions]\nx = 1\n")
+    with pytest.raises(ConfigError, match=r"\[policy.cedos\] holds sections"):
+        read(tmp_path, LOAD + "[policy.cedos]\ndecision = 3\n")
+
+
+def test_a_policy_that_reads_no_settings_is_given_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[policy.wifi-first\]: this policy reads no settings"):
+        read(tmp_path, LOAD + "[policy.wifi-first.decision]\nx = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("policies = []", "a list of one policy or more"),
+        ("repeats = 0", "repeats must be a whole number from 1"),
+        ("duration_s = -1.0", "duration_s must be a number from 0"),
+        ("duration_s = nan", "duration_s"),
+        ("duration_s = inf", "duration_s"),
+        ("limit_s = 0", "limit_s"),
+        ("start_s = -3", "start_s"),
+        ("warm_up_s = nan", "warm_up_s"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(tmp_path: Path, line: str, about: str) -> None:
+    with pytest.raises(ConfigError, match=f":1: .*{about}"):
+        read(tmp_path, line + LOAD)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "about"),
+    [
+        ("host", '"203.0.113.7"', "198.51.100.1 to 198.51.100.9"),
+        ("host", '"198.51.100.10"', "198.51.100.1 to 198.51.100.9"),
+        ("min_bytes", "0", "min_bytes must be a whole number from 1"),
+        ("max_bytes", "999", "max_bytes must not be below min_bytes"),
+        ("per_minute", "-1.0", "per_minute"),
+        ("per_minute", "inf", "per_minute"),
+        ("per_minute", "60.0\nslot_s = nan", "slot_s"),
+        ("per_minute", "60.0\nmptcp_share = 1.5", "mptcp_share must be a number from 0 to 1"),
+    ],
+)
+def test_a_load_that_cannot_be_is_refused(tmp_path: Path, key: str, value: str, about: str) -> None:
+    lines = [line for line in LOAD.splitlines() if not line.startswith(f"{key} =")]
+    with pytest.raises(ConfigError, match=about):
+        read(tmp_path, "\n".join([*lines, f"{key} = {value}"]))
+
+
+def test_what_the_command_line_changes_is_held_to_the_same(tmp_path: Path) -> None:
+    fine = read(tmp_path, LOAD)
+    assert scenario.checked(fine) == fine
+    with pytest.raises(ConfigError, match="duration_s"):
+        scenario.checked(msgspec.structs.replace(fine, duration_s=math.nan))
+
+
+def test_the_page_that_teaches_scenarios_is_right(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "replay.md").read_text()
+    (taught,) = (
+        each for each in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[[load]]" in each
+    )
+    found = read(tmp_path, taught)
+    for struct in (scenario.Scenario, scenario.Load):
+        missing = {field.name for field in msgspec.structs.fields(struct)}
+        missing -= {"page", "video", "browser", "load"}
+        assert {name for name in missing if not re.search(rf"\b{name}\b", taught)} == set()
+    assert found.repeats == 3
+    for struct in (scenario.PageLoad, scenario.VideoLoad, scenario.BrowserSettings):
+        for field in msgspec.structs.fields(struct):
+            assert f"`{field.name}`" in page
+    for schema in (
+        runs.FLOWS,
+        runs.DECISIONS,
+        runs.PREDICTIONS,
+        runs.RATES,
+        runs.CAPACITY,
+        runs.SWITCHES,
+    ):
+        for column in schema.names:
+            assert f"`{column}`" in page, column
+
+
+def test_the_window_holds_a_good_wifi_and_its_end(tmp_path: Path) -> None:
+    synth.generate("static", 1, 60, tmp_path, "here")
+    place = load(tmp_path)["here"]
+    # A packet each millisecond for 30 s, then nothing: only the middle tells the two apart.
+    vars(place.wifi)["down"] = Trace(np.append(np.arange(1, 30_000), 60_000), 60_000)
+    start_s = decisive_s(place, 10.0)
+    assert 24 <= start_s <= 27
+    assert decisive_s(place, 600.0) == 0.0
+
+
+def test_a_run_that_was_left_alone_says_nothing() -> None:
+    assert not list(disturbances(most_pages=9_000, free_pages=280_000, latest_s=0.1))
+
+
+def test_short_tcp_memory_and_late_transfers_are_said_with_their_numbers() -> None:
+    memory, late = disturbances(most_pages=300_000, free_pages=280_000, latest_s=1.26)
+    assert "300000 pages" in memory
+    assert "280000" in memory
+    assert "1.3 s late" in late
+
+
+LTE = DELPHI.radios[NetworkKind.CELLULAR]
+
+
+def samples(*moved: tuple[float, int, int]) -> list[Sample]:
+    return [Sample(at_s, "lte0", received, sent) for at_s, received, sent in moved]
+
+
+def test_a_radio_that_never_moved_costs_nothing() -> None:
+    assert run_energy_j(samples((0, 0, 0), (1, 0, 0), (9, 0, 0)), NetworkKind.CELLULAR) == 0
+
+
+def test_receiving_sending_and_the_tail() -> None:
+    moved = samples((0, 0, 0), (1, 1000, 10), (3, 1100, 9000))
+    expected = LTE.receive_w * 1 + LTE.send_w * 2 + LTE.tail_j
+    assert run_energy_j(moved, NetworkKind.CELLULAR) == pytest.approx(expected)
+
+
+def test_a_short_pause_costs_only_its_part_of_the_tail() -> None:
+    moved = samples((0, 0, 0), (1, 10, 0), (3, 10, 0), (4, 20, 0))
+    expected = 2 * LTE.receive_w + 2 * LTE.tail_j / LTE.tail_s + LTE.tail_j
+    assert run_energy_j(moved, NetworkKind.CELLULAR) == pytest.approx(expected)
+
+
+def test_a_long_pause_costs_the_whole_tail_once() -> None:
+    moved = samples((0, 0, 0), (1, 10, 0), (60, 10, 0), (61, 20, 0))
+    expected = 2 * (LTE.receive_w + LTE.tail_j)
+    assert run_energy_j(moved, NetworkKind.CELLULAR) == pytest.approx(expected)
+
+
+def test_wifi_has_no_tail() -> None:
+    wifi = DELPHI.radios[NetworkKind.WIFI]
+    moved = samples((0, 0, 0), (1, 10, 0), (9, 10, 0))
+    assert run_energy_j(moved, NetworkKind.WIFI) == pytest.approx(wifi.receive_w)
+
+
+def run(times: list[float], energy: list[float] | None = None) -> PolicyRun:
+    return PolicyRun(
+        time_s=np.array(times),
+        size_bytes=np.full(len(times), 125_000.0),
+        censored=np.array([t >= 30 for t in times]),
+        energy_j=energy or [5.0],
+        cellular_bytes=[2e6],
+    )
+
+
+def test_figures_by_hand() -> None:
+    summary = summarise({"a": run([1.0, 2.0, 4.0, 30.0]), "b": run([2.0, 2.1, 2.0, 15.0])})
+    a = summary["policies"]["a"]
+    assert a["n"] == 4
+    assert a["censored"] == 1
+    assert a["median_s"] == 3.0
+    assert a["mean_s"] == 37 / 4
+    assert a["mean_mbps"] == pytest.approx(4 / 37)  # 4 Mbit in 37 s
+    assert a["oracle_match"] == 0.5  # 1.0 and 2.0 are the best; 4.0 and 30.0 are twice theirs
+    assert a["regret_mean"] == pytest.approx((0 + 0 + 1 + 1) / 4)
+    b = summary["policies"]["b"]
+    assert b["oracle_match"] == 0.75  # 2.1 is within a tenth of 2.0
+    assert b["cellular_mb"] == 2.0
+
+
+def test_intervals_hold_the_figure_and_need_repeats_for_energy() -> None:
+    draw = np.random.default_rng(3)
+    times = list(draw.lognormal(0, 1, 200))
+    figures = summarise({"a": run(times), "b": run(times, [4.0, 6.0])})["policies"]
+    for key in ("median_s", "p95_s", "mean_s", "mean_mbps"):
+        low, high = figures["a"][f"{key}_ci95"]
+        assert low < figures["a"][key] < high
+    assert "energy_j_ci95" not in figures["a"]
+    assert figures["b"]["energy_j_ci95"] == [4.0, 6.0]
+
+
+def test_a_run_without_transfers_has_joules_and_bytes_alone() -> None:
+    summary = summarise({"a": run([]), "b": run([])})
+    assert summary["policies"]["a"] == {
+        "n": 0,
+        "censored": 0,
+        "energy_j": 5.0,
+        "cellular_mb": 2.0,
+    }

@@ -1,0 +1,221 @@
+"""Where run folders can be made, and what is said where they cannot."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import DataSetError
+from emu.commands.collect import command as collect
+from emu.commands.run import command
+from emu.places import places as collections
+from emu.repository import ROOT
+from emu.runs import analysis, experiment, runs, scenario, series
+from emu.runs.runs import claimed
+
+WANTED = scenario.Scenario(page=(scenario.PageLoad("pages", sites=2),), name="here")
+TRACES = ROOT / "traces"
+REFUSED = "holds a finished run: choose another --out, or replace it with --force"
+
+
+def finished(directory: Path, wanted: scenario.Scenario = WANTED) -> Path:
+    folder = runs.RunFolder.create(directory, wanted, {"duration_s": 8.0, "synthetic": False})
+    for table in runs.tables_of(wanted):
+        folder.write_table(table, [])
+    folder.write_json("summary.json", {"policies": {}})
+    (directory / "report.html").touch()
+    return directory
+
+
+def test_what_is_no_run_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear")
+    with pytest.raises(DataSetError, match="is no run folder: choose another --out"):
+        runs.RunFolder.create(tmp_path, WANTED, {})
+    assert (tmp_path / "letter").read_text() == "dear"
+
+
+def test_a_place_where_none_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear")
+    with pytest.raises(DataSetError, match=r"letter/x: Not a directory: choose another --out"):
+        runs.RunFolder.create(tmp_path / "letter" / "x", WANTED, {})
+
+
+def test_an_empty_folder_can_be_a_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.RunFolder.create(tmp_path, WANTED, {}).logs.is_dir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(analysis, "carry_out", lambda *given: {"n": 1})
+    analysis.run(analysis.Analysis("correlations"), tmp_path / "other")
+    assert (tmp_path / "other" / "summary.json").is_file()
+
+
+def test_neither_is_it_by_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
+    wanted = analysis.Analysis("correlations")
+    (tmp_path / "summary.json").write_text("mine")
+    with pytest.raises(DataSetError, match="is no run folder: choose another --out"):
+        analysis.run(wanted, tmp_path)
+    assert (tmp_path / "summary.json").read_text() == "mine"
+    with pytest.raises(DataSetError, match=r"x: Not a directory: choose another --out"):
+        analysis.run(wanted, tmp_path / "summary.json" / "x")
+
+
+def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
+    out = tmp_path / "mine.parquet"
+    out.write_text("hours of work")
+    refused = CliRunner().invoke(collect, ["--places", str(TRACES), "--out", str(out)])
+    assert isinstance(refused.exception, DataSetError)
+    assert "is there already" in str(refused.exception)
+    assert out.read_text() == "hours of work"
+    # What describes another one of that name is not replaced either; --force comes farther.
+    (tmp_path / "its.environment.json").write_text("{}")
+    other = ["--places", str(TRACES), "--place", "nowhere", "--out", str(tmp_path / "its.other")]
+    assert "is there already" in str(CliRunner().invoke(collect, other).exception)
+    assert "nowhere" in str(CliRunner().invoke(collect, [*other, "--force"]).exception)
+
+
+@pytest.mark.parametrize("scenario_file", ["demo", "delphi_correlations"])
+def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: str) -> None:
+    summary = finished(tmp_path / "run") / "summary.json"
+    before = summary.read_bytes()
+    file = ROOT / "emu" / "experiments" / f"{scenario_file}.toml"
+    arguments = [str(file), "--places", str(TRACES), "--out", str(tmp_path / "run")]
+    refused = CliRunner().invoke(command, arguments)
+    assert isinstance(refused.exception, DataSetError)
+    assert REFUSED in str(refused.exception)
+    assert summary.read_bytes() == before
+
+
+def test_it_is_where_that_is_said(tmp_path: Path) -> None:
+    summary = finished(tmp_path / "run") / "summary.json"
+    file = ROOT / "emu" / "experiments" / "delphi_correlations.toml"
+    arguments = [str(file), "--out", str(tmp_path / "run"), "--force"]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    assert '"analysis": "correlations"' in summary.read_text()
+    # (Nothing of the run before is left beside it.)
+    assert {each.name for each in summary.parent.iterdir()} == {
+        "config.toml",
+        "environment.json",
+        "summary.json",
+    }
+
+
+def test_an_interrupted_run_is_begun_anew_unasked(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    runs.refuse_finished(folder)
+    runs.refuse_finished(tmp_path / "nothing")
+
+
+def test_a_series_goes_on_and_replaces_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = collections.load(TRACES)
+    names = tuple(places)[:2]
+    wanted = scenario.Scenario(page=WANTED.page, places=names, duration_s=5.0)
+    first, second = series.expand(wanted, places)
+    ran: list[str] = []
+    monkeypatch.setattr(series, "write", lambda *given: {})
+
+    def stub(one: scenario.Scenario, known: Any, target: Path, report: Any) -> None:
+        ran.append(one.place)
+        finished(target, one)
+
+    def run(out: Path, **fields: bool) -> None:
+        series.run(wanted, places, out, lambda share, what: None, lambda line: None, **fields)
+
+    monkeypatch.setattr(series.experiment, "run", stub)
+    finished(tmp_path / first.place, first)
+    run(tmp_path)
+    assert ran == [second.place]
+    finished(tmp_path / second.place)
+    with pytest.raises(DataSetError, match=f"{second.place} {REFUSED}"):
+        run(tmp_path)
+    with pytest.raises(DataSetError, match=REFUSED):
+        run(tmp_path / second.place)
+    assert ran == [second.place]
+    run(tmp_path, force=True)
+    assert ran == [second.place, second.place]
+    # Nothing is left of a single run in whose place a series stands: it goes on like any other.
+    for _ in range(2):
+        run(tmp_path / second.place, force=True)
+        assert {each.name for each in (tmp_path / second.place).iterdir()} == set(names)
+    assert ran[2:] == [first.place, second.place]
+
+
+def test_two_runs_do_not_write_into_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a folder that another run has emptied for itself."""
+    out = tmp_path / "run"
+    finished(out)
+    holding = (
+        "import sys, time; from pathlib import Path; from emu.runs import runs\n"
+        "with runs.claimed(Path(sys.argv[1])):\n"
+        "    runs.make_way(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+    )
+    monkeypatch.setattr(experiment, "_run", lambda *given: pytest.fail("it was begun"))
+    monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
+    places = collections.load(TRACES)
+    series_of = scenario.Scenario(page=WANTED.page, places=tuple(places)[:1], duration_s=5.0)
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(out)], stdout=subprocess.PIPE
+    ) as first:
+        try:
+            assert first.stdout is not None
+            first.stdout.readline()
+            for begin in (
+                lambda: experiment.run(WANTED, places, out, lambda share, what: None),
+                lambda: analysis.run(analysis.Analysis("correlations"), out),
+                lambda: series.run(series_of, places, out, lambda share, what: None),
+            ):
+                with pytest.raises(DataSetError, match="another run is writing to"):
+                    begin()
+        finally:
+            first.kill()
+    # Its claim dies with it.
+    with claimed(out):
+        pass
+
+
+def test_a_broken_place_does_not_block_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "places"
+    shutil.copytree(TRACES, folder)
+    listed = (folder / "places.csv").read_text().splitlines()
+    # One whose row names no trace, one whose trace is none, one that is sound.
+    (folder / "places.csv").write_text("\n".join([listed[0], *listed[1:4]]) + "\n")
+    known = collections.load(folder)
+    row, trace, sound = known
+    names = dict(zip(listed[0].split(","), listed[1].split(","), strict=False))
+    next((folder / "wifi").glob(f"{names['wifi']}.*trace*")).unlink()
+    path = known[trace].wifi.down_path
+    path.unlink()
+    path.with_name(path.name.removesuffix(".gz")).write_text("5\n3\n")
+    known = collections.load(folder)
+    wanted = scenario.Scenario(page=WANTED.page, places=(row, trace, sound), duration_s=5.0)
+    ran: list[str] = []
+    failed: dict[str, str] = {}
+    told: list[str] = []
+
+    def write(done: object, file: object, left_out: dict[str, str]) -> dict[str, str]:
+        failed.update(left_out)
+        return {}
+
+    def stub(one: scenario.Scenario, known: Any, target: Path, report: Any) -> None:
+        assert known[one.place].wifi.down
+        ran.append(one.place)
+        finished(target, one)
+
+    monkeypatch.setattr(series, "write", write)
+    monkeypatch.setattr(series.experiment, "run", stub)
+    series.run(wanted, known, tmp_path / "out", lambda share, what: None, told.append)
+    assert ran == [sound]
+    assert set(failed) == {row, trace}
+    assert "no trace" in failed[row]
+    assert "must not decrease" in failed[trace]
+    assert any(f"{row} is left out" in line for line in told)

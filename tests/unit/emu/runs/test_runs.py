@@ -1,0 +1,296 @@
+"""Tests."""
+
+import dataclasses
+import errno
+import itertools
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import msgspec
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+
+from cedos.errors import ConfigError, DataSetError
+from cedos.model import Direction, FlowRecord, Prediction
+from emu.runs import page as report_page
+from emu.runs import runs, scenario, table, timeline
+from emu.runs.decisions import by_network_and_age, rows_of
+from emu.runs.summary import PolicyRun, summarise
+
+LOAD = scenario.Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 60.0)
+SCENARIO = scenario.Scenario(
+    load=(LOAD,), name="try", place="p", duration_s=4.0, policies=("wifi-first", "cedos")
+)
+
+
+def write(directory: Path, *, synthetic: bool = False) -> runs.RunFolder:
+    folder = runs.RunFolder.create(
+        directory, SCENARIO, {"seed": 1, "duration_s": 4.0, "synthetic": synthetic}
+    )
+    flow = {"repeat": 0, "number": 0, "name": "small", "host": LOAD.host, "direction": "down",
+            "size_bytes": 5000, "mptcp": False, "planned_s": 0.5, "started_s": 0.5, "time_s": 1.2,
+            "censored": False, "local_ip": "192.168.43.2", "local_port": 4000,
+            "wifi_bytes": 5000, "cellular_bytes": 0}  # fmt: skip
+    folder.write_table(
+        "flows",
+        [{**flow, "policy": "wifi-first", "network": "wifi"},
+         {**flow, "policy": "cedos", "network": "both"}],
+    )  # fmt: skip
+    folder.write_table("decisions", [])
+    folder.write_table(
+        "rates",
+        [{"policy": "cedos", "repeat": 0, "at_s": at, "interface": "lte0",
+          "received_bytes": int(at * 1e5), "sent_bytes": 0} for at in (0.0, 1.0, 2.0, 3.0)],
+    )  # fmt: skip
+    folder.write_table(
+        "capacity",
+        [{"network": name, "at_s": float(at), "rate_bps": 8e6}
+         for name in ("wifi", "cellular") for at in range(5)],
+    )  # fmt: skip
+    folder.write_table(
+        "switches",
+        [{"policy": "cedos", "repeat": 0, "at_s": 1.0, "what": "default", "to": "cellular"}],
+    )
+    folder.write_table(
+        "predictions",
+        [{"policy": "cedos", "repeat": 0, "ended_s": 1.7, "strategy": "wifi", "network": "wifi",
+          "alone": True, "direction": "down", "size_bytes": 5000, "rate_age_s": 2.0, "low_s": 0.1,
+          "median_s": 0.8, "high_s": 2.0, "mean_s": 1.0, "took_s": 1.2,
+          "by_strategy": {"wifi": 0.8, "cellular": 1.1}, "columns": {"wifi_past1_bps": 1e7}}],
+    )  # fmt: skip
+    results = {
+        name: PolicyRun(np.array([1.2]), np.array([5000.0]), np.array([False]), [3.0], [1e6])
+        for name in SCENARIO.policies
+    }
+    folder.write_json("summary.json", summarise(results))
+    return folder
+
+
+def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    read = runs.read(tmp_path / "run")
+    assert read.scenario == SCENARIO
+    assert read.policies == ["wifi-first", "cedos"]
+    assert [flow["network"] for flow in read.flows] == ["wifi", "both"]
+    assert read.decisions == []
+    (predicted,) = read.predictions
+    assert dict(predicted["by_strategy"]) == {"wifi": 0.8, "cellular": 1.1}
+    assert by_network_and_age(read.predictions) == {"wifi": {"1.5": [predicted]}}
+    assert read.title == "try: place p, seed 1"
+
+
+def test_a_run_keeps_what_was_expected_of_each_strategy() -> None:
+    expected = {"wifi": (0.1, 0.8, 2.0, 1.0), "cellular": (0.2, 1.1, 3.0, 1.3)}
+    prediction = Prediction("wifi", "wlan0", Direction.DOWN, 5000, 1.2, 2.0, expected)
+    flow = FlowRecord((), None, 100.5, 101.7, prediction=prediction)
+    (row,) = rows_of([flow], 100.0)
+    assert (row["median_s"], row["by_strategy"]) == (0.8, {"wifi": 0.8, "cellular": 1.1})
+
+
+def test_a_synthetic_place_is_called_so_everywhere(tmp_path: Path) -> None:
+    write(tmp_path / "run", synthetic=True)
+    assert "synthetic" in runs.read(tmp_path / "run").title
+    assert "generated, not measured" in report_page.write([tmp_path / "run"]).read_text()
+
+
+def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    page = report_page.write([tmp_path / "run"]).read_text()
+    for title in ("Linux as it is", "cedos"):
+        assert f"<td>{title}</td>" in page
+    assert page.count("src='data:image/svg+xml;base64,") == 2
+    assert ".svg'" not in page, "the page holds its pictures"
+    assert (tmp_path / "run" / "timeline.png").stat().st_size > 10_000
+    assert (tmp_path / "run" / "reliability.png").stat().st_size > 5_000
+    figure = timeline.draw(runs.read(tmp_path / "run"))
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert any(title.startswith("cedos:") for title in titles)
+    assert figure.axes[2].lines  # what cedos carried is drawn
+
+
+def test_a_run_without_transfers_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run")
+    for name in ("flows", "predictions", "switches"):
+        folder.write_table(name, [])
+    nothing = PolicyRun(np.array([]), np.array([]), np.array([], dtype=bool), [3.0], [1e6])
+    folder.write_json("summary.json", summarise(dict.fromkeys(SCENARIO.policies, nothing)))
+    said = "No transfer was due within these 4 s"
+    assert said in report_page.write([tmp_path / "run"]).read_text()
+    table.print_table(tmp_path / "run")
+    assert said in capsys.readouterr().out
+
+
+def test_without_room_for_its_page_a_run_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "run")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", full)
+        with pytest.raises(DataSetError, match=r"not drawn: No space left .*cedos-emu report"):
+            report_page.write([tmp_path / "run"])
+    assert not (tmp_path / "run" / "report.html").exists()
+    with pytest.raises(DataSetError, match="holds a run without its page"):
+        runs.refuse_finished(tmp_path / "run", paged=True)
+    report_page.write([tmp_path / "run"])
+    with pytest.raises(DataSetError, match="holds a finished run"):
+        runs.refuse_finished(tmp_path / "run", paged=True)
+
+
+def test_several_runs_make_one_page(tmp_path: Path) -> None:
+    write(tmp_path / "a")
+    write(tmp_path / "b")
+    page = report_page.write([tmp_path / "a", tmp_path / "b"], tmp_path / "both.html").read_text()
+    assert page.count("<h1>") == 2
+    assert page.count("alt='timeline'") == 2
+
+
+def test_an_earlier_run_is_replaced_and_anything_else_is_not(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    write(tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataSetError, match="no run folder"):
+        write(mine)
+    assert (mine / "thesis.tex").read_text() == "years of work"
+
+
+def test_an_unfinished_run_names_the_missing_file(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(DataSetError, match=r"summary\.json"):
+        runs.read(tmp_path / "run")
+
+
+def test_scenarios_name_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_bytes(msgspec.toml.encode(SCENARIO))
+    assert scenario.read(file) == SCENARIO
+    file.write_text('name = "x"\nplaces = "y"\nload = []\n')
+    with pytest.raises(ConfigError, match="places"):
+        scenario.read(file)
+    file.write_text("load = 3")
+    with pytest.raises(ConfigError, match="load"):
+        scenario.read(file)
+    file.write_text('[[load]]\nname = "a"\nhos = "x"\n')
+    with pytest.raises(ConfigError, match=r":3: unknown setting hos in .*did you mean host\?"):
+        scenario.read(file)
+    with pytest.raises(ConfigError, match="no scenario"):
+        scenario.read(tmp_path / "none.toml")
+
+
+def test_settings_of_an_unknown_policy_are_refused_where_they_stand(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_bytes(msgspec.toml.encode(SCENARIO) + b"\n[policy.cedoss]\nx = 1\n[policy.zzz.y]\n")
+    count = len(file.read_text().splitlines())
+    with pytest.raises(ConfigError) as refused:
+        scenario.read(file)
+    first, second = str(refused.value).splitlines()
+    assert first == f"{file}:{count - 2}: no policy is called 'cedoss'; did you mean 'cedos'?"
+    assert second.startswith(f"{file}:{count}: no policy is called 'zzz'; there are cedos, ")
+
+
+def test_what_disturbed_a_run_stands_under_its_table(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run")
+    summary = runs.read(tmp_path / "run").summary
+    summary["policies"]["cedos"]["disturbed"] = ["the machine was too busy & slow"]
+    folder.write_json("summary.json", summary)
+    assert table.disturbed(runs.read(tmp_path / "run")) == [
+        "DISTURBED, cedos: the machine was too busy & slow"
+    ]
+    assert "too busy &amp; slow" in report_page.write([tmp_path / "run"]).read_text()
+
+
+def test_pages_and_videos_are_drawn_where_transfers_are(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    run = runs.read(tmp_path / "run")
+    of = {"repeat": 0, "number": 0, "started_s": 1.0, "censored": False}
+    browsed = dataclasses.replace(
+        run,
+        flows=[],
+        pages=[
+            {**of, "policy": "cedos", "load_s": 0.7},
+            {**of, "policy": "wifi-first", "load_s": 2.5},
+        ],
+        videos=[{**of, "policy": "cedos", "watched_s": 2.0, "stall_s": 0.5}],
+    )
+    figure = timeline.draw(browsed)
+    wifi_first, cedos = (
+        [
+            tuple(round(x, 3) for x, _ in line)
+            for bars in axis.collections
+            if isinstance(bars, LineCollection)
+            for line in bars.get_segments()
+        ]
+        for axis in (figure.axes[1], figure.axes[3])
+    )
+    assert wifi_first == [(1.0, 3.5)]
+    assert sorted(cedos) == [(1.0, 1.7), (1.0, 3.5)]
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "page (to its load) or video" in words
+    plt.close(figure)
+
+
+def test_classes_of_sizes_look_the_same_in_all_panels(tmp_path: Path) -> None:
+    write(tmp_path / "run")
+    run = runs.read(tmp_path / "run")
+    (one,) = run.predictions
+    ages = [{"rate_age_s": age_s, "columns": {}} for age_s in (0.0, 2.0, 6.0, 20.0)] * 10
+    sizes = {"wifi": (5_000, 500_000, 50_000_000), "cellular": (50_000_000,)}
+    many = dataclasses.replace(
+        run,
+        predictions=[
+            {**one, "network": network, "size_bytes": size, "took_s": took_s, **known}
+            for network, found in sizes.items()
+            for size in found
+            for took_s in (0.004, 0.3, 40.0)
+            for known in (*ages, {"columns": {"wifi_rtt_s": 0.02}})
+        ],
+    )
+    figure = table.draw(many)
+    assert figure is not None
+    looks = [
+        {
+            container.get_label().partition(":")[0]: (
+                container.lines[0].get_color(),
+                container.lines[0].get_marker(),
+            )
+            for container in axis.containers
+        }
+        for axis in figure.axes[:2]
+    ]
+    titles = [axis.get_title().split(", ")[1] for axis in figure.axes[:2]]
+    by_network = dict(zip(titles, looks, strict=True))
+    assert len(by_network["wifi"]) == 3
+    assert by_network["cellular"]["large"] == by_network["wifi"]["large"]
+    for axis in figure.axes:
+        figure.draw_without_rendering()
+        shown = [text for text in axis.get_xticklabels() if text.get_text()]
+        boxes = [text.get_window_extent() for text in shown]
+        assert len(boxes) >= 2
+        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+    plt.close(figure)
+
+
+def test_headings_are_whole_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run")
+    file = folder.directory / "summary.json"
+    summary = json.loads(file.read_text())
+    for figures in summary["policies"].values():
+        figures.update({key: 1.0 for key, _, _ in table.BROWSING})
+    file.write_text(json.dumps(summary))
+    table.print_table(tmp_path / "run")
+    lines = capsys.readouterr().out.splitlines()
+    head = next(line for line in lines if "policy" in line)
+    for _, heading, _ in (*table.COLUMNS, *table.BROWSING):
+        assert heading in head

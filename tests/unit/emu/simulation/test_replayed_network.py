@@ -1,0 +1,180 @@
+"""A network without its clock, against what can be counted by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import PlaceError
+from cedos.model import NetworkKind
+from emu.places import places
+from emu.places.traces import Trace
+from emu.repository import ROOT
+from emu.simulation.network import HEADER_BYTES, ReplayedNetwork, joined
+from emu.testbed.access import Access
+
+
+def network(down: Trace, rtt_s: float = 0.04, **more: float) -> ReplayedNetwork:
+    return ReplayedNetwork(Access(NetworkKind.WIFI, up=down, down=down, rtt_s=rtt_s), **more)
+
+
+def with_gaps(seconds: int, *gaps: tuple[int, int]) -> Trace:
+    """A packet per millisecond but in the gaps (first second, last second + 1)."""
+    times = np.arange(1, seconds * 1000 + 1)
+    for first, past in gaps:
+        times = times[(times <= first * 1000) | (times > past * 1000)]
+    return Trace(times, seconds * 1000)
+
+
+STEADY = Trace.constant(12e6, 10.0)
+
+
+def test_a_small_exchange_takes_a_round_trip_and_its_packets() -> None:
+    found = network(STEADY).exchange(0.0, 1000, 4000)
+    # Up at 1 ms, at the server at 21, three packets through the downlink from 41 on.
+    assert found.served_at_s == pytest.approx(0.021)
+    assert found.completed_at_s == pytest.approx(0.043)
+    assert found.lost_at_s == math.inf
+    assert found.carried() == (1000 + 2 * HEADER_BYTES, 4000 + 3 * HEADER_BYTES)
+    assert found.received_bytes() == 4000
+
+
+def test_a_new_connection_costs_a_round_trip_more() -> None:
+    net = network(STEADY)
+    fresh, kept = (net.exchange(1.0, 1000, 4000, handshake=new) for new in (True, False))
+    assert fresh.completed_at_s - kept.completed_at_s == pytest.approx(0.041, abs=0.0015)
+
+
+def test_the_server_takes_its_time() -> None:
+    net = network(STEADY)
+    slow, quick = (net.exchange(1.0, 1000, 4000, server_s=s) for s in (0.5, 0.0))
+    assert slow.completed_at_s - quick.completed_at_s == pytest.approx(0.5)
+
+
+def test_a_large_download_reaches_the_links_rate() -> None:
+    size = 3_000_000
+    found = network(STEADY).exchange(0.0, 100, size)
+    packets = math.ceil(size / 1448)
+    assert packets / 1000 < found.completed_at_s < packets / 1000 + 0.3
+
+
+def test_slow_start_needs_round_trips() -> None:
+    # 70 packets: 10, 20, 40 after another, at a rate that does not matter.
+    found = network(Trace.constant(1.2e9, 10.0)).exchange(0.0, 100, 70 * 1448)
+    assert found.completed_at_s == pytest.approx(3 * 0.04, abs=0.005)
+
+
+def test_a_short_outage_is_waited_for() -> None:
+    net = network(with_gaps(20, (5, 7)))
+    assert net.contacts() == ()
+    found = net.exchange(5.5, 1000, 4000)
+    assert found.completed_at_s == pytest.approx(7.043, abs=0.002)
+
+
+def test_a_long_outage_loses_what_is_under_way() -> None:
+    net = network(with_gaps(20, (5, 12)), detection_s=3.0)
+    found = net.exchange(6.0, 1000, 4000)
+    assert found.completed_at_s == math.inf
+    assert found.lost_at_s == pytest.approx(8.0)
+    assert found.served_at_s == math.inf
+    assert found.carried() == (0, 0)
+    with pytest.raises(ValueError, match="not attached"):
+        net.exchange(8.0, 1000, 4000)
+
+
+def test_what_was_sent_before_the_loss_was_carried() -> None:
+    net = network(with_gaps(20, (5, 12)), rtt_s=0.1)
+    found = net.exchange(4.95, 1000, 4000)
+    assert found.completed_at_s == math.inf
+    assert found.carried()[0] == 1000 + HEADER_BYTES
+    assert found.served_at_s == pytest.approx(5.0)
+
+
+def test_the_host_believes_late_and_regains_at_once() -> None:
+    net = network(with_gaps(20, (5, 12)), detection_s=3.0)
+    assert [net.up_at(t) for t in (4.9, 7.9, 8.1, 11.9, 12.0, 25.1, 28.1)] == [
+        *(True, True, False, False, True),
+        *(True, False),
+    ]
+    assert not net.covered_at(5.5)
+    assert net.next_change_s(0.0) == pytest.approx(8.0)
+    assert net.next_change_s(8.0) == pytest.approx(12.0)
+    assert net.next_change_s(12.0) == pytest.approx(28.0)
+    assert net.attached_since_s(4.0) == pytest.approx(-8.0)
+    assert net.attached_since_s(26.0) == pytest.approx(12.0)
+    assert net.attached_since_s(9.0) is None
+
+
+def test_an_outage_over_the_end_of_the_period_is_one() -> None:
+    net = network(with_gaps(20, (0, 2), (18, 20)), detection_s=3.0)
+    assert [net.up_at(t) for t in (20.5, 20.9, 21.1, 21.9, 22.0)] == [
+        *(True, True, False, False),
+        True,
+    ]
+    assert net.next_change_s(5.0) == pytest.approx(21.0)
+    assert net.next_change_s(21.5) == pytest.approx(22.0)
+
+
+def test_a_network_that_never_carries_is_never_up() -> None:
+    net = network(Trace(np.array([10_000]), 10_000))
+    assert not net.up_at(3.0)
+    assert net.next_change_s(3.0) == math.inf
+
+
+def test_nothing_to_send_is_refused() -> None:
+    with pytest.raises(ValueError, match="no exchange"):
+        network(STEADY).exchange(0.0, 0, 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    start_s=st.floats(0, 100),
+    later_s=st.floats(0, 20),
+    size=st.integers(1, 200_000),
+    more=st.integers(0, 100_000),
+)
+def test_later_or_larger_never_ends_earlier(
+    start_s: float, later_s: float, size: int, more: int
+) -> None:
+    net = network(with_gaps(20, (5, 7)))
+    first = net.exchange(start_s, 500, size)
+    assert first.completed_at_s > start_s + net.rtt_s - 0.002
+    assert net.exchange(start_s, 500, size + more).completed_at_s >= first.completed_at_s
+    assert net.exchange(start_s + later_s, 500, size).completed_at_s >= first.completed_at_s
+    assert first.received_bytes() == size
+    passed = [at_s for at_s, _ in first.down if at_s > first.served_at_s]
+    assert passed == sorted(passed)
+
+
+HERE = ROOT / "traces"
+
+
+def test_each_part_is_where_it_belongs() -> None:
+    known = list(places.load(HERE).values())[:3]
+    found = joined(known)
+    assert set(found) == {"wifi", "cellular"}
+    total_s = sum(place.common_s for place in known)
+    for name, access in found.items():
+        assert access.down.period_s == total_s
+        begin_s = 0.0
+        for place in known:
+            own = place.networks[name].down
+            for second in (1, place.common_s // 2, place.common_s - 2):
+                assert access.down.rate_bps(
+                    begin_s + second, begin_s + second + 1
+                ) == pytest.approx(own.rate_bps(second, second + 1), abs=24_000)
+            begin_s += place.common_s
+
+
+def test_one_direction_stays_one() -> None:
+    known = list(places.load(HERE).values())
+    found = joined(known[:1])
+    assert found["wifi"].up is found["wifi"].down
+    assert found["cellular"].up is not found["cellular"].down
+
+
+def test_no_place_is_refused() -> None:
+    with pytest.raises(PlaceError, match="at least one place"):
+        joined([])

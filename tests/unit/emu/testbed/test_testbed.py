@@ -1,0 +1,254 @@
+"""The testbed's parts that need no namespace: accesses, instances, counters."""
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.model import FlowKey, NetworkKind
+from emu.places.traces import Trace
+from emu.testbed import stale
+from emu.testbed.access import ADDRESSES, Access
+from emu.testbed.counters import CarriedBytes, by_connection, taken_pages
+from emu.testbed.mahimahi import nested
+from emu.testbed.services import Started
+
+SLOW, FAST = Trace.constant(6e6), Trace.constant(48e6)
+
+
+def access(**changes: Any) -> Access:
+    facts = {"kind": NetworkKind.WIFI, "up": SLOW, "down": FAST, "rtt_s": 0.04}
+    return Access(**(facts | changes))
+
+
+def test_a_queue_is_twice_rate_times_rtt_within_bounds() -> None:
+    assert access().queue_down_packets == 2 * 48e6 * 0.04 / 12000
+    assert access().queue_up_packets == 60
+    assert access(rtt_s=10).queue_down_packets == 400
+
+
+def test_queues_can_be_given_together_or_apart() -> None:
+    both = access(queue_packets=7)
+    assert (both.queue_up_packets, both.queue_down_packets) == (7, 7)
+    apart = access(queue_packets=(3, 500))
+    assert (apart.queue_up_packets, apart.queue_down_packets) == (3, 500)
+
+
+def test_a_rotated_access_keeps_its_queues_though_its_part_is_slower() -> None:
+    down = Trace([*range(1, 1001), 9000, 10_000])
+    whole = access(down=down, up=down, rtt_s=0.2)
+    part = whole.rotated(5.0, length_s=2.0)
+    assert part.down.period_s == 2
+    assert part.up is part.down
+    assert part.down.mean_bps < whole.down.mean_bps / 10
+    assert part.queue_down_packets == whole.queue_down_packets
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"kind": NetworkKind.ETHERNET}, "not ethernet"),
+        ({"rtt_s": -0.001}, "-0.001 s"),
+        ({"rtt_s": math.nan}, "nan s"),
+        ({"rtt_s": math.inf}, "inf s"),
+        ({"queue_packets": 0}, "at least one packet"),
+        ({"queue_packets": (10, 0)}, "at least one packet"),
+        ({"loss": 1.0}, "no share"),
+        ({"loss": -0.1}, "no share"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        access(**changes)
+
+
+def test_shells_are_nested_and_each_waits_before_it_becomes_the_next() -> None:
+    line = nested([["mm-delay", "10"], ["mm-link", "up", "down", "--"]])
+    assert line[:4] == ["mm-delay", "10", "sh", "-c"]
+    assert "read" in line[4]
+    assert line[6:10] == ["mm-link", "up", "down", "--"]
+    assert line[10:12] == ["sh", "-c"]
+    assert "exec" not in line[12]
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CEDOS_EMU_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        # A leader with a child in its session; says so when it is there.
+        process = subprocess.Popen(
+            ["sh", "-c", "sleep 100 & echo $!; wait"],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.kill()
+        process.wait()
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def abandon(instance: stale.Instance, **changes: object) -> None:
+    file = instance.directory / "instance.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_an_instance_of_a_living_owner_stays(runtime: Path) -> None:
+    instance = stale.Instance()
+    assert stale.remove_stale() == []
+    assert instance.directory.is_dir()
+    instance.close()
+    assert list(runtime.iterdir()) == []
+
+
+def test_an_instance_of_a_dead_owner_goes_with_its_sessions(
+    runtime: Path, sleeper: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
+    process = sleeper()
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    instance = stale.Instance()
+    instance.add_session(process.pid)
+    abandon(instance, pid=dead_pid())
+    assert stale.remove_stale() == [instance.token]
+    # It would sleep for 100 s. A shell whose child is ended first ends by itself, with 0.
+    process.wait(5)
+    assert stale.started_ticks(child) is None
+    assert list(runtime.iterdir()) == []
+
+
+def test_children_of_a_dead_session_leader_are_ended_too(
+    runtime: Path, sleeper: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
+    process = sleeper()
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    instance = stale.Instance()
+    instance.add_session(process.pid)
+    process.kill()
+    process.wait()
+    assert stale.started_ticks(child) is not None
+    instance.close()
+    assert stale.started_ticks(child) is None
+
+
+def test_a_pid_that_was_given_again_is_left_alone(
+    runtime: Path, sleeper: Callable[[], "subprocess.Popen[bytes]"]
+) -> None:
+    process = sleeper()
+    instance = stale.Instance()
+    ticks = stale.started_ticks(process.pid)
+    assert ticks is not None
+    abandon(instance, started_ticks=1, sessions={str(process.pid): ticks - 1})
+    assert stale.remove_stale() == [instance.token]
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"pid": 1, "started_ticks": "x", "token": "t", "sessions": {}}']
+)
+def test_what_is_not_an_instance_is_left_alone(runtime: Path, text: str) -> None:
+    folder = runtime / "other"
+    folder.mkdir(parents=True)
+    (folder / "instance.json").write_text(text)
+    (runtime / "file").write_text("")
+    assert stale.remove_stale() == []
+    assert folder.is_dir()
+
+
+def test_a_foreign_token_does_not_name_what_is_removed(runtime: Path) -> None:
+    instance = stale.Instance()
+    abandon(instance, pid=dead_pid(), token="..")
+    assert stale.remove_stale() == []
+    instance.close()
+
+
+def test_start_times_tell_processes_apart() -> None:
+    assert stale.started_ticks(os.getpid()) is not None
+    assert stale.started_ticks(dead_pid()) is None
+
+
+class Server(Started):
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.did: list[str] = []
+
+    def _start(self) -> None:
+        self.did.append("started")
+        if self.fails:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self.did.append("closed")
+
+
+def test_it_is_ended_with_the_block() -> None:
+    with Server() as server:
+        assert server.did == ["started"]
+    assert server.did == ["started", "closed"]
+
+
+def test_so_it_is_where_its_start_fails() -> None:
+    server = Server(fails=True)
+    with pytest.raises(KeyboardInterrupt):
+        server.__enter__()
+    assert server.did == ["started", "closed"]
+
+
+WIFI, CELLULAR = (ADDRESSES[kind] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
+
+
+def key(local: str, port: int, remote: str = "198.51.100.3") -> FlowKey:
+    return FlowKey(ip_address(local), port, ip_address(remote), 80)
+
+
+def test_connections_that_share_a_port_are_counted_each_by_itself() -> None:
+    found = by_connection(
+        {key(WIFI, 5000): 150_000, key(CELLULAR, 5000, "198.51.100.4"): 2_200_000}, {}
+    )
+    assert found[WIFI, 5000, "198.51.100.3"] == CarriedBytes(150_000, 0)
+    assert found[CELLULAR, 5000, "198.51.100.4"] == CarriedBytes(0, 2_200_000)
+
+
+def test_subflows_of_one_connection_are_one() -> None:
+    subflows = {key(WIFI, 5000): 100, key(CELLULAR, 6000): 200}
+    found = by_connection(subflows, dict.fromkeys(subflows, 7))
+    assert found[WIFI, 5000, "198.51.100.3"] == CarriedBytes(100, 200)
+
+
+SOCKSTAT = """sockets: used 44
+TCP: inuse 2 orphan 0 tw 7 alloc 2 mem 131
+UDP: inuse 25 mem 7
+FRAG: inuse 0 memory 0
+"""
+
+
+def test_the_pages_of_tcp_are_taken_from_its_line() -> None:
+    assert taken_pages(SOCKSTAT) == 131
+
+
+def test_a_kernel_that_does_not_count_them_has_none() -> None:
+    assert taken_pages("sockets: used 44\nTCP: inuse 2\n") == 0

@@ -1,0 +1,187 @@
+"""Generated sites hold together: what is referred to is there, and weighs what it should."""
+
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.model import Direction
+from cedos.profiler.sizes import WHOLE
+from emu.testbed.wiring import SERVER_ADDRESSES
+from emu.workloads.web import corpus
+from emu.workloads.web.corpus import (
+    BEACON,
+    CSS,
+    DATA,
+    HTML,
+    IMAGE,
+    SCRIPT,
+    Object,
+    Page,
+    addresses,
+    body,
+    generate,
+    nginx_servers,
+    write,
+)
+from emu.workloads.web.visits import fitted, made, plan
+
+seeds = st.integers(0, 10_000)
+LINK = re.compile(r"//([a-z0-9.]+\.example)(/[^\"')]+)")
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_bodies_have_the_sizes_they_were_drawn_with(seed: int) -> None:
+    (page,) = generate(sites=1, seed=seed).pages
+    sizes = [len(body(page.objects, n)) for n, each in enumerate(page.objects) if each.mime]
+    assert sizes == [each.size_bytes for each in page.objects if each.mime]
+    assert sum(sizes) == page.size_bytes
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_links_lead_to_the_page_s_objects_and_to_each_once(seed: int) -> None:
+    (page,) = generate(sites=1, seed=seed).pages
+    known = {(each.host, each.path) for each in page.objects}
+    found = []
+    for number, each in enumerate(page.objects):
+        if each.mime in {HTML, CSS, SCRIPT}:
+            found += LINK.findall(references(page, number))
+    assert set(found) | {(page.document.host, page.document.path)} == known
+    assert len(found) == len(set(found)) == len(page.objects) - 1
+
+
+def references(page: Page, number: int) -> str:
+    """An object's text without its noise."""
+    text = body(page.objects, number).decode()
+    return re.sub(r"<!--.*-->|/\*.*\*/", "", text, flags=re.S)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds)
+def test_everything_is_asked_for_by_something_that_can(seed: int) -> None:
+    (page,) = generate(sites=1, seed=seed).pages
+    reached, waiting = set(), [0]
+    while waiting:
+        number = waiting.pop()
+        assert number not in reached
+        reached.add(number)
+        waiting += page.objects[number].children
+    assert reached == set(range(len(page.objects)))
+    asking = {each.mime for each in page.objects if each.children}
+    assert asking <= {HTML, CSS, SCRIPT}
+    assert {HTML, SCRIPT} <= asking, "pictures and data must wait for a script"
+
+
+def test_pages_weigh_what_real_ones_do() -> None:
+    corpus = generate(sites=300, seed=7)
+    counts = np.array([len(page.objects) for page in corpus.pages])
+    sizes = np.array([page.size_bytes for page in corpus.pages])
+    assert np.median(counts) == pytest.approx(71, rel=0.15)
+    assert np.quantile(counts, 0.9) == pytest.approx(179, rel=0.2)
+    assert np.median(sizes) == pytest.approx(2.4e6, rel=0.2)
+    assert np.quantile(sizes, 0.9) > 5e6
+    objects = list(corpus.objects())
+    assert np.mean([each.chunked for each in objects]) == pytest.approx(0.06, abs=0.01)
+    with_length = [not each.chunked and each.mime != BEACON for each in objects]
+    assert np.mean(with_length) == pytest.approx(0.85, abs=0.02)
+
+
+def test_the_seed_decides() -> None:
+    assert generate(sites=3, seed=4) == generate(sites=3, seed=4)
+    assert generate(sites=3, seed=4) != generate(sites=3, seed=5)
+    assert generate(sites=5, seed=4).sites[:3] == generate(sites=3, seed=4).sites
+
+
+def test_an_object_too_small_for_what_it_asks_for_is_refused() -> None:
+    objects = [
+        Object("a.example", "/0.css", 10, False, CSS, (1,)),
+        Object("a.example", "/1.png", 500, False, IMAGE),
+    ]
+    with pytest.raises(ValueError, match=r"a\.example/0\.css: \d+ bytes too small"):
+        body(objects, 0)
+
+
+def test_pictures_and_data_are_what_they_say() -> None:
+    (page,) = generate(sites=1, seed=2).pages
+    for number, each in enumerate(page.objects):
+        content = body(page.objects, number)
+        if each.mime == DATA and each.size_bytes >= 4:
+            assert json.loads(content)
+        if each.mime == IMAGE:
+            assert png_chunks(content) == [b"IHDR", b"IDAT", b"noIs", b"IEND"]
+
+
+def png_chunks(content: bytes) -> list[bytes]:
+    """The kinds of a picture's chunks, whose sums are right."""
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    at, kinds = 8, []
+    while at < len(content):
+        (length,) = struct.unpack(">I", content[at : at + 4])
+        kind, data = content[at + 4 : at + 8], content[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", content[at + 8 + length : at + 12 + length]) == (
+            zlib.crc32(kind + data),
+        )
+        kinds.append(kind)
+        at += 12 + length
+    return kinds
+
+
+def test_files_stand_where_nginx_looks(tmp_path: Path) -> None:
+    corpus = generate(sites=2, seed=3)
+    write(corpus, tmp_path)
+    for each in corpus.objects():
+        file = tmp_path / each.host / each.path.lstrip("/")
+        assert file.exists() == (each.mime != BEACON)
+        if file.exists():
+            assert file.stat().st_size == each.size_bytes
+    configuration = nginx_servers(corpus, tmp_path, tls=True, http2=True)
+    assert "listen 443 ssl http2;" in configuration
+    assert all(f" {host}" in configuration for host in corpus.hosts)
+    assert "443" not in nginx_servers(corpus, tmp_path, tls=False)
+
+
+def test_every_host_has_an_address_of_the_server() -> None:
+    corpus = generate(sites=4, seed=3)
+    given_out = addresses(corpus)
+    assert tuple(given_out) == corpus.hosts
+    assert set(given_out.values()) == set(SERVER_ADDRESSES)
+
+
+def test_the_shipped_prior_is_the_one_that_is_made() -> None:
+    assert WHOLE[443, Direction.DOWN] == made()
+
+
+def test_a_log_normal_sample_gives_its_parameters_back() -> None:
+    sizes = list(range(1, 1002))
+    assert fitted([1000] * 50).sigma == 0.0
+    assert fitted(sizes).median_bytes == 500
+
+
+CORPUS = corpus.generate(sites=6, pages=3, seed=5)
+
+
+def test_most_visits_are_to_known_pages_whose_static_parts_are_kept() -> None:
+    visits = list(plan(CORPUS, 40, seed=3))
+    assert visits == list(plan(CORPUS, 40, seed=3))
+    again = [visit for visit in visits if visit.again]
+    assert 0.35 < len(again) / len(visits) < 0.8
+    assert not visits[0].again
+    pages = {page.document.url(): page for page in CORPUS.pages}
+    for visit in visits:
+        whole = pages[visit.objects[0].url()]  # documents are fetched anew each time
+        share = len(visit.objects) / len(whole.objects)
+        assert share == 1.0 if not visit.again else share < 0.9
+
+
+def test_it_ends_where_there_is_nothing_new() -> None:
+    visits = list(plan(CORPUS, 10_000, seed=1))
+    assert len(visits) < 10_000
+    assert sum(not visit.again for visit in visits) == len(CORPUS.pages)
