@@ -98,7 +98,7 @@ class WebError(TransferError):
 
 
 class FeedError(TransferError):
-    """What came is no feed that can be used."""
+    """A feed that cannot be used."""
 
 
 class SessionAsleepError(SessionError):

@@ -32,7 +32,7 @@ _CHATTY = ("aiohttp.access", "asyncio", "pyroute2")
 
 
 def ends_in_journal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the stream ends in systemd's journal, which knows the time of each line by itself."""
+    """Tell whether the stream ends in systemd's journal, which stamps each line itself."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def ends_in_journal(stream: TextIO, environment: Mapping[str, str] = os.environ)
 def configure(
     level: Level = "info", form: Format = "console", stream: TextIO | None = None
 ) -> None:
-    """Sets up all logging of this process; a second call replaces the first.
+    """Set up all logging of this process; a second call replaces the first.
 
     `form`: `console` for people, with the date unless it is a terminal; `json`: one object a line with
     `event`, `level`, `time` (UTC).
@@ -137,7 +137,7 @@ _UNITS: Mapping[str, Callable[[float], str]] = {"s": _duration, "bytes": _size}
 
 
 def _plain(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Nothing that others gave (names, refusals) moves the cursor of who reads, or begins a line."""
+    """Replace control characters in names and messages of others, so that none moves the cursor."""
     return {
         key: "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in value)
         if isinstance(value, str) and key != "exception"

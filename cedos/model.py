@@ -43,7 +43,7 @@ def address(octets: bytes) -> Address:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is called by its address, and not by a name."""
+    """Tell whether the host is named by its address."""
     try:
         ip_address(host)
     except ValueError:
@@ -60,7 +60,7 @@ class NetworkKind(StrEnum):
 
 
 class NetworkOverride(TypedDict, total=False):
-    """What the user says of one interface; each key replaces what would be guessed."""
+    """The user's own settings for one interface; each key replaces a guess."""
 
     name: str
     kind: str
@@ -108,7 +108,7 @@ class StrategyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to carry out a transfer; `networks` are names, the primary one first."""
+    """A way to carry out a transfer; `networks` are names, the primary one first."""
 
     kind: StrategyKind
     networks: tuple[str, ...]
@@ -139,7 +139,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Indicator:
-    """One measured property of a network; its age is what makes it more or less certain.
+    """A measured property of a network; the older it is, the less certain.
 
     `active` says that bytes were spent to learn it, `synthetic` that it was drawn and not measured.
     """
@@ -152,7 +152,7 @@ class Indicator:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Where a network's first hop ends: a Wi-Fi access point, by its BSSID (`point`) and SSID (`name`).
+    """The end of a network's first hop: a Wi-Fi access point, by its BSSID (`point`) and SSID (`name`).
 
     What was learnt about one access point says little of the next: whoever keeps errors or places
     begins anew when `point` changes. `since_s` is when it was first seen there (monotonic seconds).
@@ -176,12 +176,12 @@ class CompetingTransfer:
 
 
 Competing = Mapping[str, Mapping[Direction, tuple[CompetingTransfer, ...]]]
-"""What this host's transfers have still to carry, by network and direction."""
+"""The bytes that this host's transfers have still to carry, by network and direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All indicators of all networks at one instant: network name -> indicator name -> indicator.
+    """The indicators of the networks at one instant: network name -> indicator name -> indicator.
 
     Indicator names are the columns of a transfer data set without their network prefix: `rtt_s`,
     `rtt_min_s`, `ping_loss`, `past1_bps`, `past5_bps`, `past10_bps`, `available`, `dns_s`,
@@ -231,7 +231,7 @@ class FlowKey:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One unit of application data. `deadline_s` counts from the decision; None: no deadline."""
+    """A unit of application data. `deadline_s` counts from the decision; None: no deadline."""
 
     size: SizeEstimate
     direction: Direction = Direction.DOWN
@@ -243,7 +243,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one strategy is expected to cost: seconds, joules, metered bytes, and all in one currency.
+    """The expected cost of a strategy: seconds, joules, metered bytes, and all in one currency.
 
     `time_low_s` and `time_high_s` bound the 90 % interval of the completion time.
     """
@@ -273,7 +273,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Subflow:
-    """One path of a finished flow: its addresses, its network, what went over it."""
+    """A path of a finished flow: its addresses, its network, the bytes that it carried."""
 
     key: FlowKey
     network: str | None
@@ -287,7 +287,7 @@ class Subflow:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was expected of a flow's one transfer when it began, and what it took; seconds.
+    """The expected and the actual time of a flow's only transfer, s.
 
     Attributes:
         strategy: how it was carried, in the predictors' words: `wifi`, `mptcp_cellular` ...
@@ -409,7 +409,7 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class Every(StrEnum):
-    """How a budget recurs."""
+    """The recurrence of a budget."""
 
     DAY = "day"
     WEEK = "week"
@@ -443,7 +443,7 @@ class Increment:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One resource for one period. Errors: ValueError, with what would be right.
+    """A supply of one resource for one period. Errors: ValueError, with what would be right.
 
     Attributes:
         name: what the person calls it.
@@ -500,7 +500,7 @@ class Budget:
 
 
 def is_name(text: str) -> bool:
-    """Whether a budget or a network can be called so."""
+    """Tell whether a budget or a network can have this name."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -50,7 +50,7 @@ class Tariff:
 
 
 class Unit(NamedTuple):
-    """How people read amounts of a resource, and its price.
+    """The form in which people read amounts of a resource, and its price.
 
     Attributes:
         symbols: units in steps of 1000, the smallest first; none: a plain number.
@@ -66,13 +66,13 @@ class Unit(NamedTuple):
 
 
 class Meter(ABC):
-    """How much of a resource was used, and how much a way to carry a transfer would use."""
+    """A meter of a resource: its past use, and the use of a way to carry a transfer."""
 
     by_network = False
-    """Whether the networks' names decide what counts; if so, a price is one of a network's bytes."""
+    """True if only named networks count; the price is then one of their bytes."""
 
     can_bar = False
-    """Whether a budget can be hard: keeping programs off networks keeps them from using it."""
+    """True if a budget can be hard: barring programs from networks then stops its use."""
 
     @abstractmethod
     def spent(

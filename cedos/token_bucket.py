@@ -4,7 +4,7 @@ import math
 
 
 class TokenBucket:
-    """`per_s` tokens come in a second, `burst` fit in; it begins full."""
+    """A bucket that gains `per_s` tokens a second, holds `burst` and begins full."""
 
     __slots__ = ("_at_s", "_left", "burst", "per_s")
 
@@ -13,14 +13,14 @@ class TokenBucket:
         self._left, self._at_s = burst, now
 
     def available(self, now: float) -> float:
-        """The tokens that may be had now. A clock that went back fills nothing."""
+        """Return the tokens that are left now. A clock that went back adds none."""
         passed = max(now - self._at_s, 0.0)
         self._left = min(self._left + passed * self.per_s, self.burst)
         self._at_s = now
         return self._left
 
     def take(self, now: float, count: float = 1) -> bool:
-        """Takes so many, if they are there."""
+        """Take `count` tokens; return False where fewer are left."""
         if self.available(now) < count:
             return False
         self._left -= count
@@ -28,5 +28,5 @@ class TokenBucket:
 
     @property
     def wait_s(self) -> float:
-        """When the next token will be there, from the last `take` on."""
+        """Seconds from the last `take` to the next token."""
         return max(1 - self._left, 0.0) / self.per_s if self.per_s else math.inf

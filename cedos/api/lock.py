@@ -1,4 +1,4 @@
-"""One daemon per runtime directory, and one steering daemon per network namespace.
+"""Locks: one daemon per runtime directory, and one steering daemon per network namespace.
 
 Two daemons that steer one namespace would undo each other's changes. Therefore the daemon holds
 two locks. It locks the pid file in the runtime directory with `flock`. It also listens on a unix

@@ -66,7 +66,7 @@ READERS: Final = {
     Resource.ENERGY: joules,
     Resource.MONEY: money,
 }
-"""How the amounts of each resource are read."""
+"""The parser of amounts for each resource."""
 
 
 def seconds(text: str) -> float:

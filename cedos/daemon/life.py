@@ -70,7 +70,7 @@ class Life:
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, wait: bool) -> None:
-        """Returns after a signal, or raises what the daemon raises."""
+        """Return after a signal, or raise what the daemon raises."""
         process_limits.allow(MANY)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(Complaints())

@@ -1,4 +1,4 @@
-"""What a gateway keeps on the disk for its clients: a folder of each, and one limit of bytes for all.
+"""The files that a gateway keeps for its clients: a folder for each client, one limit of bytes for all.
 
 A kept body lies beside its record, ID.json. One process uses the folder at a time.
 """
@@ -44,7 +44,7 @@ class KeptBody(Protocol):
 
     @property
     def may_make_room(self) -> bool:
-        """Whether its body may be removed for others."""
+        """True if the body may be removed to make room for others."""
 
     def expired(self, now_unix_s: float) -> bool:
         """Tell whether it has waited for its client for too long."""

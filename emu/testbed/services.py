@@ -109,7 +109,7 @@ class Service:
 
     @property
     def _ended(self) -> bool:
-        """Whether the program has ended. Its process group's number stays taken until `close`."""
+        """True if the program has ended. Its process group's number stays taken until `close`."""
         if self._process.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT

@@ -49,7 +49,7 @@ _UDP: Final = "udp"
 Place = IPv4Network | IPv6Network | int
 """A network, or a port of any."""
 _LOOK_S: Final = 3.0
-"""So often it is looked which of the chosen cgroups there are."""
+"""The interval at which the command looks for the chosen cgroups, s."""
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 
@@ -484,7 +484,7 @@ def say_who_chooses(control: Path) -> None:
 
 
 async def _refuse_loop(gateway: str) -> None:
-    """What a gateway on this host connects to could come back to it. ConfigError."""
+    """Refuse a gateway on this host, whose connections would be redirected to it again: ConfigError."""
     try:
         async with asyncio.timeout(_RESOLVE_S):
             found = await asyncio.get_running_loop().getaddrinfo(gateway, None)
@@ -503,7 +503,7 @@ async def _refuse_loop(gateway: str) -> None:
 
 
 async def _join(proxy: LocalProxy, host: str, port: int) -> None:
-    """Standard input and output as one connection."""
+    """Connect standard input and output with a destination."""
     try:
         upstream = await proxy.connect(host, port, far=True)
     except RefusedError as error:

@@ -228,7 +228,7 @@ def command(
 
 
 def _cache_folder() -> Path:
-    """As systemd says, or the user's own."""
+    """Return the cache folder that systemd names, else the user's own."""
     if given := os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]:
         return Path(given)
     return user_folder("cache")
@@ -306,7 +306,7 @@ def _print_line(
 
 
 def _own_address() -> str:
-    """The address that packets to the world would have; nothing is sent."""
+    """Return the source address of packets to the internet; no packet is sent."""
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
             one.connect((far, 9))

@@ -127,11 +127,11 @@ class Broadcast(Generic[T]):
 
     @property
     def subscribers(self) -> int:
-        """How many listen now; nothing needs to be built for none."""
+        """The number of subscribers. With none, no item needs to be built."""
         return len(self._ears)
 
     async def subscribe(self) -> AsyncGenerator[T, None]:
-        """All items that are published from the first step of the iteration on."""
+        """Yield the items that are published from the first step of the iteration on."""
         ear: _Ear[T] = _Ear(self._limit)
         self._ears.add(ear)
         try:

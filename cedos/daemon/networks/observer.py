@@ -52,8 +52,8 @@ _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
 _MOMENT_S = 0.01
 _NEAR_S = 2.0
-"""So shortly after a host before its router sent or took much, not all that an interface carried is
-from behind that."""
+"""For so long after a host in front of the router sent or received much, the interface's counters also
+hold traffic that did not pass the router."""
 _UDP_KEPT_S = 120.0
 """Connection tracking gives a UDP flow up so long after its last packet at most."""
 _JUST_ANSWERED_S = 0.5

@@ -15,7 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class WakeTimer:
-    """One alarm. Needs CAP_WAKE_ALARM, and a real-time clock that may wake the host (`rtcs`).
+    """An alarm clock. Needs CAP_WAKE_ALARM, and a real-time clock that may wake the host (`rtcs`).
 
     The kernel takes a timer also where there is no such clock, and wakes nobody then; so that is asked.
     """

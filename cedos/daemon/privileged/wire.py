@@ -113,7 +113,7 @@ _DECODER: Final = msgspec.msgpack.Decoder()
 
 
 class PartChannel:
-    """One end of a channel: whole messages over a stream socket, with open files beside them.
+    """An end of a channel: whole messages over a stream socket, with open files beside them.
 
     Errors end it: EOFError, the other end has gone; ValueError, bad data.
     """

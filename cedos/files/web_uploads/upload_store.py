@@ -82,7 +82,7 @@ class KeptUpload:
 
     @property
     def may_make_room(self) -> bool:
-        """Whether its body is kept only in case it has to be sent once more."""
+        """True if the origin has answered; the body is kept only for a repetition."""
         return self.record.state is UploadState.ANSWERED and self.path.exists()
 
     def expired(self, now_unix_s: float) -> bool:

@@ -13,8 +13,8 @@ from cedos.model import Direction, Indicator
 SPANS_S = (1, 5, 10)
 
 _BEST_OF_S = 20.0
-"""What was delivered at least is the best of so long, with its age: small transfers that came later show
-less of a network, not that it does less (docs/decisions/passive-rates.md)."""
+"""The delivered rate is the best of this time, with its age: later small transfers show a part of the
+network's rate, not that it became slower (docs/decisions/passive-rates.md)."""
 
 _TRICKLE, _TRICKLE_S = 0.5, 60.0
 """A network that sets the pace has a queue. A flow that carries less than half of what the network did

@@ -113,7 +113,7 @@ class LocalProxy:
 
     @property
     def addresses(self) -> list[Listening]:
-        """Its addresses, with the ports that it got."""
+        """The addresses that the proxy listens at, with their real ports."""
         return [replace(where, port=one.getsockname()[1]) for one, where in self._sockets]
 
     def open(self, listening: Sequence[Listening]) -> None:

@@ -22,7 +22,7 @@ MOST_TOLD_BYTES: Final = 10**12
 """The largest size in a question: a daemon refuses absurd sizes."""
 
 _PARTS: Final = 8
-"""What is told within such a part of the time counts as told at once: so there is a bound to it."""
+"""Announcements of one part of `valid_s` count as made at its beginning, which bounds the table."""
 
 
 @dataclass(slots=True)
@@ -61,13 +61,12 @@ def _nothing() -> dict[Direction, list[int]]:
 ASK_S: Final = 2.0
 """A label in use is asked about so often."""
 _LOOK_S: Final = 0.1
-"""Whether another label came into use, or more than was asked about, is looked at so often."""
+"""The interval at which the session looks for a new label or a larger amount, s."""
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
 _ENOUGH_S, _LITTLE_S = 1.0, 0.5
-"""Who has enough to read for so long does not hurry, until there is little: networks are tried for
-nothing as long as there is more."""
+"""A reader with data for `_ENOUGH_S` is in no hurry until only `_LITTLE_S` is left."""
 _NO_HURRY_S: Final = 60.0
 _MOST_BESIDE: Final = 8
 """An upload of more than this part of what comes is not kept waiting with it."""

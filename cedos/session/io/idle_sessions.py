@@ -271,7 +271,7 @@ def _table(used: int) -> "array[int]":
 
 
 STATE_BYTES: Final = 8
-"""What its application may keep with a session."""
+"""Bytes that the application may store with an idle session."""
 
 RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES + STATE_BYTES
 _IDLE: Final = slice(CREDENTIALS_BYTES, CREDENTIALS_BYTES + IDLE_BYTES)

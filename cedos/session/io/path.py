@@ -1,4 +1,4 @@
-"""One TCP connection of a session: bytes between the kernel and the channel, and nothing hidden between.
+"""A TCP connection of a session: it moves bytes between kernel and channel, without hidden buffers.
 
 No transport of asyncio: its buffers would cost half the speed, and anticipatory scheduling needs to know
 every byte that waits. What the kernel does not take stays in one list here, at most one batch long.

@@ -48,7 +48,7 @@ _WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
 
 @dataclass(slots=True)
 class BufferSituation:
-    """What the networks did lately.
+    """The recent behaviour of the networks.
 
     `unmetered_up_s`: for how long an unmetered network is up; None: none is up, or it is silent.
     `unmetered_bps`: the rate over unmetered networks in the last second. `metered_bps` and

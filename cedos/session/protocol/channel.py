@@ -1,4 +1,4 @@
-"""One secured TCP connection, one path of a flow: bytes in, records out, and back. Sans-I/O.
+"""A secured TCP connection, one path of a flow: bytes in, records out, and back. Sans-I/O.
 
 A record is a header of 4 bytes and up to 256 KB of frames, protected by the flow's suite with a key of
 this connection and direction alone. A record that is forged, cut short or out of order ends the

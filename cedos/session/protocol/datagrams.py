@@ -85,8 +85,8 @@ _RANK: Final = 0  # foreground, small
 _LEAST_VARIATION_S: Final = 0.020
 _VARIATIONS: Final = 2.0
 _MOST_QUEUED_S: Final = 0.100
-"""So long one may wait in queues: a path that has carried nothing since it began in a lost packet's
-time-out is thought to take seconds (measured: 0.8 s, deviation 0.7 s, of 40 ms)."""
+"""The longest time that a datagram may wait in queues, s. The estimate for a path whose first packet was
+lost is far too long (measured: 0.8 s with a deviation of 0.7 s for a path of 40 ms)."""
 _CHECK_S: Final = 0.010
 _EPOCHS: Final = 1 << 32
 
@@ -272,7 +272,7 @@ def _living(path: PathState) -> bool:
 
 
 WINDOW: Final = 1_024
-"""So many numbers below the highest are told apart; what is older came long ago, or never will."""
+"""The receiver distinguishes this many numbers below the highest. Older ones are duplicates or lost."""
 
 MOST_UNREAD: Final = 1_024
 MOST_UNREAD_BYTES: Final = 1 << 20

@@ -22,7 +22,7 @@ MAX_IN_FLIGHT: Final = 8_192
 
 
 class PathFlight:
-    """One path: its state for schedulers, its pieces in flight, and its control frames."""
+    """A path: its state for schedulers, its pieces in flight, and its control frames."""
 
     __slots__ = (
         "allowed_here", "allowed_there", "asked", "control", "dialled", "fell", "flight", "heard_at_s",
@@ -85,7 +85,7 @@ class PathFlight:
 
 
 class InFlight:
-    """All paths of a session and their pieces; `states` is what schedulers are shown.
+    """The paths of a session and their pieces; schedulers see `states`.
 
     `unheard`: this end was read from a record, and its peer has not said yet what it has. Data sent
     before that could continue what an older life of this end had sent beyond the record.

@@ -94,7 +94,7 @@ class Probed(Struct, frozen=True):
 
 
 class PeerClosed(Struct, frozen=True):
-    """All data of the peer is here, though the application may not have read all of it."""
+    """The peer's data has arrived completely; the application may not have read it yet."""
 
 
 class Finished(Struct, frozen=True):

@@ -121,7 +121,7 @@ _LEAST_OVER_S: Final = 0.25
 _OVER_ROUND_TRIPS: Final = 2.0
 """as the first acknowledgement of what is sent takes one."""
 _LEAST_S: Final = 0.5
-"""What is here within this is waited for."""
+"""A path whose data in flight arrives within this time does not crawl."""
 _TIMES_ELSEWHERE: Final = 3.0
 _SLOWER: Final = 4.0
 """Than it was: a path that was never faster is planned by its rate, and has as much as that carries."""
@@ -190,11 +190,11 @@ class CrawlWatch:
 
 
 FREE: Final = 2
-"""So often it is believed at once: who walks through a door loses Wi-Fi once."""
+"""A path may fall silent this often and is used again at once: a walk through a door loses Wi-Fi once."""
 FALL_S: Final = 0.3
 """A path that speaks again so soon after its silence was noticed has not fallen: it cost a few copies."""
 FORGIVEN_S: Final = 10.0
-"""So long without a fall makes up for one."""
+"""This time without a fall makes up for one fall."""
 _FIRST_S: Final = 1.0
 _DOUBLED: Final = 5
 _MOST: Final = FREE + 1 + _DOUBLED
@@ -230,7 +230,7 @@ PAD_BYTES: Final = 12_000
 that IPv6 allows. A network of 96 kbit/s is busy with it for a second, which is as long as anticipatory
 scheduling lets background data be."""
 FIRST_SEGMENT_BYTES: Final = 1_448
-"""Of the padding at most so much arrives with the short Ping; what is counted is the rest."""
+"""The first segment: this much of the padding arrives with the short Ping. Only the rest is timed."""
 REST_S: Final = 1.0
 """A path on which nothing went either way for so long rests; shorter sessions than this need no estimate.
 The end that accepted waits twice as long: if both asked at once, answers would wait behind questions."""

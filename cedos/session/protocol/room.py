@@ -20,10 +20,10 @@ IROB_COST: Final = 256
 INITIAL_STREAM_BYTES: Final = 262_144
 INITIAL_IROB_CREDIT: Final = 655_360
 INITIAL_IROB_BYTES: Final = 262_144
-"""What every peer accepts before its first Window frame."""
+"""The credit that every peer grants before its first Window frame."""
 
 URGENT_BYTES: Final = 65_536
-"""What background data leaves to foreground data: of the window, and of replay memory."""
+"""Bytes of the window and of replay memory that background data leaves to foreground data."""
 
 
 class Credit:
@@ -185,7 +185,7 @@ class ReplayMemory:
 
 
 class ReplayAccount:
-    """One session's share of `memory`: it holds `held_bytes`; `owner` names it there.
+    """A session's share of `memory`: it holds `held_bytes`; `owner` names it there.
 
     While a path is up, the stream may hold the first window and as much again as was acknowledged,
     which grows ahead of any congestion window (docs/decisions/replay-memory.md). Bytes on a path that

@@ -300,7 +300,7 @@ PIECE_BYTES: Final = packing.RECORD_BYTES - 64
 
 
 class SendQueue:
-    """One label's queue: lost or skipped pieces come before bytes that were never sent."""
+    """The queue of one label: lost or skipped pieces come before bytes that were never sent."""
 
     __slots__ = ("_items", "_pending", "rank", "waiting_bytes")
 

@@ -57,7 +57,7 @@ ID_SPAN: Final = 1 << 20
 """Ids in use reach at most this far above the lowest that is not acknowledged."""
 
 MANY: Final = 1_500
-"""So many small IROBs make one batch."""
+"""The number of small IROBs in one batch."""
 
 NO_ROOM: Final = 0
 """Instead of an IROB's id: no room in replay memory or in the peer's window, nothing was taken."""

@@ -57,7 +57,7 @@ from cedos.session.protocol.sender import DEFERRED, SMALL_BYTES, Sender, Thunks
 from cedos.session.protocol.unpacking import unpack
 
 ALL: Final = None
-"""As `after`: an IROB that waits for all that came before it, as a plain send does."""
+"""A value of `after`: the IROB waits for everything sent before it, as a plain send does."""
 
 BROKEN_PROTOCOL, LOST_STATE = 1, 2
 """Codes of Abort."""

@@ -38,7 +38,7 @@ _DATAGRAM_RANK: Final = 0
 
 
 class Connection:
-    """One end of a session.
+    """An end of a session.
 
     The stream has TCP's semantics; each message (IROB) is delivered whole, with its label, in an
     order that is only as strict as was asked for (dissertation, 2.2). A connection ends when both

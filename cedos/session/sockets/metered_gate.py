@@ -60,7 +60,7 @@ class OwnTable:
 
 
 OWN_TABLE: Final = OwnTable()
-"""All that waits in this process shares it, as it shares the networks."""
+"""The table that all waiting transfers of this process share."""
 
 
 _OVER_S: Final = 1.0
@@ -139,7 +139,7 @@ class BufferGate:
 
 
 class DeadlineGate:
-    """One stream's row in the table of this process, from when it is told to wait.
+    """A stream's row in the table of this process, from the moment in which it has to wait.
 
     Free networks are open to every stream; the use of metered ones is decided for all streams of this
     process together. `open`: whether this one may use them.

@@ -1,1 +1,1 @@
-"""What the bench of caught connections is made of."""
+"""The parts of the bench of caught connections."""

@@ -111,7 +111,7 @@ class Echo(asyncio.Protocol):
 
 @contextmanager
 def gateway_process(module: str, *words: str) -> Iterator[int]:
-    """A module that serves as a gateway, and prints a line once it does; its process id."""
+    """Run a module that serves as a gateway and prints a line once it does; yield its process id."""
     with subprocess.Popen(
         [sys.executable, "-m", module, *words],
         stdout=subprocess.PIPE,

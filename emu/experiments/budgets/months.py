@@ -68,7 +68,7 @@ class Outcome:
     """Day by day: seconds since the period began, units spent, price in seconds per unit."""
 
     feasible: bool = True
-    """Whether the use without a choice fitted when the last supply became known."""
+    """True if the unavoidable use fitted the last supply that became known."""
 
     @property
     def met(self) -> bool:

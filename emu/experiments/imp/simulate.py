@@ -1,4 +1,4 @@
-"""One trial without a clock: a person reads, something prefetches, two networks carry it. Simulated.
+"""A trial without a clock: a person reads, something prefetches, two networks carry it. Simulated.
 
 The decisions are those of the real program (`cedos.selector`), at the same moments: once a second and
 whenever something begins or ends. Networks are replayed packet opportunity by packet opportunity

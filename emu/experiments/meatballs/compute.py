@@ -1,4 +1,4 @@
-"""What a computation takes: a linear function of its parameters, fitted to how it went before.
+"""The cost of a computation: a linear function of its parameters, fitted to how it went before.
 
 Seconds or joules (dissertation, 4.4.2: application compute time, application energy usage); the
 application names the parameters and tells their values with each observation.
@@ -14,7 +14,7 @@ from predictors.error import ErrorHistory, steady
 VALUE = "value"
 
 _LEAST, _LARGEST = 1e-12, 1e12
-"""What lies beyond is no measurement."""
+"""A value outside these bounds is no measurement."""
 
 _RUNS = 100
 _FADING = 0.97
@@ -50,7 +50,7 @@ class ComputePredictor:
 
     @staticmethod
     def history() -> ErrorHistory:
-        """An empty history of its errors, which age does not widen.
+        """Return an empty history of its errors, which age does not widen.
 
         A processor does not wander as a radio does; how much the load of a shared one changes from run
         to run is in the errors already.
@@ -60,7 +60,7 @@ class ComputePredictor:
     def observe(
         self, parameters: Mapping[str, float], value: float, at_s: float
     ) -> list[Measurement]:
-        """Takes a run: its parameters, and what it took (seconds, joules).
+        """Learn from a run: its parameters, and what it took (seconds, joules).
 
         A run with an unknown parameter, or without a positive value, is left out.
         """
@@ -76,7 +76,7 @@ class ComputePredictor:
         return [Measurement(self.name, off, 1.0, at_s)]
 
     def point(self, parameters: Mapping[str, float]) -> float:
-        """The expected value; unknown parameters count as what they were on average."""
+        """Return the expected value; an unknown parameter counts as its average."""
         if not self._runs:
             return self._typical
         if self._line is None:
@@ -92,7 +92,7 @@ class ComputePredictor:
         return max(found, least) if isfinite(found) else least
 
     def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
-        """What a run with these parameters takes, begun at `at_s` (left out: right after the last)."""
+        """Predict a run with these parameters, begun at `at_s` (default: right after the last)."""
         now_s = features.get("at_s", nan)
         return {VALUE: self.errors.distribution(now_s).scaled(self.point(features))}
 
@@ -141,7 +141,7 @@ def _line(runs: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
 
 
 def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """The solution of a few linear equations, by elimination with pivots."""
+    """Solve a few linear equations, by elimination with pivots."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for k in range(size):

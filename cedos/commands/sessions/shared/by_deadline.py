@@ -345,7 +345,7 @@ class FileByDeadline:
 
 
 class FilesByDeadline:
-    """All files of one command; `done` and `failed` get each one at its end."""
+    """The files of one command; each calls `done` or `failed` at its end."""
 
     def __init__(
         self,

@@ -41,14 +41,14 @@ class Locators:
 _PACKED: Final = struct.Struct(f">{FLOW_ID_BYTES}s{KEY_BYTES}s{KEY_BYTES}s{LOCATOR_BYTES}s6s6sHB")
 CREDENTIALS_BYTES: Final = _PACKED.size
 PEER_KEY: Final = slice(FLOW_ID_BYTES + KEY_BYTES, FLOW_ID_BYTES + 2 * KEY_BYTES)
-"""Where the other end's key lies in a record."""
+"""The place of the other end's key in a record."""
 LAST_ATTEMPT: Final = (1 << 48) - 1
 _WINDOW: Final = 16  # attempts may arrive out of order: joins over several networks at once
 
 
 @dataclass(slots=True)
 class Credentials:
-    """One end's part of a flow's identity; shared by the flow and its handshakes.
+    """An end's part of a flow's identity; shared by the flow and its handshakes.
 
     `attempt` counts this end's resumptions and joins, `seen` is the highest of the other end's, with
     the 16 before it in `window`. Values lost in a crash cost one more exchange, never safety.

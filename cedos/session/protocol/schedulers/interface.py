@@ -20,7 +20,7 @@ LABELS: Final = (
     Label(Urgency.BACKGROUND, Bulk.SMALL),
     Label(Urgency.BACKGROUND, Bulk.LARGE),
 )
-"""All labels, the one that goes first in front. A label's index here is its number on the wire."""
+"""The labels in the order in which they are sent. A label's index here is its number on the wire."""
 
 RANK: Final = {label: rank for rank, label in enumerate(LABELS)}
 """Label -> index in `LABELS`."""
@@ -99,7 +99,7 @@ class PathDoubt(IntEnum):
 
 @dataclass(slots=True)
 class PathState:
-    """One TCP connection to the peer over one network, as a scheduler sees it.
+    """A TCP connection to the peer over one network, as a scheduler sees it.
 
     `in_flight_bytes` the peer's session has not acknowledged; `peer` is what the other end says of this
     path; `allowed` is the mask of ranks that both ends let onto it.
