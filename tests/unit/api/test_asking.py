@@ -171,7 +171,7 @@ KEY = "0" * 32
 
 
 @pytest.fixture
-def control() -> Iterator[Path]:
+def free_socket() -> Iterator[Path]:
     """A short path: a socket's has 108 bytes at most."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder) / "control.sock"
@@ -213,10 +213,10 @@ def followed(path: Path) -> FollowedTransfer:
     return FollowedTransfer(path, report, lambda: {"wlan0": False}, lambda: None)
 
 
-async def test_the_end_is_told_to_a_daemon_that_begins_anew(control: Path) -> None:
+async def test_the_end_is_told_to_a_daemon_that_begins_anew(free_socket: Path) -> None:
     heard: list[TransferReport] = []
-    transfer = followed(control)
-    async with daemon(control, heard):
+    transfer = followed(free_socket)
+    async with daemon(free_socket, heard):
         following = asyncio.create_task(transfer.run())
         async with asyncio.timeout(10.0):
             await transfer.mine()
@@ -224,18 +224,20 @@ async def test_the_end_is_told_to_a_daemon_that_begins_anew(control: Path) -> No
     ending = asyncio.create_task(transfer.end())
     await asyncio.sleep(0.3)
     assert not ending.done()
-    async with daemon(control, heard):
+    async with daemon(free_socket, heard):
         async with asyncio.timeout(10.0):
             assert await ending
     assert heard[-1].ended
     assert heard[-1].key == KEY
 
 
-async def test_the_time_that_it_waited_is_none_in_which_something_could_come(control: Path) -> None:
+async def test_the_time_that_it_waited_is_none_in_which_something_could_come(
+    free_socket: Path,
+) -> None:
     """Otherwise a network begins with a tenth of its rate after the wait."""
     heard: list[TransferReport] = []
-    async with daemon(control, heard, waits_s=1.5):
-        following = asyncio.create_task(followed(control).run())
+    async with daemon(free_socket, heard, waits_s=1.5):
+        following = asyncio.create_task(followed(free_socket).run())
         async with asyncio.timeout(20.0):
             while len(heard) < 3:
                 await asyncio.sleep(0.05)
@@ -246,7 +248,7 @@ async def test_the_time_that_it_waited_is_none_in_which_something_could_come(con
 
 @pytest.mark.parametrize("has_daemon", [True, False])
 async def test_its_pause_and_the_end_of_that_are_told_at_once(
-    control: Path, monkeypatch: pytest.MonkeyPatch, *, has_daemon: bool
+    free_socket: Path, monkeypatch: pytest.MonkeyPatch, *, has_daemon: bool
 ) -> None:
     monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test's are in it
     again_unix_s: float | None = None
@@ -267,10 +269,10 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
             while reports[-1].again_unix_s != again:
                 await asyncio.sleep(0.01)
 
-    transfer = FollowedTransfer(control, report, lambda: {"wlan0": False}, lambda: None)
+    transfer = FollowedTransfer(free_socket, report, lambda: {"wlan0": False}, lambda: None)
     async with AsyncExitStack() as stack:
         if has_daemon:
-            await stack.enter_async_context(daemon(control, heard))
+            await stack.enter_async_context(daemon(free_socket, heard))
         following = asyncio.create_task(transfer.run())
         async with asyncio.timeout(10.0):
             await transfer.mine()
@@ -300,15 +302,15 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
         assert all(each.wait_s == 0.0 for each in heard if each.again_unix_s is not None)
 
 
-async def test_who_never_met_a_daemon_waits_for_none(control: Path) -> None:
+async def test_who_never_met_a_daemon_waits_for_none(free_socket: Path) -> None:
     began_s = time.monotonic()
-    assert not await followed(control).end()
+    assert not await followed(free_socket).end()
     assert time.monotonic() - began_s < 1.0
 
 
-async def test_a_key_is_forgotten_where_there_is_a_daemon(control: Path) -> None:
+async def test_a_key_is_forgotten_where_there_is_a_daemon(free_socket: Path) -> None:
     heard: list[TransferReport] = []
-    assert not forget(control, KEY)
-    async with daemon(control, heard):
-        assert await asyncio.to_thread(forget, control, KEY)
+    assert not forget(free_socket, KEY)
+    async with daemon(free_socket, heard):
+        assert await asyncio.to_thread(forget, free_socket, KEY)
     assert [(each.key, each.ended) for each in heard] == [(KEY, True)]

@@ -123,7 +123,7 @@ async def test_connections_leave_files_for_the_session(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,024 are what a terminal's programs may have: a flood of connections took them all."""
-    monkeypatch.setattr(local_proxy.open_files, "allow", lambda _wanted=None: 1_024)
+    monkeypatch.setattr(local_proxy.process_limits, "allow", lambda _wanted=None: 1_024)
     await ends.start()
     assert 2 * ends.proxy._most + 256 <= 1_024
 
