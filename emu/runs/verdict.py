@@ -37,7 +37,7 @@ def sentences(run: Recorded) -> list[str]:
         f" (95 % interval {low:.2f} to {high:.2f}); differences under {100 * noise:.0f} % are noise here."
     )
     if low <= 1.0 <= high:
-        said.append("So this run does not tell the gateway's time from kernel MPTCP's.")
+        said.append("The difference between the gateway and kernel MPTCP is within noise in this run.")
     return said
 
 
