@@ -37,7 +37,9 @@ def sentences(run: Recorded) -> list[str]:
         f" (95 % interval {low:.2f} to {high:.2f}); differences under {100 * noise:.0f} % are noise here."
     )
     if low <= 1.0 <= high:
-        said.append("The difference between the gateway and kernel MPTCP is within noise in this run.")
+        said.append(
+            "The difference between the gateway and kernel MPTCP is within noise in this run."
+        )
     return said
 
 

@@ -76,7 +76,10 @@ def test_a_difference_within_noise_is_called_so(tmp_path: Path) -> None:
         time_s * (1.3 if number % 2 else 0.75) for number, time_s in enumerate(times(0.4))
     ]
     said = verdict.sentences(recorded(tmp_path / "run", slower_for_half))
-    assert said[-1] == "The difference between the gateway and kernel MPTCP is within noise in this run."
+    assert (
+        said[-1]
+        == "The difference between the gateway and kernel MPTCP is within noise in this run."
+    )
 
 
 def test_without_a_gateway_there_is_nothing_to_compare(tmp_path: Path) -> None:
