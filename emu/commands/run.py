@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from emu.runs.scenario import Scenario
 
 _DEMO = Path(__file__).parents[1] / "experiments" / "demo.toml"
-_DEMO_STARTS_S = {"sbu7-3": 71.0, "walk-away-s7": 34.0}
+_DEMO_STARTS_S = {"p02": 111.0, "walk-away-s7": 34.0}
 """The demo's place in the real and in the synthetic collection, and where its quick part begins, s.
 
-`sbu7-3` is typical of the six places of the README's table: the gateway takes 0.82 of kernel MPTCP's
-time there (0.78 at all six) and the daemon alone 1.14 of the best fixed policy's (1.07). The quick part
-begins six seconds before Wi-Fi dies. Without the real traces `walk-away-s7` stands in.
+`p02` is typical of the six places of the README's table: the gateway takes 0.77 of kernel MPTCP's time
+there (0.78 at all six) and the daemon alone 1.11 of the best fixed policy's (1.07). In the quick part
+Wi-Fi stalls and dies. Without the real traces `walk-away-s7` stands in.
 """
 _QUICK_S = 10.0
 
@@ -81,7 +81,7 @@ def command(
     without a clock, from places, and prints them as JSON; the notebooks draw them. Only the options
     --places, --out, --force and --json apply to it.
 
-    Without a scenario it runs the demo: a laptop with two tethered phones walks away from its Wi-Fi,
+    Without a scenario it runs the demo: a laptop with two tethered phones whose Wi-Fi stalls and dies,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
