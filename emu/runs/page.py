@@ -35,7 +35,7 @@ _USED = {
     "wifi": "over Wi-Fi",
     "cellular": "over LTE",
     "both": "over both",
-    "none": "no answer came",
+    "none": "network not known",
     _GATEWAY: "through the gateway",
 }
 
