@@ -105,8 +105,8 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )
 @click.option(
     "--allow-inside", type=NETWORK, multiple=True,
-    help="Also connect to this private, carrier's or link-local network; may be repeated. A wider one"
-    " opens no link-local address (clouds' metadata): 169.254.0.0/16 does.",
+    help="Also connect to this network, which is no part of the internet; may be repeated. A wider one"
+    " opens no link-local address and none of clouds' metadata: 169.254.0.0/16 does.",
 )  # fmt: skip
 @click.option(
     "--allow-local", is_flag=True,

@@ -16,7 +16,7 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel import process_limits
-from cedos.proxy.gateway.admission import GUARDED_PORTS, LINK_LOCAL, DestinationRules
+from cedos.proxy.gateway.admission import GUARDED_PORTS, HIDDEN, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.direct import NoRules, RuleBook, is_near
@@ -44,7 +44,7 @@ _SPARE_FILES: Final = 256
 
 _FULL_PAUSE_S: Final = 0.2
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-_EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *LINK_LOCAL)
+_EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *HIDDEN)
 
 _log = structlog.get_logger(__name__)
 
