@@ -455,7 +455,8 @@ class Budget:
         every: how it recurs; None: it does not.
         increment: data that is bought unit by unit; `supply` is then the unit's times the most.
         battery: joules of this host's battery until it is charged; `supply` is what it then holds.
-        hard: data or money: once it is spent, programs are kept off the networks it counts.
+        hard: data or money: once it is spent, programs are kept off the networks it counts. None: as the
+            budget that it replaces, else not.
     """
 
     name: str
@@ -467,7 +468,7 @@ class Budget:
     every: Every | None = None
     increment: Increment | None = None
     battery: bool = False
-    hard: bool = False
+    hard: bool | None = None
 
     def __post_init__(self) -> None:
         for what, name in (("budget", self.name), *(("network", each) for each in self.networks)):

@@ -82,7 +82,7 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
             networks=budget.networks,
             every=budget.every.value if budget.every else None,
             battery=budget.battery,
-            hard=budget.hard,
+            hard=bool(budget.hard),
             spent=spent,
             begins_unix_s=begins_unix_s,
             ends_unix_s=ends_unix_s,

@@ -21,6 +21,7 @@ from cedos.config.sections import S_PER_MONEY
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
 from cedos.model import Budget, Every, Increment, is_name
 from cedos.resources import Resource, Tariff
+from cedos.selector.budgets.keeper import bought, period_at
 from cedos.storage import budget_file
 
 _T = TypeVar("_T")
@@ -94,6 +95,9 @@ def command(context: click.Context, as_json: bool) -> None:
     except DaemonUnreachableError:
         standing = without_daemon(where)
         notes = budget_file.kept_aside(where.state / budget_file.FILE)
+        notes += [
+            f"The budget {one.name} is over and limits nothing." for one in standing if one.over
+        ]
         notes.append("No daemon answers. This was counted until the last one ended.")
     if as_json:
         render.print_json(standing)
@@ -120,7 +124,10 @@ def command(context: click.Context, as_json: bool) -> None:
 )
 @click.option("--name", help="The name of the budget.  [default: WHAT]")
 @click.option(
-    "--hard", is_flag=True, help="Block programs on its networks once it is spent (data and money)."
+    "--hard/--soft",
+    default=None,
+    help="Block programs on its networks once it is spent (data and money), or not.  [default: as the"
+    " budget that it replaces, else soft]",
 )
 @click.option("--unit", help="The size of a unit, if data is bought in units.")
 @click.option("--unit-money", type=float, help="The price of a unit.")
@@ -136,7 +143,7 @@ def set_command(
     every: str | None,
     networks: tuple[str, ...],
     name: str | None,
-    hard: bool,
+    hard: bool | None,
     unit: str | None,
     unit_money: float | None,
     seconds_per_money: float | None,
@@ -145,8 +152,8 @@ def set_command(
 
     Sizes need a unit, kB to TB or KiB to TiB. A number alone means bytes and must be a million or
     more. `energy` is that of this host's radios, estimated from their traffic. `battery` is the
-    energy in the battery. The budget of an existing name is changed, and what was spent in the
-    period still counts.
+    energy in the battery. A budget replaces the one of the same name. What was spent in the period
+    still counts, and a hard one stays hard unless --soft says otherwise.
     """
     if what != "data" and (networks or unit):
         raise ConfigError(f"--network and --unit are for data, not for {what}")
@@ -171,18 +178,12 @@ def set_command(
         known = _answered(where, client.budgets)
         standing = _answered(where, lambda: client.set_budget(budget))
     except DaemonUnreachableError:
-        _set_without_daemon(where, budget)
-        click.echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
+        earlier, kept = _set_without_daemon(where, budget)
+        click.echo(f'"{kept.name}" is kept. It counts once a daemon starts; none answers now.')
+        _tell_replaced(earlier, kept)
         return
     render.show(lines([standing], time.time()))
-    for earlier in known:
-        if earlier.name == budget.name and (earlier.supply, earlier.networks) != (supply, networks):
-            of = f" of {', '.join(earlier.networks)}" if earlier.networks else ""
-            click.echo(
-                f'It replaces the "{budget.name}" that was there ({_supplied(earlier)}{of}).'
-                " To have both, give one another --name.",
-                err=True,
-            )
+    _tell_replaced(next((each for each in known if each.name == budget.name), None), standing)
     for note in client.status().budget_problems:
         if f'"{budget.name}" counts nothing' in note:
             click.echo(f"Warning: {render.plain(note)}", err=True)
@@ -339,7 +340,31 @@ def _answered(where: Directories, ask: Callable[[], _T]) -> _T:
         time.sleep(_AGAIN_S)
 
 
-def _set_without_daemon(where: Directories, wanted: Budget) -> None:
+def _tell_replaced(earlier: BudgetMessage | None, standing: BudgetMessage) -> None:
+    """Tell the whole budget that was replaced, where the new one differs."""
+    if earlier is None or (was := _whole(earlier)) == _whole(standing):
+        return
+    text = f'It replaces "{earlier.name}": {was}. To have both, give one another --name.'
+    if earlier.hard and standing.hard:
+        text += " It stays hard; --soft would end that."
+    elif earlier.hard:
+        text += " It was hard: from now on programs get through once it is used up."
+    click.echo(text, err=True)
+
+
+def _whole(one: BudgetMessage) -> str:
+    parts = ["battery" if one.battery else _supplied(one)]
+    parts += [f"of {', '.join(one.networks)}"] if one.networks else []
+    parts += ["hard"] if one.hard else []
+    parts.append(f"until {render.instant(one.ends_unix_s)}")
+    parts += [f"every {one.every}"] if one.every else []
+    return ", ".join(parts)
+
+
+def _set_without_daemon(
+    where: Directories, wanted: Budget
+) -> tuple[BudgetMessage | None, BudgetMessage]:
+    """Keep a budget for the next daemon; return the one that it replaces, and the new one."""
     now = datetime.now()
     file = where.state / budget_file.FILE
     known, aside = budget_file.opened(file)
@@ -348,13 +373,25 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     earlier = (budget_file.configured(load(), now, where.state) | known).get(wanted.name)
     found = budget_file.begun(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})
+    return None if earlier is None else _alone(earlier), _alone(found)
+
+
+def _alone(budget: Budget) -> BudgetMessage:
+    """Return the message of a budget whose use is unknown."""
+    period = period_at(budget, time.time())
+    return BudgetMessage.of(
+        budget,
+        units=UnitsMessage.of(budget),
+        spent=0.0,
+        begins_unix_s=period.begins_s,
+        ends_unix_s=period.ends_s,
+    )
 
 
 def without_daemon(where: Directories) -> list[BudgetMessage]:
     """Return all budgets as the last daemon left them. Their prices are unknown."""
-    # These imports are slow, and needed only while no daemon answers.
+    # Slow imports, needed only while no daemon answers.
     from cedos.daemon.budgets.metering import money_per_mb  # noqa: PLC0415
-    from cedos.selector.budgets.keeper import bought, period_at  # noqa: PLC0415
     from cedos.storage.usage import Usage  # noqa: PLC0415
 
     config = load()

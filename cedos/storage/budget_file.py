@@ -146,19 +146,23 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
 
 
 def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
-    """Return a budget with its beginning: that of the budget it changes, or now, unless it has one.
+    """Return a budget with what it takes from the one it replaces: its beginning, and whether it is hard.
 
-    `earlier`: the one of this name until now; what was spent of it in its period stays spent.
-    Errors: ConfigError, it would be over already.
+    `earlier`: the one of this name until now; what was spent of it in its period stays spent. Errors:
+    ConfigError, the budget would be over already, or a hard one would silently be none.
     """
+    if budget.hard is None:
+        hard = earlier is not None and bool(earlier.hard)
+        if hard and not budget.resource.meter.can_bar:
+            raise ConfigError(
+                f'the budget "{budget.name}" is hard, and one of {budget.resource.value} cannot be.'
+                " Another name for the new one, or --soft, would be right"
+            )
+        budget = replace(budget, hard=hard)
     if budget.every is not None:
         return budget
-    ends = datetime.fromisoformat(budget.until)
-    if ends <= now:
-        raise ConfigError(
-            f'budget "{budget.name}": its end ({ends:%Y-%m-%d %H:%M}) has passed;'
-            " one after now would be right"
-        )
+    if why := ended(budget, now):
+        raise ConfigError(why)
     if budget.since:
         return budget
     now_s = now.timestamp()
@@ -170,6 +174,17 @@ def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
             if earlier.every is not None:
                 since = wall(period.begins_s).isoformat(timespec="seconds")
     return replace(budget, since=since)
+
+
+def ended(budget: Budget, now: datetime) -> str:
+    """Return in words that a budget's only period is over; "": it is not."""
+    ends = datetime.fromisoformat(budget.until)
+    if budget.every is not None or ends > now:
+        return ""
+    return (
+        f'the end of the budget "{budget.name}" ({ends:%Y-%m-%d %H:%M}) has passed: it limits nothing.'
+        " A later end would be right, or one that recurs (every month, say)"
+    )
 
 
 def _same(one: Budget, other: Budget) -> bool:

@@ -184,8 +184,10 @@ class FakeDaemon:
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._before()
+        earlier = self.budgets.get(budget.name)
+        hard = earlier is not None and earlier.hard if budget.hard is None else budget.hard
         self.budgets[budget.name] = BudgetMessage.of(
-            budget,
+            replace(budget, hard=hard),
             spent=0.25 * budget.supply,
             begins_unix_s=1.79e9,
             ends_unix_s=1.8e9,

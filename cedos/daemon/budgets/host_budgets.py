@@ -122,6 +122,12 @@ class HostBudgets:
                 for name, keeper in self.keepers.items()
                 if keeper.budget.battery
             ]
+        now = wall(self._clock())
+        lines += [
+            why
+            for keeper in self.keepers.values()
+            if (why := budget_file.ended(keeper.budget, now))
+        ]
         for standing in self.standings():
             if not standing.over and standing.spent > standing.budget.supply:
                 share = standing.spent / max(standing.budget.supply, 1e-9)

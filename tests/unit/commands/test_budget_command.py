@@ -256,7 +256,7 @@ def test_a_budget_that_takes_the_place_of_another_says_so(
     today = (*SET, "data", "1GB", "--until", "18:00", "--network", "wlan0")
     assert not cedos(*today, "--name", "today").stderr
     replaced = cedos(*today)
-    assert 'It replaces the "data" that was there (4 GB)' in replaced.stderr
+    assert 'It replaces "data": 4 GB, until ' in replaced.stderr
     assert "--name" in replaced.stderr
 
 
@@ -345,7 +345,7 @@ def test_who_may_not_write_the_file_is_told_who_may(
 def test_an_end_that_has_passed_is_refused(cedos: Any, folders: Path) -> None:
     refused = cedos(*SET, "data", "4GB", "--until", "2025-01-01")
     assert refused.exit_code == 2
-    assert "its end (2025-01-01 00:00) has passed" in refused.stderr
+    assert "(2025-01-01 00:00) has passed: it limits nothing" in refused.stderr
 
 
 def test_a_damaged_file_is_named_kept_and_begun_anew(cedos: Any, folders: Path) -> None:
@@ -494,8 +494,16 @@ def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> Non
     assert fake_daemon.budgets["data"].hard
     assert "data, hard" in done.stdout
     assert "It is hard: once it is used up, programs are blocked" in cedos("explain").stdout
-    cedos(*line[:-1])
-    assert not fake_daemon.budgets["data"].hard  # soft unless somebody says otherwise
+    raised = cedos("budget", "set", "data", "5GB", "--until", "2026-12-01", "--every", "month")
+    assert fake_daemon.budgets["data"].hard  # nobody said that it is soft now
+    assert 'It replaces "data": 4 GB, hard, until ' in raised.stderr
+    assert "It stays hard; --soft would end that." in raised.stderr
+    softened = cedos(*line[:-1], "--soft")
+    assert not fake_daemon.budgets["data"].hard
+    assert "It was hard: from now on programs get through" in softened.stderr
+    assert 'It replaces "data": 5 GB, hard, until ' in softened.stderr
+    assert ", every month. To have both" in softened.stderr
+    assert not cedos(*line[:-1]).stderr  # the same again
     shown = cedos("budget").stdout
     assert "data, hard" not in shown
     assert "Once it is used up, programs still get through; `--hard` makes it a wall." in shown
@@ -505,6 +513,14 @@ def test_without_a_daemon_it_counts_from_the_next_one_on(cedos: Any, tmp_path: P
     done = cedos("budget", "set", "money", "20", "--until", "2099-12-01", "--hard")
     assert done.exit_code == 0, done.stderr
     assert '"hard": true' in cedos("budget", "--json").stdout
+    again = cedos("budget", "set", "money", "30", "--until", "2099-12-01")
+    assert '"hard": true' in cedos("budget", "--json").stdout
+    assert 'It replaces "money": 20, hard, until 2099-12-01' in again.stderr
+    refused = cedos("budget", "set", "energy", "9kJ", "--until", "18:00", "--name", "money")
+    assert refused.exit_code == 2
+    assert 'the budget "money" is hard, and one of energy cannot be' in refused.stderr
+    cedos("budget", "set", "money", "30", "--until", "2099-12-01", "--soft")
+    assert '"hard": false' in cedos("budget", "--json").stdout
 
 
 @pytest.mark.parametrize("what", [("battery",), ("energy", "20kJ")])

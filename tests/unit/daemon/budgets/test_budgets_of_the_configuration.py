@@ -1,12 +1,14 @@
 """Budgets of the configuration that do not recur: they begin when the daemon first reads them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cedos.config import BudgetConfig, Config
-from cedos.model import Budget
+from cedos.errors import ConfigError
+from cedos.model import Budget, Every
 from cedos.resources import Resource
 
 pytestmark = pytest.mark.anyio
@@ -92,3 +94,47 @@ async def test_a_clock_that_is_set_moves_its_beginning(make_host: MakeHost) -> N
     host.tick()
     again(host, ONCE)
     assert host.spent("trip") == pytest.approx(30e6, rel=1e-6)
+
+
+async def test_one_that_has_ended_limits_nothing_and_says_so(make_host: MakeHost) -> None:
+    """The configuration, the command and the program interface say it alike."""
+    host = make_host(
+        Config(
+            budgets={
+                "old": BudgetConfig(until="2020-01-01", data="1GB", hard=True),
+                "dawn": BudgetConfig(until="2026-11-21 08:59", data="1GB"),
+                "monthly": BudgetConfig(until="2020-01-01", data="1GB", every=Every.MONTH),
+            }
+        )
+    )
+    told = [line for line in host.budgets.problems if "has passed" in line]
+    assert [line.split('"')[1] for line in told] == ["old", "dawn"]
+    assert 'the budget "old" (2020-01-01 00:00) has passed: it limits nothing' in told[0]
+    with pytest.raises(ConfigError, match="has passed: it limits nothing"):
+        await host.budgets.set(Budget("set", Resource.DATA, 1e9, "2020-01-01T00:00:00"))
+    await host.budgets.set(Budget("noon", Resource.DATA, 1e9, "2026-11-21T12:00:00"))
+    host.tick(4 * 3600.0)
+    assert any('"noon" (2026-11-21 12:00) has passed' in line for line in host.budgets.problems)
+
+
+async def test_a_hard_one_stays_hard_unless_it_is_told_otherwise(make_host: MakeHost) -> None:
+    host = make_host(
+        Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB", hard=True)})
+    )
+
+    def hard() -> bool | None:
+        return host.budgets.keepers["trip"].budget.hard
+
+    await host.budgets.set(Budget("trip", Resource.DATA, 2e9, "2026-12-24T00:00:00"))
+    assert hard() is True  # of the configuration
+    monthly = Budget("trip", Resource.DATA, 3e9, "2026-12-01T00:00:00", every=Every.MONTH)
+    await host.budgets.set(monthly)
+    assert hard() is True  # also where it recurs now
+    with pytest.raises(ConfigError, match='"trip" is hard, and one of energy cannot be'):
+        await host.budgets.set(Budget("trip", Resource.ENERGY, 3e9, "2026-12-24T00:00:00"))
+    host.budgets.write()
+    host.start()
+    assert hard() is True
+    await host.budgets.set(replace(monthly, hard=False))
+    await host.budgets.set(monthly)
+    assert hard() is False
