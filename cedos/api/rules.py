@@ -8,10 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage
+from cedos.model import NetworkKind
 
 MOST_ADDRESSES: Final = 16
 METERED: Final = "metered"
 """Stands for all metered networks."""
+GROUPS: Final = (METERED, *NetworkKind)
+"""Words that stand for several networks: all metered ones, or all of a kind (`wifi`)."""
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_-]{1,63}"
 )
@@ -25,6 +28,7 @@ def is_host_name(text: str) -> bool:
 class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Connections to `host` use only the networks `only`, or never those of `never`.
 
+    Both lists have names of networks and words of `GROUPS`.
     `host` is an address, a prefix or a name, which includes its subdomains. `addresses` are those
     of the name. `port` None: all ports.
     """
@@ -53,10 +57,10 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         except ValueError:
             return None
 
-    def allows(self, network: str, *, metered: bool) -> bool:
-        if self.only:
-            return network in self.only or (metered and METERED in self.only)
-        return network not in self.never and not (metered and METERED in self.never)
+    def allows(self, network: str, kind: NetworkKind, *, metered: bool) -> bool:
+        """Return whether connections may use a network, given by its name and kind."""
+        named = {network, kind.value, *((METERED,) if metered else ())}
+        return bool(self.only) == (not named.isdisjoint(self.only or self.never))
 
     @property
     def words(self) -> str:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.rules import METERED, MOST_ADDRESSES, RuleMessage, RuleRequest, is_host_name
+from cedos.api.rules import GROUPS, METERED, MOST_ADDRESSES, RuleMessage, RuleRequest, is_host_name
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
@@ -24,6 +24,7 @@ class _Group(Manual, click.Group): ...
     examples=[
         ("cedos rule add --host updates.example --never metered", "Never over the phone."),
         ("cedos rule add --host 10.8.0.0/16 --port 22 --only wlan0", "Only over one network."),
+        ("cedos rule add --host bank.example --only wifi", "Over any Wi-Fi."),
         ("cedos rule", "The rules and their effects now."),
         ("cedos rule test mirror.updates.example", "The rule that applies to this host."),
         ("cedos rule remove 1", "Removes a rule."),
@@ -65,19 +66,23 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option("--host", required=True, help="A name, an address or a prefix (198.51.100.0/24).")
 @click.option("--port", type=click.IntRange(1, 65535), help="Only this port.")
 @click.option(
-    "--only", multiple=True, metavar="NETWORK", help="Over this network; may be repeated."
+    "--only",
+    multiple=True,
+    metavar="NETWORK",
+    help="Only over this network, or over any of a kind (wifi, cellular, ethernet); may be repeated.",
 )
 @click.option(
     "--never",
     multiple=True,
     metavar="NETWORK",
-    help=f"Not over this network, or `{METERED}`: over no metered one; may be repeated.",
+    help=f"Not over this network, over any of a kind, or over any `{METERED}` one; may be repeated.",
 )
 def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ...]) -> None:
     """Add a rule, or change the one for the same host and port."""
     if bool(only) == bool(never):
         raise click.UsageError("either --only NETWORK or --never NETWORK is needed")
     host = host.strip().rstrip(".").lower().removeprefix("*.")
+    only, never = tuple(map(_network, only)), tuple(map(_network, never))
     try:
         rule = RuleRequest(host=host, port=port, only=only, never=never)
     except ValueError as error:
@@ -88,14 +93,23 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
     told = client.add_rule(rule)
     render.show(lines([told]))
     names = [network.name for network in client.networks()]
-    for stray in [name for name in (*only, *never) if name not in (*names, METERED)]:
-        there = ", ".join(names) or "none"
-        click.echo(f"There is no network {stray} now: the networks are {there}.", err=True)
+    for stray in [name for name in (*only, *never) if name not in (*names, *GROUPS)]:
+        click.echo(
+            f"There is no network {stray} now. The networks are {', '.join(names) or 'none'};"
+            f" {', '.join(GROUPS)} stand for all of their kind.",
+            err=True,
+        )
     if rule.prefix is None and not rule.addresses:
         click.echo(
             f"{host} leads to no address now: the rule begins with the second connection to it.",
             err=True,
         )
+
+
+def _network(word: str) -> str:
+    """Return a network's name as it is, and a word for several as rules spell it (`Wi-Fi`: `wifi`)."""
+    spelt = word.lower().replace("-", "")
+    return spelt if spelt in GROUPS else word
 
 
 @command.command("remove", cls=Manual, exits=(0, 1, 2, 3, 6), files=[SOCKET])

@@ -64,8 +64,8 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
 
     Every change (rules, routes, MPTCP path management) is written to a journal first. The daemon
     undoes its changes when it ends: on Ctrl-C, on SIGTERM, or when its terminal is closed. The
-    next daemon, or `cedos restore`, undoes the changes of a killed one. On SIGHUP (`systemctl
-    reload cedos`) the daemon reads its configuration again.
+    next daemon, or `cedos restore`, undoes the changes of a killed one. SIGHUP means a closed
+    terminal; only the daemon of a service (`systemctl reload cedos`) reads its configuration again.
 
     With fewer than two usable networks there is nothing to choose until another one appears.
     Budgets, rules and transfers with a deadline work meanwhile.

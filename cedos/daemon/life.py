@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,12 +76,16 @@ class Life:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(Complaints())
         handlers: dict[int, Callable[[], None]] = {
-            signal.SIGINT: self.end,
-            signal.SIGTERM: self.end,
+            signal.SIGINT: partial(self.end, "Ctrl-C"),
+            signal.SIGTERM: partial(self.end, "SIGTERM"),
         }
         # A user who started us with nohup wants us to outlive the terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            handlers[signal.SIGHUP] = self.reload if is_service() else self.end
+            handlers[signal.SIGHUP] = (
+                self.reload
+                if is_service()
+                else partial(self.end, "SIGHUP (a closed terminal; only a service reloads)")
+            )
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
@@ -113,10 +118,12 @@ class Life:
         finally:
             self._running = None
 
-    def end(self) -> None:
+    def end(self, why: str) -> None:
+        """Undo all changes and end; `why`: the signal."""
         if self._ending:
             return
         self._ending = True
+        _log.info("ending: all changes are undone", why=why)
         Notifier().stopping("undoing what was changed")
         self._cancel()
 

@@ -1,8 +1,8 @@
 """Decisions that were carried out: the last in memory, all in the history, each told to listeners."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Hashable
 from typing import Generic, TypeVar
 
 import structlog
@@ -26,6 +26,7 @@ class DecisionLog:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
         self._history = history
         self._recent: dict[int, Decision] = {}
+        self._choices: OrderedDict[Hashable, Strategy] = OrderedDict()
 
     @property
     def next_number(self) -> int:
@@ -40,7 +41,24 @@ class DecisionLog:
             del self._recent[next(iter(self._recent))]
         if self.decided.subscribers:
             self.decided.publish(DecisionMessage.of(decision))
-        _log.info("decided", choice=str(decision.choice), why=decision.reason)
+        # At the usual level the log has changes only: programs ask every few seconds.
+        log = _log.info if self._changes(decision) else _log.debug
+        log("decided", choice=str(decision.choice), why=decision.reason)
+
+    def _changes(self, decision: Decision) -> bool:
+        """Return whether the last decision for the same destination and label chose otherwise.
+
+        A decision about one flow changes nothing for others.
+        """
+        transfer = decision.transfer
+        if transfer.flow is not None:
+            return False
+        subject = transfer.server_name, transfer.label, transfer.direction
+        before = self._choices.pop(subject, None)
+        self._choices[subject] = decision.choice
+        if len(self._choices) > _RECENT:
+            self._choices.popitem(last=False)
+        return decision.choice != before
 
     async def find(self, flow: str | None, living: LivingFlows) -> Decision | None:
         """Return the latest decision about a flow (`Backend.explain` says how it is named), or of all."""

@@ -12,7 +12,7 @@ from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Address, Context, Decision, FlowKey, Strategy, StrategyKind
+from cedos.model import Address, Context, Decision, FlowKey, Network, Strategy, StrategyKind
 from cedos.selector.decision.reason import sentences
 from cedos.steer.routing.plan import NOWHERE, leads_out
 
@@ -94,13 +94,13 @@ class UserRules:
                     found = rank, number
         return None if found is None else found[1]
 
-    def allows(self, address: Address, port: int, network: str, *, metered: bool) -> bool:
-        """Return whether a connection may use a network."""
-        number = self.of(address, port)
-        return number is None or self._rules[number].allows(network, metered=metered)
-
     def state(self) -> dict[str, object]:
         return {str(number): msgspec.to_builtins(rule) for number, rule in self._rules.items()}
+
+
+def allows(rule: RuleRequest, network: Network) -> bool:
+    """Return whether a rule allows a network."""
+    return rule.allows(network.name, network.kind, metered=network.metered)
 
 
 @dataclass(slots=True)
@@ -139,8 +139,10 @@ class RuledDestinations:
         return self.rules.of(address, port) is not None
 
     def may_use(self, key: FlowKey, network: str) -> bool:
-        metered = any(n.name == network and n.metered for n in self._decider.networks)
-        return self.rules.allows(key.remote, key.remote_port, network, metered=metered)
+        """Return whether a flow may use the network of this name, which may be gone."""
+        known = [each for each in self._decider.networks if each.name == network]
+        number = self.rules.of(key.remote, key.remote_port)
+        return number is None or all(allows(self.rules.rules[number], each) for each in known)
 
     async def keep(self, flow: LivingFlow) -> None:
         """Lead a living MPTCP connection off the networks that it may not use.
@@ -219,9 +221,7 @@ class RuledDestinations:
     def _decide(self, number: int, rule: RuleRequest, decision: Decision) -> Decision:
         """Decide as for any new connection, among the networks that the rule allows."""
         allowed = {
-            network.name
-            for network in self._decider.usable
-            if network.up and rule.allows(network.name, metered=network.metered)
+            network.name for network in self._decider.usable if network.up and allows(rule, network)
         }
         ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
         transfer = replace(decision.transfer, server_name=rule.host)

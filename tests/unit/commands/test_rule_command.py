@@ -64,7 +64,13 @@ def test_a_rule_is_added(daemon: Played) -> None:
 
 def test_what_may_be_a_slip_is_said(daemon: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("add", "--host", "198.51.100.1", "--never", "lte1")
-    assert done.stderr == "There is no network lte1 now: the networks are wlan0, lte0.\n"
+    assert done.stderr == (
+        "There is no network lte1 now. The networks are wlan0, lte0;"
+        " metered, wifi, cellular, ethernet stand for all of their kind.\n"
+    )
+    done = run("add", "--host", "updates.example", "--only", "Wi-Fi", "--only", "ETHERNET")
+    assert daemon.asked[-1].only == ("wifi", "ethernet")
+    assert done.stderr == ""
     monkeypatch.setattr(rule_command, "addresses", lambda name: ())
     done = run("add", "--host", "nowhere.example", "--never", "lte0")
     assert "nowhere.example leads to no address now" in done.stderr

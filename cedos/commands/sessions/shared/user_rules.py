@@ -13,7 +13,7 @@ from cedos.api.client import ControlClient
 from cedos.api.rules import RuleMessage
 from cedos.commands.rule import addresses, applies
 from cedos.errors import CedosError
-from cedos.model import Address
+from cedos.model import Address, NetworkKind
 from cedos.proxy.local.direct import LookUp
 from cedos.session.io.links import Egress, EgressReader
 
@@ -178,7 +178,7 @@ class RuledNetworks:
         self._looked_up = looked_up
         self._egresses = egresses or _egresses
         self._found: Sequence[_Found] = ()
-        self._networks: dict[str, tuple[str, bool]] = {}
+        self._networks: dict[str, tuple[str, NetworkKind, bool]] = {}
 
     def read(self) -> None:
         """Read the rules again in a thread, which may wait for the daemon and for DNS."""
@@ -187,7 +187,8 @@ class RuledNetworks:
             rules = {one.number: one for one in self._client.rules()}
             if rules and (found := list(self._applying(rules))):
                 self._networks = {
-                    each.interface: (each.name, each.metered) for each in self._client.networks()
+                    each.interface: (each.name, each.kind, each.metered)
+                    for each in self._client.networks()
                 }
         except CedosError:  # none there, another version, not ours to ask
             found = ()
@@ -199,18 +200,19 @@ class RuledNetworks:
             return True
         if interface not in self._networks:
             # The interface came up after the request.
-            metered = [
-                each.metered
+            there = [
+                each
                 for found in self._found
                 for address in found.addresses
                 for each in self._egresses(address)
                 if each.interface == interface
             ]
-            if not metered:
+            if not there:
                 return False
-            self._networks[interface] = interface, any(metered)
-        name, is_metered = self._networks[interface]
-        return all(each.rule.rule.allows(name, metered=is_metered) for each in self._found)
+            metered = any(each.metered for each in there)
+            self._networks[interface] = interface, there[0].kind, metered
+        name, kind, metered = self._networks[interface]
+        return all(each.rule.rule.allows(name, kind, metered=metered) for each in self._found)
 
     @property
     def why(self) -> str:

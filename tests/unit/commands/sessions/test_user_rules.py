@@ -213,8 +213,15 @@ class Played:
 
     def networks(self) -> list[Any]:
         return [
-            type("Network", (), {"name": name, "interface": interface, "metered": metered})
-            for name, interface, metered in (("wlan0", "wlan0", False), ("phone", "usb0", True))
+            type(
+                "Network",
+                (),
+                {"name": name, "interface": interface, "kind": kind, "metered": metered},
+            )
+            for name, interface, kind, metered in (
+                ("wlan0", "wlan0", NetworkKind.WIFI, False),
+                ("phone", "usb0", NetworkKind.CELLULAR, True),
+            )
         ]
 
 

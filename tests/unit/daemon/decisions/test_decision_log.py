@@ -6,11 +6,12 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cedos.daemon.decisions import decision_log
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.model import Decision, FlowKey
+from cedos.model import Decision, FlowKey, Strategy, StrategyKind
 from cedos.monitor.events import FlowOpened
 from cedos.storage.history import History
 
@@ -62,3 +63,25 @@ async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
     assert await log.find("198.51.100.1:443", flows) is None, "this one began before the daemon"
     assert await log.find("1", flows) is not None, "by its number"
     history.close()
+
+
+async def test_the_log_has_changes_at_the_usual_level(
+    make_decision: Callable[[int], Decision],
+) -> None:
+    log = DecisionLog(None)
+    first, second = make_decision(1), make_decision(2)
+    other = replace(second, choice=Strategy(StrategyKind.SINGLE, ("lte0",)))
+    subjects = [
+        (about(first, None), "info"),  # the default
+        (about(second, None), "debug"),
+        (about(other, None), "info"),
+        (about(other, None, "a.example"), "info"),  # a destination
+        (about(other, None, "a.example"), "debug"),
+        (about(other, None), "debug"),
+        (about(first, KEY), "debug"),  # one flow
+        (about(other, KEY), "debug"),
+    ]
+    with capture_logs() as entries:
+        for decision, _ in subjects:
+            log.record(decision)
+    assert [entry["log_level"] for entry in entries] == [level for _, level in subjects]

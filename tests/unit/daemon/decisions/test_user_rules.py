@@ -13,7 +13,7 @@ from cedos.api.rules import MOST_ADDRESSES, RuleRequest
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.user_rules import MOST, UserRules
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Direction, FlowKey, Strategy, StrategyKind
+from cedos.model import Direction, FlowKey, NetworkKind, Strategy, StrategyKind
 
 pytestmark = pytest.mark.anyio
 
@@ -41,9 +41,36 @@ def test_the_closest_rule_applies() -> None:
     assert rules.of(ip_address("203.0.113.7"), 443) == 4
     assert rules.of(ip_address("2001:db8::1"), 443) == 5
     assert rules.of(ip_address("192.0.2.1"), 443) is None
-    assert not rules.allows(ip_address("203.0.113.7"), 443, "lte0", metered=True)
-    assert rules.allows(ip_address("203.0.113.7"), 443, "wlan0", metered=False)
-    assert rules.allows(ip_address("192.0.2.1"), 443, "lte0", metered=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("wlan0", {"wlan0"}),
+        ("wifi", {"wlan0"}),
+        ("cellular", {"usb0", "usb1"}),
+        ("ethernet", {"eth0"}),
+        ("metered", {"usb0"}),
+        ("wlan", set()),
+    ],
+)
+def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word: str, meant: set[str]) -> None:
+    networks = {
+        "wlan0": (NetworkKind.WIFI, False),
+        "usb0": (NetworkKind.CELLULAR, True),
+        "usb1": (NetworkKind.CELLULAR, False),
+        "eth0": (NetworkKind.ETHERNET, False),
+    }
+    only, never = (
+        {
+            name
+            for name, (kind, metered) in networks.items()
+            if RuleRequest(host="a.example", **{which: (word,)}).allows(name, kind, metered=metered)
+        }
+        for which in ("only", "never")
+    )
+    assert only == meant
+    assert never == networks.keys() - meant
 
 
 def test_a_name_is_met_at_other_addresses() -> None:
