@@ -9,6 +9,7 @@ import click
 
 from cedos.commands.console.manual import CONFIG, Manual
 from cedos.config import SHIPPED_FILE
+from cedos.errors import HostError
 
 _HERE = Path(__file__).with_name("examples")
 UNITS = {
@@ -17,6 +18,10 @@ UNITS = {
     "forward-unit": _HERE / "cedos-forward.service",
     "redirect-unit": _HERE / "cedos-redirect.service",
 }
+# A user's own service runs as this user.
+_OF_A_USER = {"forward-unit"}
+# PrivateTmp=yes hides them from a service.
+_OWN_OF_SERVICES = {Path("/tmp"), Path("/var/tmp")}  # noqa: S108
 # Folders that ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")
 PLAIN = {
@@ -40,7 +45,7 @@ PLAIN = {
             "Configures a relay: MPTCP for clients whose servers do not speak it. It needs squid.",
         ),
     ],
-    exits=(0, 2),
+    exits={0: "", 2: "", 4: "A service could not start the program from where it lies."},
     files=[CONFIG, ("/etc/systemd/system/cedos.service", "Where the unit belongs.")],
 )
 @click.argument("what", type=click.Choice([*PLAIN, *UNITS]))
@@ -67,17 +72,28 @@ def command(what: str) -> None:
     ):
         text = text.replace("ProtectHome=read-only", "ProtectHome=yes")
     click.echo(text, nl=False)
-    for path in (Path(program), Path(sys.executable)):
-        if closed := _closed_folder(path):
-            click.echo(
-                f"cedos: the service runs as a user of its own, who may not enter {closed}:"
-                f" {path} must lie elsewhere, in /opt say",
-                err=True,
+    if what not in _OF_A_USER:
+        _check_service(Path(program))
+
+
+def _check_service(program: Path) -> None:
+    """Raise HostError if a service, which runs as a user of its own, cannot start this program."""
+    # The program, its interpreter with the library, and this package, which may lie elsewhere.
+    needed = (program, Path(sys.executable), Path(sys.base_prefix, "lib"), SHIPPED_FILE)
+    for path in needed:
+        if not path.is_absolute():
+            raise HostError(
+                f"no program {path} is installed beside {sys.executable}, nor on the PATH"
             )
-            return
-
-
-def _closed_folder(path: Path) -> Path | None:
-    """Return the first parent folder that other users may not enter."""
-    folders = reversed(path.resolve().parents)
-    return next((folder for folder in folders if not folder.stat().st_mode & 0o001), None)
+        for folder in reversed((path.resolve() / "_").parents):
+            if folder in _OWN_OF_SERVICES:
+                why = f"a service has a {folder} of its own"
+            elif folder.is_dir() and not folder.stat().st_mode & 0o001:
+                why = f"its user may not enter {folder}"
+            else:
+                continue
+            raise HostError(
+                f"this unit cannot start: it needs {path}, but {why}. Install cedos where every user may"
+                " read it: sudo python3 -m venv /opt/cedos; sudo /opt/cedos/bin/pip install CLONE. Then"
+                " ask /opt/cedos/bin/cedos for the unit."
+            )

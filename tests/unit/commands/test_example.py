@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cedos.commands import example
 from cedos.config import Config, load
 
 
@@ -59,18 +60,60 @@ def test_systemd_accepts_the_units(cedos: Any, tmp_path: Path, name: str) -> Non
     assert (done.returncode, complaints) == (0, [])
 
 
-def test_an_installation_that_the_service_could_not_read(
-    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "home" / "bin"
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that cedos and its interpreter lie in a folder that all users may enter."""
     folder.mkdir(parents=True)
     (folder / "cedos").touch()
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setattr(sys, "base_prefix", str(folder))
+    monkeypatch.setattr(example, "SHIPPED_FILE", folder / "cedos.toml")
+    monkeypatch.setattr(example, "_OWN_OF_SERVICES", set())
     for parent in (folder, *folder.parents[:-2]):
         parent.chmod(0o755)
-    assert cedos("example", "unit").stderr == ""
-    (tmp_path / "home").chmod(0o700)
+
+
+@pytest.mark.parametrize("what", ["unit", "gateway-unit", "redirect-unit"])
+@pytest.mark.parametrize("closed", ["home", "home/bin"])
+def test_a_unit_that_could_not_start_is_refused(
+    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, closed: str
+) -> None:
+    installed(tmp_path / "home" / "bin", monkeypatch)
+    open_one = cedos("example", what)
+    assert open_one.exit_code == 0, open_one.stderr
+    (tmp_path / closed).chmod(0o700)
+    result = cedos("example", what)
+    assert result.exit_code == 4
+    assert f"cannot start: it needs {tmp_path}/home/bin/" in result.stderr
+    assert f"its user may not enter {tmp_path}/{closed}. Install" in result.stderr
+
+
+def test_a_unit_for_a_program_in_a_private_folder_is_refused(
+    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path / "bin", monkeypatch)
+    monkeypatch.setattr(example, "_OWN_OF_SERVICES", {tmp_path})
     result = cedos("example", "unit")
+    assert result.exit_code == 4
+    assert f"a service has a {tmp_path} of its own" in result.stderr
+
+
+def test_the_source_of_the_package_must_be_readable_too(
+    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path / "opt", monkeypatch)
+    clone = tmp_path / "clone"
+    clone.mkdir(mode=0o700)
+    monkeypatch.setattr(example, "SHIPPED_FILE", clone / "cedos.toml")
+    result = cedos("example", "unit")
+    assert result.exit_code == 4
+    assert f"may not enter {clone}." in result.stderr
+
+
+def test_a_users_own_service_starts_from_a_home(
+    cedos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path / "home" / "bin", monkeypatch)
+    (tmp_path / "home").chmod(0o700)
+    result = cedos("example", "forward-unit")
     assert result.exit_code == 0
-    assert f"ExecStart={folder}/cedos up\n" in result.stdout
-    assert f"may not enter {tmp_path}/home: " in result.stderr
+    assert f"ExecStart={tmp_path}/home/bin/cedos forward" in result.stdout
