@@ -6,6 +6,10 @@ the other end still sends, so that this stops too. Datagrams are refused to thei
 The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
 addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
 
+A program without privilege can make the kernel send some of that: it joins groups of IPv6, or binds the
+ports of DHCP where a sysctl lets it. So these pass small and seldom. IPv4's reports of listeners (IGMP)
+do not pass at all, as no address depends on them.
+
 Behind these stands a second wall (`egress_wall`), until a flush here is repaired.
 """
 
@@ -16,14 +20,28 @@ from cedos.steer.kernel import iptables
 from cedos.steer.kernel.iptables import Chain
 
 # Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
-HOST_ICMPV6: Final = (1, 130, 131, 132, 133, 134, 135, 136, 137, 143)
+HOST_ICMPV6: Final = (1, 130, 133, 134, 135, 136, 137)
+LISTENER_REPORTS: Final = (131, 132, 143)
+REPORT_BYTES, RESET_BYTES = 200, 120
+"""The most that such a packet may have: a report of seven groups, a reset with all options."""
 _UNREACHABLE: Final = 3
+_SELDOM: Final = "-m limit --limit 6/minute --limit-burst 10 -m length --length 0:{bytes}"
+_DHCP_BYTES: Final = 1000
+# Each connection of a host is reset once; a guest with raw sockets can send resets without end.
+_RESETS: Final = (
+    "-p tcp --tcp-flags RST RST -m limit --limit 20/second --limit-burst 1000"
+    f" -m length --length 0:{RESET_BYTES}"
+)
 # -4 and -6: of the one IP version only.
 _HOSTS_OUT: Final = (
-    "-4 {where} -p udp --sport 68 --dport 67 -j RETURN",
-    "-6 {where} -p udp --sport 546 --dport 547 -j RETURN",
+    f"-4 {{where}} -p udp --sport 68 --dport 67 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
+    f"-6 {{where}} -p udp --sport 546 --dport 547 {_SELDOM.format(bytes=_DHCP_BYTES)} -j RETURN",
     f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} -j RETURN",
     *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in HOST_ICMPV6),
+    *(
+        f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} {_SELDOM.format(bytes=REPORT_BYTES)} -j RETURN"
+        for kind in LISTENER_REPORTS
+    ),
 )
 _HOSTS_IN: Final = (
     "-4 {where} -p udp --sport 67 --dport 68 -j RETURN",
@@ -31,7 +49,7 @@ _HOSTS_IN: Final = (
 )
 # A reset ends a connection at the other end too: it must get through.
 _OUT: Final = (
-    "{where} -p tcp --tcp-flags RST RST -j RETURN",
+    f"{{where}} {_RESETS} -j RETURN",
     "{where} -p tcp -j REJECT --reject-with tcp-reset",
     "{where} -j REJECT",
 )

@@ -21,7 +21,12 @@ from cedos.kernel.classic_bpf import NETWORK_HEADER, PROTOCOL, Assembler
 from cedos.kernel.netlink import NETLINK_ROUTE, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Requester
 from cedos.kernel.rtnetlink import Link
 from cedos.steer.kernel import traffic_control
-from cedos.steer.kernel.barring_filter import HOST_ICMPV6
+from cedos.steer.kernel.barring_filter import (
+    HOST_ICMPV6,
+    LISTENER_REPORTS,
+    REPORT_BYTES,
+    RESET_BYTES,
+)
 from cedos.steer.kernel.traffic_control import CLSACT, DROP, EGRESS, INGRESS, PASS, TrafficControl
 
 _PRIORITY: Final = 7300
@@ -179,7 +184,7 @@ def program(link_type: int) -> bytes:
     code.if_equal(_DHCP, then="pass", otherwise="drop")
     code.label("tcp")
     code.load(start + 13, 1, indexed=True)
-    code.if_any_bit(_RESET, then="pass", otherwise="drop")
+    code.if_any_bit(_RESET, then="a reset", otherwise="drop")
 
     code.label("ipv6")
     code.load_x(_IPV6_BYTES)
@@ -196,14 +201,23 @@ def program(link_type: int) -> bytes:
     code.load(start, 1, indexed=True)
     for kind in HOST_ICMPV6:
         code.if_equal(kind, then="pass")
+    for kind in LISTENER_REPORTS:
+        code.if_equal(kind, then="a report")
     code.jump("drop")
     code.label("udp of ipv6")
     code.load(start, 4, indexed=True)
     code.if_equal(_DHCPV6, then="pass", otherwise="drop")
     code.label("tcp of ipv6")
     code.load(start + 13, 1, indexed=True)
-    code.if_any_bit(_RESET, then="pass", otherwise="drop")
+    code.if_any_bit(_RESET, then="a reset", otherwise="drop")
 
+    # Small ones only: any program makes the kernel send these (`barring_filter`).
+    code.label("a report")
+    code.load_length()
+    code.if_greater(_ETHERNET_HEADER_BYTES + REPORT_BYTES, then="drop", otherwise="pass")
+    code.label("a reset")
+    code.load_length()
+    code.if_greater(_ETHERNET_HEADER_BYTES + RESET_BYTES, then="drop", otherwise="pass")
     code.label("pass")
     code.give(PASS)
     code.label("drop")

@@ -1,11 +1,14 @@
 """Barred networks: programs are refused there at once, whatever they speak; everything else goes on."""
 
+import json
 import socket
+import struct
 import threading
 import time
 
 import pytest
 
+from cedos.steer.kernel import iptables
 from cedos.steer.steering import Steering
 
 GUEST = {4: "10.77.0.2", 6: "2001:db8:77::2"}
@@ -230,6 +233,39 @@ def test_what_is_forwarded_is_refused_too(host, make_namespace):
                 refused(lambda asking=asking: asking.recv(100), ConnectionRefusedError)
             await steering.barring.bar([])
             assert all(echoed(connect(version)) for version in living)
+
+    host.run(body)
+
+
+def test_a_guest_carries_nothing_out_in_resets(host, make_namespace):
+    """Containers often may send raw packets; a reset passes the walls, as it ends a connection."""
+    guest = make_namespace("guest")
+    guest_behind(host, guest)
+    with guest.entered():
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+    host.sockets.append(raw)
+
+    def left() -> int:
+        shown = json.loads(host.client.run("ip", "-j", "-s", "link", "show", "lte0").stdout)
+        return int(shown[0]["stats64"]["tx"]["bytes"])
+
+    def tries(payload: int, count: int) -> int:
+        before = left()
+        reset = struct.pack("!HHIIBBHHH", 9, 8000, 1, 1, 5 << 4, 0x04, 0, 0, 0)
+        for _ in range(count):
+            raw.sendto(reset + bytes(payload), (FAR[4], 0))
+        return left() - before
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.barring.bar(["lte0"])
+            assert tries(1000, 500) < 6_000
+            assert tries(0, 20_000) < 120_000
+            await steering._end_repairs()
+            with host.client.entered():
+                assert iptables.remove()
+            assert tries(1000, 500) < 6_000  # the second wall alone
 
     host.run(body)
 
