@@ -381,9 +381,10 @@ def object_url(text: str) -> URL:
 
 
 def _lists(answer: aiohttp.ClientResponse) -> HeaderLists:
+    """Return the fields as they came: any bytes are Latin-1 (RFC 9110, 5.5)."""
     found: HeaderLists = {}
-    for name, value in answer.headers.items():
-        found.setdefault(name.lower(), []).append(value)
+    for name, value in answer.raw_headers:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     # An answer without a date came now (RFC 9110, 6.6.1).
     found.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
     return found

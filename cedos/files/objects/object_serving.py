@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import structlog
+
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
@@ -27,6 +29,8 @@ from cedos.files.objects.object_store import StoredObject
 from cedos.files.tree import reader
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.connection import Connection
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 _GOODBYE_S: Final = 3.0
 _AHEAD_BYTES: Final = 32 << 20
@@ -79,10 +83,20 @@ class ObjectServing:
                     connection.abort(str(error))
                     return
                 self._let_go()
+                before, why = connection.written_bytes, ""
                 try:
                     await self._answer(request)
                 except TransferError as error:
-                    await connection.write(pack(_refusal(request, str(error))))
+                    why = str(error)
+                except SessionError:
+                    raise
+                except Exception as error:
+                    if connection.written_bytes != before:
+                        raise
+                    _log.error("answering a client failed", exc_info=error)
+                    why = "the gateway failed at this; its owner's log says why"
+                if why:
+                    await connection.write(pack(_refusal(request, why)))
                     if isinstance(request, PutRequest):
                         break  # what follows may be bytes of the file
             with suppress(TimeoutError):

@@ -15,7 +15,7 @@ from yarl import URL
 from cedos.errors import TransferError
 from cedos.files.objects.http_rules import not_modified, one_range
 from cedos.files.objects.object_fetcher import ObjectFetcher
-from cedos.files.objects.object_store import StoredObject
+from cedos.files.objects.object_store import ObjectRecord, StoredObject
 from cedos.session.protocol.crypto import host_id
 
 _BLOCK: Final = 1 << 18
@@ -25,8 +25,8 @@ _NOT_OURS: Final = frozenset(
 )  # fmt: skip
 _CONDITIONS: Final[tuple[str, ...]] = ("if-none-match", "if-modified-since")
 _HOP_BY_HOP: Final = frozenset(
-    ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-     "via", "age")
+    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
+     b"upgrade", b"via", b"age")
 )  # fmt: skip
 
 
@@ -64,8 +64,13 @@ class ProgramRequests:
             return None
         if isinstance(found, aiohttp.ClientResponse):
             return PassedAnswer(found)
+        return self._stored(whose, found)
+
+    def _stored(
+        self, client: str, found: StoredObject, part: tuple[int, int] | None = None
+    ) -> "StoredAnswer | None":
         try:
-            return StoredAnswer(self._fetcher, whose, found)
+            return StoredAnswer(self._fetcher, client, found, part)
         except OSError:
             return None
 
@@ -76,10 +81,7 @@ class ProgramRequests:
         found = self._fetcher.kept(client, url, asked)
         if found is None or not not_modified(conditions, found.record.headers):
             return None
-        try:
-            return StoredAnswer(self._fetcher, client, found, unchanged=True)
-        except OSError:
-            return None
+        return self._stored(client, found, UNCHANGED)
 
     def _part(
         self, client: str, url: URL, asked: dict[str, str], wanted: str
@@ -87,16 +89,17 @@ class ProgramRequests:
         found = self._fetcher.kept(client, url, asked)
         if found is None or (part := one_range(wanted, found.record.size or 0)) is None:
             return None
-        try:
-            return StoredAnswer(self._fetcher, client, found, part)
-        except OSError:
-            return None
+        return self._stored(client, found, part)
+
+
+UNCHANGED: Final = (0, 0)
+"""The part that a program gets that has the object: just that word."""
 
 
 class StoredAnswer:
-    """An object of the store, which may still grow, or a range of one.
+    """An object of the store, which may still grow, or a `part` of one.
 
-    `unchanged`: its program has it, and hears just that.
+    OSError: its file cannot be opened.
     """
 
     def __init__(
@@ -105,30 +108,13 @@ class StoredAnswer:
         client: str,
         found: StoredObject,
         part: tuple[int, int] | None = None,
-        *,
-        unchanged: bool = False,
     ) -> None:
         self._fetcher, self._client, self._found = fetcher, client, found
+        self._first, self._end = part or (0, found.record.size or 0)
+        self.head = _stored_head(found.record, part)
+        # What is taken from here on, `close` gives back: nothing below it may fail.
         self._number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         found.users += 1
-        record = found.record
-        size = record.size or 0
-        self._first, self._end = (0, 0) if unchanged else part or (0, size)
-        fields = [
-            (name, value)
-            for name, values in record.headers.items()
-            if name not in _HOP_BY_HOP and name != "content-length"
-            for value in values
-        ]
-        age_s = max(0, int(time.time() - record.received_unix_s))
-        own = [("content-length", str(self._end - self._first)), ("age", str(age_s))]
-        if unchanged:
-            self.head = _head(304, "Not Modified", [*fields, ("age", str(age_s))])
-        elif part is None:
-            self.head = _head(200, "OK", [*fields, *own])
-        else:
-            own.append(("content-range", f"bytes {self._first}-{self._end - 1}/{size}"))
-            self.head = _head(206, "Partial Content", [*fields, *own])
         fetcher.store.used(found)
 
     async def body(self, offset: int) -> bytes:
@@ -148,13 +134,10 @@ class PassedAnswer:
     """An origin's answer that is not stored, passed on as it arrives."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self._answer, self._left = answer, answer.content_length
-        fields = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in answer.raw_headers
-            if name.decode("latin-1").lower() not in _HOP_BY_HOP
-        ]
-        self.head = _head(answer.status, answer.reason or "", fields)
+        self._answer = answer
+        fields = [each for each in answer.raw_headers if each[0].lower() not in _HOP_BY_HOP]
+        reason = (answer.reason or "").encode("utf-8", "surrogateescape")
+        self.head = _head(answer.status, reason, fields)
 
     async def body(self, offset: int) -> bytes:
         try:
@@ -179,6 +162,25 @@ def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:
     return URL(f"http://{there}{target.decode()}", encoded=True)
 
 
-def _head(status: int, reason: str, fields: list[tuple[str, str]]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in fields)]
-    return "\r\n".join([*lines, "Via: 1.1 cedos", "Connection: close", "", ""]).encode("latin-1")
+def _stored_head(record: ObjectRecord, part: tuple[int, int] | None) -> bytes:
+    size = record.size or 0
+    fields = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, values in record.headers.items()
+        for value in values
+    ]
+    fields = [each for each in fields if each[0] not in _HOP_BY_HOP | {b"content-length"}]
+    fields.append((b"age", b"%d" % max(0, int(time.time() - record.received_unix_s))))
+    if part == UNCHANGED:
+        return _head(304, b"Not Modified", fields)
+    first, end = part or (0, size)
+    fields.append((b"content-length", b"%d" % (end - first)))
+    if part is None:
+        return _head(200, b"OK", fields)
+    fields.append((b"content-range", b"bytes %d-%d/%d" % (first, end - 1, size)))
+    return _head(206, b"Partial Content", fields)
+
+
+def _head(status: int, reason: bytes, fields: list[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"HTTP/1.1 %d %s" % (status, reason), *(b"%s: %s" % each for each in fields)]
+    return b"\r\n".join([*lines, b"Via: 1.1 cedos", b"Connection: close", b"", b""])

@@ -214,6 +214,9 @@ class WebUploads:
                 answer = await self._sender.send(record, upload.path, begins)
             except TransferError as error:
                 answer = failed(str(error))
+            except Exception as error:
+                _log.error("sending an upload failed", exc_info=error)
+                answer = not_known("the gateway failed; its owner's log says why")
         self._is_answered(client, upload, answer)
         if answer.good:
             self._changed(client, object_url(record.url))
@@ -221,13 +224,14 @@ class WebUploads:
     def _is_answered(self, client: str, upload: KeptUpload, answer: WebAnswer) -> None:
         record = upload.record
         record.answer, record.state, record.headers = answer, UploadState.ANSWERED, []
-        if answer.good:
-            self.store.forget_body(upload)
         try:
+            if answer.good:
+                self.store.forget_body(upload)
             self.store.write(client, upload)
-        except TransferError as error:
+        except (TransferError, OSError) as error:
             _log.warning("what became of an upload cannot be kept", why=str(error))
-        upload.answered.set()
+        finally:
+            upload.answered.set()
 
     async def _tidy(self) -> None:
         while True:

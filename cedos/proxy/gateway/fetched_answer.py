@@ -1,7 +1,8 @@
 """Programs' requests that the gateway answers itself, as it fetches objects for them (D2Prox)."""
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 from cedos.errors import TransferError
 from cedos.proxy.http import LONGEST_HEAD, forwarded
@@ -11,6 +12,7 @@ from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 _HEAD_S: Final = 1.0
 _HEAD_END: Final = b"\r\n\r\n"
 
+_T = TypeVar("_T")
 Fields = list[tuple[bytes, bytes]]
 
 
@@ -35,10 +37,28 @@ class RequestFetcher(Protocol):
         """Return the answer; None: the request goes to its origin as it is."""
 
 
+async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the work's result; once the stream breaks, cancel the work. StreamBrokenError."""
+    working = asyncio.get_running_loop().create_task(work)
+    stream.watch(lambda: working.cancel() if stream.broken is not None else None)
+    try:
+        if stream.broken is not None:
+            working.cancel()
+        return await working
+    except asyncio.CancelledError:
+        if stream.broken is None:
+            raise
+        raise StreamBrokenError("the program has gone") from None
+    finally:
+        stream.watch(lambda: None)
+
+
 async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
     """Send the answer until the program has all of it, or either side broke."""
     whole = False
     try:
+        stream.accept()
+        stream.taken(sum(map(len, stream.waiting)))
         while (at := stream.sent_bytes) < len(answer.head):
             await _say(stream, answer.head[at:])
         while block := await answer.body(stream.sent_bytes - len(answer.head)):

@@ -16,6 +16,7 @@ from cedos.proxy.gateway.fetched_answer import (
     fetched,
     request_head,
     send_answer,
+    unless_broken,
 )
 from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
@@ -26,7 +27,7 @@ from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import NameQuestion, OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection
 
@@ -141,31 +142,38 @@ class GatewaySession:
             self.connection.abort("the gateway failed")
 
     async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
-        terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")
+        """Serve a stream until it is over; whatever fails here, its program does not wait for it."""
+        where = self._where(f"{asked.host}:{asked.port}")
         try:
-            terms.admit(self._client)
-            if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
-                await self._answer(stream, found)
-                return
-            origin = await terms.origins.connect(asked.host, asked.port, self._client)
+            self._terms.admit(self._client)
+            await self._serve_stream(stream, asked, where)
         except RefusedError as error:
-            terms.traffic.refused += 1
+            self._terms.traffic.refused += 1
             _log.debug("refused", client=self._name, reason=error.kind, **where)
             stream.refuse(error)
+        except StreamBrokenError:
+            stream.drop()
+        except BaseException:
+            stream.drop()
+            raise
+
+    async def _serve_stream(
+        self, stream: ProxiedStream, asked: OpenStream, where: dict[str, str]
+    ) -> None:
+        if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
+            await self._answer(stream, found)
             return
-        stream.accept()
-        await self._carry(stream, origin, where)
+        connecting = self._terms.origins.connect(asked.host, asked.port, self._client)
+        with await unless_broken(stream, connecting) as origin:
+            stream.accept()
+            await self._carry(stream, origin, where)
 
     async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> FetchedAnswer | None:
         """Return the gateway's own answer; None: a connection to the origin answers."""
         if self._terms.requests is None or (request := await request_head(stream)) is None:
             return None
-        found = await fetched(self._terms.requests, self._client, asked, request)
-        if found is None:
-            return None
-        stream.accept()
-        stream.taken(sum(map(len, stream.waiting)))
-        return found
+        fetching = fetched(self._terms.requests, self._client, asked, request)
+        return await unless_broken(stream, fetching)
 
     async def _answer(self, stream: ProxiedStream, answer: FetchedAnswer) -> None:
         traffic = self._terms.traffic
@@ -193,7 +201,6 @@ class GatewaySession:
             traffic.up_bytes += stream.read_bytes - before[1]
             if stream.over:
                 end_on_close(origin)
-            origin.close()
         _log.debug(
             "carried", client=self._name, ended=moved.ended,
             up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **where,

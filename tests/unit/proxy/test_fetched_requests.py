@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.files.objects.object_fetcher import ObjectFetcher
 from cedos.files.objects.object_store import ObjectStore
@@ -236,3 +237,68 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(fetching: Ends) -> 
 async def test_an_origin_that_refuses_is_told_as_before(fetching: Ends, closed_port: int) -> None:
     head, _ = await got(fetching, closed_port)
     assert head.startswith(b"http/1.1 502")
+
+
+ODD = [
+    b"X-Odd: \xe2\x98\x83 snow\r\n",
+    b"X-Odd: \xff\xfe\xe9\r\n",
+    b'ETag: "\xe9\xe2\x98\x83"\r\nCache-Control: max-age=600\r\n',
+    b"Content-Disposition: attachment; filename=\xf0\x9f\x8e\xb5.mp3\r\nCache-Control: max-age=600\r\n",
+]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("fields", ODD)
+@pytest.mark.parametrize("body", [os.urandom(100_000), b"small"], ids=["kept", "passed on"])
+async def test_fields_outside_latin_1_reach_the_program_as_they_are(
+    fetching: Ends, fields: bytes, body: bytes
+) -> None:
+    origin = Origin()
+    origin.fields, origin.body = fields, body
+    port = await fetching.origin(origin)
+    for _ in range(2):
+        head, have = await got(fetching, port)
+        assert fields.partition(b"\r\n")[0].lower() in head
+        assert have == body
+    for each in fetching.fetcher.store.of(host_id(fetching.client.public).hex()[:32]):
+        assert each.users == 0
+
+
+@pytest.mark.parametrize("reason", [b"\xe2\x98\x83", b"\xff", b"\xc3\xa9t\xc3\xa9"])
+@pytest.mark.parametrize("size", [100_000, 5])
+async def test_so_do_reason_phrases(fetching: Ends, reason: bytes, size: int) -> None:
+    origin = Origin()
+    origin.status, origin.body = b"200 " + reason, bytes(size)
+    head, have = await got(fetching, await fetching.origin(origin))
+    assert head.startswith(b"http/1.1 200 ")
+    assert have == bytes(size)
+
+
+async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(
+    fetching: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails between opening an object and closing it, the program does not wait for it."""
+    origin = Origin()
+    port = await fetching.origin(origin)
+    await got(fetching, port)
+    before = open_files()
+    (kept,) = fetching.fetcher.store.of(host_id(fetching.client.public).hex()[:32])
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("not foreseen")
+
+    for where in ("pread", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"cedos.files.objects.program_requests.os.{where}", fails)
+            for _ in range(5):
+                answer = b""
+                with suppress(ConnectionError):
+                    answer = await asyncio.wait_for((await begun(fetching, port)).read(), 10)
+                assert not answer or answer.startswith(b"HTTP/1.1 502 ")
+        for each in fetching.writers:
+            each.close()
+        await until(lambda: open_files() <= before)
+        assert kept.users == 0

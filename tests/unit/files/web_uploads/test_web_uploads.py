@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -352,3 +353,41 @@ async def test_what_was_changed_is_fetched_anew(uploading: Uploading) -> None:
     uploading.fetcher.store.write(client, kept)
     await uploading.put(uploading.file(b"new"), "PUT")
     assert uploading.fetcher.store.of(client) == []
+
+
+ODD_ANSWERS = {
+    "a reason": b"HTTP/1.1 201 \xe2\x98\x83\r\nContent-Length: 0\r\n\r\n",
+    "a reason that is no text": b"HTTP/1.1 201 \xff\xfe\r\nContent-Length: 0\r\n\r\n",
+    "a field": b"HTTP/1.1 201 Created\r\nX-Odd: \xe2\x98\x83\xff\r\nContent-Length: 0\r\n\r\n",
+    "a place": b"HTTP/1.1 307 Other\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n",
+    "a port": b"HTTP/1.1 308 Other\r\nLocation: http://x:99999999/\r\nContent-Length: 0\r\n\r\n",
+    "a long field": b"HTTP/1.1 201 Created\r\nX: %s\r\nContent-Length: 0\r\n\r\n" % (b'"' * 8_000),
+    "a status": b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+async def test_an_odd_answer_is_an_answer(uploading: Uploading, odd: str) -> None:
+    uploading.origin.answers = [ODD_ANSWERS[odd]] * 3
+    source = uploading.file(b"x" * 1000)
+    async with asyncio.timeout(20):
+        if b" 201 " in ODD_ANSWERS[odd]:
+            assert (await uploading.put(source)).answer.status == 201
+        else:
+            with suppress(TransferError):
+                await uploading.put(source)
+    assert len(uploading.origin.got) == 1
+
+
+async def test_a_failure_at_the_gateway_is_told(
+    uploading: Uploading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails while the upload is sent, the client hears of it, and the slot is free again."""
+
+    async def fails(*_: Any) -> Any:
+        raise RuntimeError("not foreseen")
+
+    monkeypatch.setattr(uploading.uploads._sender, "send", fails)
+    for number in range(10):
+        with pytest.raises(TransferError, match="not known"):
+            await uploading.put(uploading.file(b"x" * 1000, f"file{number}"))
