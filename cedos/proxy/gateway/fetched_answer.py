@@ -40,10 +40,14 @@ class RequestFetcher(Protocol):
 async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) -> _T:
     """Return the work's result; once the stream breaks, cancel the work. StreamBrokenError."""
     working = asyncio.get_running_loop().create_task(work)
-    stream.watch(lambda: working.cancel() if stream.broken is not None else None)
-    try:
+
+    def changed() -> None:
         if stream.broken is not None:
             working.cancel()
+
+    stream.watch(changed)
+    changed()
+    try:
         return await working
     except asyncio.CancelledError:
         if stream.broken is None:

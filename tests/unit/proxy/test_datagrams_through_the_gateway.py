@@ -258,7 +258,7 @@ async def test_where_a_gateway_does_not_send(ends: Ends, sockets: Any) -> None:
     program = await associated(ends, sockets)
     for host, port in (
         *(("127.0.0.1", origin.port), ("localhost", origin.port), ("169.254.169.254", 80)),
-        *(("10.1.2.3", 53), ("224.0.0.251", 5353), ("255.255.255.255", 9), ("198.51.100.1", 25)),
+        *(("10.1.2.3", 53), ("224.0.0.251", 5353), ("255.255.255.255", 9), ("1.1.1.1", 25)),
     ):
         program.send(host, port, b"probe")
     assert await origin.nothing()
