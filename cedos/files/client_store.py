@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from cedos.errors import TransferError
+from cedos.files.partial import files_of
 from cedos.kernel import own_file
 
 _LONGEST_RECORD: Final = 1 << 18
@@ -118,7 +119,7 @@ class ClientStore(Generic[Kept]):
 
     def remove(self, client: str, kept: Kept) -> None:
         self._kept.get(client, {}).pop(kept.record.id, None)
-        for path in (*files_of(kept.path), kept.path.with_suffix(".json")):
+        for path in (kept.path, *files_of(kept.path), kept.path.with_suffix(".json")):
             path.unlink(missing_ok=True)
 
     def tidy(self, now_unix_s: float) -> None:
@@ -199,13 +200,6 @@ class ClientStore(Generic[Kept]):
         for each in self._folder.iterdir():
             if not each.is_symlink() and each.is_dir() and _CLIENT.fullmatch(each.name):
                 yield each
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return all files that there may be of a body, but for its record."""
-    return [
-        path.with_name(path.name + each) for each in ("", ".part", ".part.json", ".part.json.new")
-    ]
 
 
 def _sync(folder: Path) -> None:

@@ -3,16 +3,21 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
     Answer,
+    Entries,
     Entry,
     FileRequest,
     Listing,
     ListRequest,
     decode,
     pack,
+    path_of,
+    path_text,
     read,
 )
 from cedos.files.server_link import Progress, ServerLink, Sessions
@@ -95,7 +100,7 @@ class Getting:
 
     async def _asked(self, connection: "Connection", *, head: bool = False) -> Answer:
         target, progress = self._target, self.progress
-        asked = FileRequest(self._path, target.have, target.version, head=head)
+        asked = FileRequest(path_text(self._path), target.have, target.version, head=head)
         await connection.write(pack(asked))
         answer: Answer = await read(Answer, connection.read_exactly)
         if answer.refused:
@@ -154,12 +159,13 @@ async def entries(link: ServerLink, path: str, patience_s: float) -> list[Entry]
     found: list[Entry] = []
 
     async def over(connection: "Connection") -> bool:
-        await connection.write(pack(ListRequest(path)))
+        await connection.write(pack(ListRequest(path_text(path))))
         answer: Listing = await read(Listing, connection.read_exactly)
         if answer.refused:
             raise TransferError(f"the server says: {answer.refused}")
-        found[:] = decode(await connection.read_exactly(answer.size), list[Entry])
+        found[:] = decode(await connection.read_exactly(answer.size), Entries)
         return True
 
     await link.until_done(over, Progress(), patience_s)
-    return sorted(found, key=lambda each: each.name)
+    named = (msgspec.structs.replace(each, name=path_of(each.name)) for each in found)
+    return sorted(named, key=lambda each: each.name)

@@ -8,8 +8,13 @@ A message is JSON behind its length (32 bits, big-endian). The client asks for o
 - `PutRequest`: `PutAnswer` with where to begin; the client sends the bytes from there and the digest of
   the whole file, and gets another `PutAnswer` once the file has its name. With `web` it is an upload to
   an ordinary web server, and the other end a gateway, whose last `PutAnswer` has that server's answer.
+  With `folder` one `PutAnswer` says that the folder is there.
+
+Names are text. A byte of a name that is not UTF-8 is NUL and two hex digits, for no name has a NUL.
 """
 
+import os
+import re
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal
@@ -18,25 +23,56 @@ import msgspec
 
 from cedos.errors import TransferError
 
-VERSION: Final = 3
+VERSION: Final = 4
 DIGEST_BYTES: Final = 32
 LONGEST_LISTING: Final = 1 << 24
+MOST_ENTRIES: Final = 50_000
 MOST_KEPT_S: Final = 31 * 86_400.0
 MOST_ANSWER_BYTES: Final = 24_576
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST: Final = 65_536
 _LARGEST: Final = 1 << 62
 
+_LONGEST_PATH: Final = 4096
+_BEFORE, _AFTER = -62_135_596_800, 253_402_300_799  # the years 1 to 9999: what people can tell
+_NO_TEXT: Final = re.compile("[\udc80-\udcff]")  # what Python makes of bytes that are not UTF-8
+_ESCAPED: Final = re.compile("\0([89a-f][0-9a-f])")
+
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
-# The years 1 to 9999: what file systems and people can tell.
-UnixTime = Annotated[float, msgspec.Meta(ge=-62_135_596_800, le=253_402_300_799)]
-PathText = Annotated[str, msgspec.Meta(max_length=4096)]
+UnixTime = Annotated[float, msgspec.Meta(ge=_BEFORE, le=_AFTER)]
+PathText = Annotated[str, msgspec.Meta(max_length=_LONGEST_PATH)]
 VersionText = Annotated[str, msgspec.Meta(max_length=100)]
 WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
 HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", max_length=100)]
 HeaderValue = Annotated[
     str, msgspec.Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\Z", max_length=8192)
 ]
+
+
+def text_of(path: str) -> str:
+    """Return a path, or a name, of a file system as text."""
+    return _NO_TEXT.sub(lambda found: f"\0{ord(found[0]) - 0xDC00:02x}", path)
+
+
+def path_text(path: str) -> str:
+    """Return a path for a message. TransferError: it is too long."""
+    text = text_of(path)
+    if len(text) > _LONGEST_PATH:
+        raise TransferError(f"the path is longer than {_LONGEST_PATH} letters")
+    return text
+
+
+def path_of(text: str) -> str:
+    """Return the path that a text stands for. ValueError: none."""
+    path = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
+    if "\0" in path:
+        raise ValueError("a name that is none")
+    return os.fsdecode(os.fsencode(path))  # one name, however its bytes were written
+
+
+def unix_time(seconds: float) -> float:
+    """Return the nearest time that a message can have."""
+    return min(max(seconds, _BEFORE), _AFTER)
 
 
 class FileRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="file"):
@@ -104,7 +140,7 @@ class WebAnswer(msgspec.Struct, frozen=True):
 class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
     """A request to keep a file under `path`; `version` is the client's own name of its version.
 
-    `web`: `path` is a URL.
+    `web`: `path` is a URL. `folder`: of a folder, to be made; `size` is 0.
     """
 
     path: PathText
@@ -113,6 +149,7 @@ class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
     modified_unix_s: UnixTime = 0.0
     protocol: int = VERSION
     web: WebUpload | None = None
+    folder: bool = False
 
 
 AnyRequest = FileRequest | ListRequest | PutRequest
@@ -136,17 +173,20 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A file or a folder in a folder."""
+    """What is in a folder: a file, a folder, or what is not sent, such as a pipe."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-    folder: bool = False
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=765)]
+    kind: Literal["file", "folder", "link", "other"] = "file"
     size: Offset = 0
     modified_unix_s: UnixTime = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a name that leads out of the folder."""
-        if self.name in {".", ".."} or "/" in self.name or "\0" in self.name:
+        if path_of(self.name) in {".", ".."} or "/" in self.name:
             raise ValueError("a name that is none")
+
+
+Entries = Annotated[list[Entry], msgspec.Meta(max_length=MOST_ENTRIES)]
 
 
 class PutAnswer(msgspec.Struct, frozen=True):

@@ -1,7 +1,10 @@
-"""A file that is not whole yet: NAME.part, and NAME.part.json with its version and its bytes by network.
+"""A file that is not whole yet: a part, and a note with its version and its bytes by network.
 
 Only whole files appear under their name. After a crash the next attempt continues the part. The digest
 finds a part of an older version, or one whose end was never written to the disk.
+
+A part's name has the beginning of the file's name and a hash of all of it: it fits wherever the file's
+name does, and nothing else of the user has it.
 """
 
 import asyncio
@@ -9,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +21,30 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from cedos.errors import TransferBusyError, TransferError
+from cedos.files.messages import text_of
 from cedos.kernel import own_file
 
 _LONGEST: Final = 1 << 20
 _FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
+
+PART_NAME: Final = re.compile(r".*\.[0-9a-f]{16}\.part(?P<note>\.json(\.new)?)?", re.DOTALL)
+"""The names of parts and of their notes."""
+
+_SHOWN_BYTES: Final = 60  # eCryptfs takes 143 bytes in all
+
+
+def files_of(target: Path) -> tuple[Path, Path, Path]:
+    """Return the paths of a file's part, of the part's note, and of the note's draft."""
+    name = os.fsencode(target.name)
+    shown = name[:_SHOWN_BYTES].decode(errors="ignore")
+    part = f"{shown}.{hashlib.sha256(name).hexdigest()[:16]}.part"
+    return (
+        target.with_name(part),
+        target.with_name(f"{part}.json"),
+        target.with_name(f"{part}.json.new"),
+    )
 
 
 class PartOf(msgspec.Struct, frozen=True):
@@ -47,7 +69,7 @@ class PartNote:
     """
 
     def __init__(self, target: Path) -> None:
-        self._path = target.with_name(target.name + ".part.json")
+        _, self._path, self._draft = files_of(target)
         self._first_length = self._length = 0
 
     def read(self) -> tuple[PartOf, NotedBytes] | None:
@@ -64,7 +86,7 @@ class PartNote:
 
     def write(self, part_of: PartOf, noted: NotedBytes) -> None:
         """Replace the note. OSError: it is unchanged."""
-        draft = self._path.with_name(self._path.name + ".new")
+        draft = self._draft
         draft.unlink(missing_ok=True)
         first, second = msgspec.json.encode(part_of) + b"\n", msgspec.json.encode(noted)
         with os.fdopen(own_file.create(draft), "wb") as written:
@@ -106,10 +128,29 @@ def _opened(path: Path) -> int:
     return number
 
 
-def _why(error: OSError) -> str | None:
-    if error.errno == errno.ELOOP:
-        return "is a link, which is not followed; remove it"
-    return error.strerror
+_WHY: Final = {
+    errno.ELOOP: "is a link, which is not followed; remove it",
+    errno.ENAMETOOLONG: "the name, or the whole path, is too long for this file system",
+    errno.EINVAL: "this file system does not take such a name; -o gives it another one",
+    errno.EILSEQ: "this file system does not take such a name; -o gives it another one",
+}
+
+
+def disk_words(error: OSError) -> str:
+    """Return in words why the disk refuses a file."""
+    words, number = error.strerror or str(error), error.errno or 0
+    return _WHY.get(number, words) if words == os.strerror(number) else words
+
+
+def _refuse_existing(target: Path) -> None:
+    """Refuse a target that is there, also as a link to nothing, or that cannot be. TransferError."""
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TransferError(f"{target}: {disk_words(error)}") from error
+    raise TransferError(f"{target} is there already; it is not overwritten")
 
 
 class Partial:
@@ -124,12 +165,11 @@ class Partial:
     """
 
     def __init__(self, target: Path, source: str) -> None:
-        if target.exists():
-            raise TransferError(f"{target} is there already; it is not overwritten")
+        _refuse_existing(target)
         self.target = target
-        self.path = target.with_name(target.name + ".part")
+        self.path = files_of(target)[0]
         self._note = PartNote(target)
-        self._source = source
+        self._source = text_of(source)
         self.have = 0
         self.version = ""
         self.by_network: Mapping[str, int] = {}
@@ -145,7 +185,7 @@ class Partial:
         except FileNotFoundError as error:
             raise TransferError(f"there is no folder {target.parent}") from error
         except OSError as error:
-            raise TransferError(f"{self.path}: {_why(error)}") from error
+            raise TransferError(f"{self.path}: {disk_words(error)}") from error
         try:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -153,9 +193,13 @@ class Partial:
             raise TransferBusyError(
                 f"{self.path}: another program is fetching this file"
             ) from error
-        if target.exists() or not self._still_there():  # the other program has just finished it
+        try:  # the other program may just have finished it
+            _refuse_existing(target)
+            if not self._still_there():
+                raise TransferError(f"{target} was here a moment ago; the same command tries anew")
+        except TransferError:
             os.close(self._number)
-            raise TransferError(f"{target} is there already; it is not overwritten")
+            raise
         # The digest of the received bytes is computed again; nothing of it is stored.
         self._digest = hashlib.sha256()
         self._read_note()
@@ -245,7 +289,9 @@ class Partial:
             self._note.remove()
             self._noted = None
         except OSError as error:
-            raise TransferError(f"{self.target}: {error.strerror}; {self.path} is kept") from error
+            raise TransferError(
+                f"{self.target}: {disk_words(error)}; {self.path} is kept"
+            ) from error
 
     def discard(self) -> None:
         """Drop the received bytes: the server has others."""

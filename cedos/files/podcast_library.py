@@ -21,7 +21,7 @@ from cedos.config import toml_file
 from cedos.config.directories import directories
 from cedos.errors import ConfigError, FeedError, WebError
 from cedos.files import web_getting
-from cedos.files.partial import PartNote
+from cedos.files.partial import PartNote, files_of
 from cedos.files.web_getting import LeadingNetworks, is_web
 from cedos.kernel import own_file
 
@@ -91,9 +91,10 @@ class Episode(msgspec.Struct):
         return f"{self.podcast}: {self.title}"
 
     def here_bytes(self) -> int:
-        for name in (self.file, f"{self.file}.part"):
+        file = Path(self.file)
+        for each in (file, files_of(file)[0]):
             with suppress(OSError):
-                return Path(name).stat().st_size
+                return each.stat().st_size
         return 0
 
     def read_note(self) -> None:

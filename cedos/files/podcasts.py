@@ -33,7 +33,7 @@ _PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 3600.0
 _SOON_S: Final = 300.0  # a longer pause is at most half of the time until the deadline
 _ENOUGH: Final = 4  # attempts in vain, after which a late episode is left to the next run
-_TITLE_BYTES: Final = 200  # NAME.part.json.new has at most 255 bytes
+_TITLE_BYTES: Final = 120  # eCryptfs takes names of 143 bytes
 
 
 class _Tracked:

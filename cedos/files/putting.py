@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cedos.errors import TransferError
-from cedos.files.messages import PutAnswer, PutRequest, WebAnswer, WebUpload, pack, read
+from cedos.files.messages import (
+    PutAnswer,
+    PutRequest,
+    WebAnswer,
+    WebUpload,
+    pack,
+    path_text,
+    read,
+    unix_time,
+)
 from cedos.files.server_link import Progress, Sessions
 from cedos.files.tree import Version, digest_of, reader
 
@@ -168,7 +177,11 @@ class Putting:
         version = body.version
         # Ask from where on the server wants the file: an earlier session may have brought a part.
         asked = PutRequest(
-            self._path, body.size, str(version), version.modified_ns / 1e9, web=self._web
+            path_text(self._path),
+            body.size,
+            str(version),
+            unix_time(version.modified_ns / 1e9),
+            web=self._web,
         )
         await connection.write(pack(asked))
         start = (await self._answer(connection)).start
@@ -211,3 +224,16 @@ class Putting:
         if length := self._body.size - start:
             await connection.write_source(self._body.reader(start), length)
         await connection.write(await asyncio.to_thread(self._body.digest))
+
+
+async def put_folder(link: Sessions, path: str, patience_s: float) -> None:
+    """Make a folder at the server, also one that stays empty. Errors: as of `Putting.run`."""
+
+    async def over(connection: "Connection") -> bool:
+        await connection.write(pack(PutRequest(path_text(path), 0, "", folder=True)))
+        answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
+        if answer.refused:
+            raise TransferError(f"the server says: {answer.refused}")
+        return True
+
+    await link.until_done(over, Progress(), patience_s)

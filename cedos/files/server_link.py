@@ -29,6 +29,7 @@ class Progress:
 
 
 _PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+_SAME: Final = 3
 _GOODBYE_S: Final = 3.0
 
 
@@ -59,17 +60,18 @@ class ServerLink:
         """Call `over` with one session, or with the next ones, until it returns True.
 
         `over` tells whether it is. Given up after `patience_s` without one byte and without a session,
-        and at once where the very first session cannot be had.
+        at once where the very first session cannot be had, and after three sessions in a row that the
+        server ends with the same words and without a byte.
 
         Raises:
-            TransferError: one end will not, or a disk cannot.
+            TransferError: one end will not, or a disk cannot, or the same answer came again and again.
             SessionError: no server for too long.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + patience_s
-        failures = 0
+        failures, same, said = 0, 0, ""
         while True:
-            had = progress.have_bytes
+            had, sessions = progress.have_bytes, progress.sessions
             try:
                 if await self._once(over, progress):
                     return
@@ -78,7 +80,12 @@ class ServerLink:
             except SessionError as error:
                 if progress.have_bytes > had:
                     give_up_s = loop.time() + patience_s
-                    failures = 0
+                    failures, said = 0, ""
+                elif progress.sessions > sessions:
+                    # The server was there: the next session would hear the same.
+                    same, said = same + 1 if str(error) == said else 1, str(error)
+                    if same >= _SAME:
+                        raise TransferError(f"{said}; the same {_SAME} times") from error
                 if not progress.sessions or loop.time() >= give_up_s:
                     raise
                 progress.state = str(error)

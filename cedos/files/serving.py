@@ -27,8 +27,9 @@ from cedos.files.messages import (
     PutRequest,
     pack,
     read,
+    unix_time,
 )
-from cedos.files.partial import Partial, when_free
+from cedos.files.partial import PART_NAME, Partial, when_free
 from cedos.files.tree import Tree, Version, reader
 from cedos.session import keys
 from cedos.session.protocol.crypto import host_id
@@ -38,15 +39,17 @@ if TYPE_CHECKING:
     from cedos.session.sockets.listener import Listener
 
 _AT_ONCE: Final = 8  # of one host
-_OURS: Final = (".part", ".part.json", ".part.json.new")
+_KEEP_FREE_FILES: Final = 0.1  # of those that the disk has room for
+_COUNTED_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """The size of the largest file, and the bytes of the disk that must stay free."""
+    """The largest file, the bytes of the disk that must stay free, and the most files in the tree."""
 
     largest_bytes: int = 10 * 10**9
     keep_free_bytes: int = 10**9
+    most_files: int = 1_000_000
 
 
 class Uploads:
@@ -56,6 +59,14 @@ class Uploads:
         self._tree, self._limits = tree, limits
         self._of_host: dict[bytes, int] = {}
         self._reserved = 0
+        self._files, self._counted_s = limits.most_files, -_COUNTED_EVERY_S
+        self._counting = asyncio.Lock()
+
+    async def make_folder(self, path: str) -> None:
+        """Make a folder. TransferError: the name cannot be, or there is no room."""
+        parts = self._parts(path)
+        await self._count(parts)
+        os.close(self._tree.folder(parts, make=True))
 
     @asynccontextmanager
     async def begun(self, peer_key: bytes, request: PutRequest) -> AsyncIterator[Partial]:
@@ -64,16 +75,7 @@ class Uploads:
         Raises:
             TransferError: the name cannot be, there is such a file, or it does not fit.
         """
-        parts = self._tree.parts(request.path)
-        if (
-            parts is None
-            or any(part.startswith(".") for part in parts)
-            or parts[-1].endswith(_OURS)
-        ):
-            raise TransferError(
-                f"{request.path!r} cannot be kept; a name without .., a leading dot and .part would be "
-                "right"
-            )
+        parts = self._parts(request.path)
         if request.size > self._limits.largest_bytes:
             raise TransferError(
                 f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
@@ -81,6 +83,7 @@ class Uploads:
         running = self._of_host.get(peer_key, 0)
         if running >= _AT_ONCE:
             raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
+        await self._count(parts)
         # Open the folder once: its path may lead elsewhere later.
         folder = self._tree.folder(parts[:-1], make=True)
         self._of_host[peer_key] = running + 1
@@ -93,7 +96,8 @@ class Uploads:
             missing = request.size - (partial.have if partial.version == request.version else 0)
             disk = os.fstatvfs(folder)
             free = disk.f_bavail * disk.f_frsize - self._reserved - missing
-            if free < self._limits.keep_free_bytes:
+            files_left = disk.f_favail >= disk.f_files * _KEEP_FREE_FILES
+            if free < self._limits.keep_free_bytes or not files_left:
                 raise TransferError("not enough room on the server's disk")
             reserved = missing
             self._reserved += reserved
@@ -109,6 +113,32 @@ class Uploads:
             self._of_host[peer_key] -= 1
             if not self._of_host[peer_key]:
                 del self._of_host[peer_key]
+
+    def _parts(self, path: str) -> list[str]:
+        """Return the names of a path from the root on. TransferError: it cannot be kept."""
+        parts = self._tree.parts(path)
+        if (
+            parts is None
+            or any(part.startswith(".") for part in parts)
+            or PART_NAME.fullmatch(parts[-1])
+        ):
+            raise TransferError(
+                f"{path!r} cannot be kept; a path without .., without names that begin with a dot, and "
+                "without the names of parts would be right"
+            )
+        return parts
+
+    async def _count(self, parts: list[str]) -> None:
+        """Count a file and its folders, as if all were new. TransferError: there are too many."""
+        most = self._limits.most_files
+        async with self._counting:
+            due = time.monotonic() > self._counted_s + _COUNTED_EVERY_S
+            if self._files + len(parts) > most and due:
+                self._files = await asyncio.to_thread(self._tree.count, most)
+                self._counted_s = time.monotonic()
+            if self._files + len(parts) > most:
+                raise TransferError(f"{most} files and folders are the most here")
+            self._files += len(parts)
 
 
 REQUEST_S: Final = 60.0
@@ -259,7 +289,7 @@ class Serving:
         # Continue a part of this very version, else begin anew.
         known = request.version == str(version) and request.have <= version.size
         start = request.have if known else 0
-        answer = Answer(version.size, start, str(version), status.st_mtime)
+        answer = Answer(version.size, start, str(version), unix_time(status.st_mtime))
         await connection.write(pack(answer))
         length = version.size - start
         if request.head:
@@ -283,6 +313,10 @@ class Serving:
             raise TransferError("this server is no gateway: it sends nothing on")
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
+        if request.folder:
+            await self._uploads.make_folder(request.path)
+            await connection.write(pack(PutAnswer()))
+            return
         began_s = time.monotonic()
         if await self._has(connection, request):
             return

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import TransferError
-from cedos.files.messages import Entry
+from cedos.files.messages import MOST_ENTRIES, Entry, path_of, path_text, unix_time
+from cedos.files.partial import PART_NAME
 
 _DIGESTS_KEPT: Final = 1000
 _HASHED_AT_ONCE: Final = 1 << 20
-_MOST_ENTRIES: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,12 @@ class Tree:
 
     @staticmethod
     def parts(path: str) -> list[str] | None:
-        """Return a path's names from the root on; None if it is empty, leads out, or is no path."""
-        parts = [part for part in path.split("/") if part not in {"", "."}]
-        return None if not parts or ".." in parts or "\0" in path else parts
+        """Return the names, from the root on, that a message has; None: empty, leads out, no path."""
+        try:
+            parts = [part for part in path_of(path).split("/") if part not in {"", "."}]
+        except ValueError:
+            return None
+        return None if not parts or ".." in parts else parts
 
     def open(self, path: str) -> int:
         """Open a file below the root for reading; symbolic links are not followed.
@@ -109,7 +112,7 @@ class Tree:
         return number
 
     def entries(self, path: str) -> list[Entry]:
-        """Return the regular files and the folders in a folder, without links and parts.
+        """Return what is in a folder, without parts.
 
         Raises:
             TransferError: there is no such folder, or it holds too many of them.
@@ -124,8 +127,8 @@ class Tree:
             with os.scandir(inside) as listed:
                 each: os.DirEntry[str]
                 for each in listed:
-                    if len(found) >= _MOST_ENTRIES:
-                        raise TransferError(f"{path!r} holds more than {_MOST_ENTRIES} files")
+                    if len(found) >= MOST_ENTRIES:
+                        raise TransferError(f"{path!r} holds more than {MOST_ENTRIES} files")
                     entry = _entry(each)
                     if entry is not None:
                         found.append(entry)
@@ -133,10 +136,22 @@ class Tree:
             raise TransferError(f"there is no folder {path!r}") from error
         finally:
             os.close(number)
+        # A part lies beside its note; another file with such a name is one of the user's.
         names = {each.name for each in found}
-        parts_here = {name for name in names if name.endswith(".part") and f"{name}.json" in names}
-        hidden = parts_here | {f"{name}.json" for name in parts_here}
+        notes = {
+            name for name in names if (is_part := PART_NAME.fullmatch(name)) and is_part["note"]
+        }
+        hidden = notes | {name for name in names if f"{name}.json" in notes}
         return [each for each in found if each.name not in hidden]
+
+    def count(self, most: int) -> int:
+        """Return the number of files and folders below the root, or `most` if there are more."""
+        found = 0
+        for _, folders, files in os.walk(self.root):
+            found += len(folders) + len(files)
+            if found >= most:
+                return most
+        return found
 
     async def digest(self, number: int, version: Version) -> bytes:
         """Return SHA-256 of a whole open file, computed in a thread, once per version."""
@@ -151,17 +166,17 @@ class Tree:
 
 
 def _entry(each: "os.DirEntry[str]") -> Entry | None:
-    """Return an entry; None for what cannot be requested: links, pipes, names that are no text."""
+    """Return an entry; None: it has just been removed."""
     try:
-        each.name.encode()
         status = each.stat(follow_symlinks=False)
-    except (OSError, UnicodeEncodeError):
+    except OSError:
         return None
-    if stat.S_ISDIR(status.st_mode):
-        return Entry(each.name, folder=True, modified_unix_s=status.st_mtime)
+    name, when_s = path_text(each.name), unix_time(status.st_mtime)
     if stat.S_ISREG(status.st_mode):
-        return Entry(each.name, size=status.st_size, modified_unix_s=status.st_mtime)
-    return None
+        return Entry(name, "file", status.st_size, when_s)
+    if stat.S_ISDIR(status.st_mode):
+        return Entry(name, "folder", 0, when_s)
+    return Entry(name, "link" if stat.S_ISLNK(status.st_mode) else "other", 0, when_s)
 
 
 def _replaced(old: int, new: int) -> int:

@@ -15,6 +15,7 @@ import pytest
 
 from cedos.api.rules import RuleRequest
 from cedos.api.transfers import TransferInTable
+from cedos.files.partial import files_of
 from cedos.model import NetworkKind
 from cedos.session import keys
 from emu.places.traces import Trace
@@ -90,7 +91,7 @@ class Fetching:
 
     def have(self) -> int:
         try:
-            return (self.folder / "got.part").stat().st_size
+            return files_of(self.folder / "got")[0].stat().st_size
         except FileNotFoundError:
             return 0
 

@@ -6,6 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
+from cedos.commands.console.render import plain
+
 if TYPE_CHECKING:
     from cedos.files.server_link import Progress
 
@@ -39,7 +41,7 @@ class ProgressLine:
     def __init__(
         self, name: str, progress: "Progress", *, quiet: bool, out: TextIO | None = None
     ) -> None:
-        self._name, self._progress = name, progress
+        self._name, self._progress = plain(name), progress
         self._out = out or sys.stderr
         self._shown = not quiet and self._out.isatty()
         self._marks: deque[tuple[float, int]] = deque()

@@ -1,7 +1,10 @@
 """Formats for people: units, ages, tables."""
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
@@ -15,7 +18,19 @@ UNKNOWN = "-"
 
 
 def print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    """Print JSON. What would move the cursor, and bytes that are not UTF-8, are escaped."""
+    try:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except UnicodeEncodeError:  # a name that is not UTF-8: Python's `json` reads it back
+        text = json.dumps(msgspec.to_builtins(value), indent=2)
+    click.echo(
+        "".join(each if each.isprintable() or each == "\n" else _escaped(each) for each in text)
+    )
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def plain(text: str) -> str:
@@ -57,6 +72,14 @@ def ago(seconds: float) -> str:
 def worth(seconds: float) -> str:
     """Format a price in seconds; a tiny one is not shown as zero."""
     return "under 1 ms" if seconds < 0.001 else duration(seconds)
+
+
+def local_time(unix_s: float) -> datetime:
+    """Return a local time, or that of UTC where a zone's would lie before the year 1 or after 9999."""
+    universal = datetime.fromtimestamp(0, UTC) + timedelta(seconds=unix_s)
+    with suppress(OverflowError, ValueError, OSError):
+        return universal.astimezone()
+    return universal
 
 
 def instant(unix_s: float) -> str:

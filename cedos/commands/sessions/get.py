@@ -3,8 +3,6 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
-from datetime import datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -33,9 +31,11 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
+from cedos.commands.sessions.shared.tree_copy import TreeCopy
 from cedos.errors import CedosError, TransferError
 from cedos.files.getting import Getting, entries
 from cedos.files.messages import Entry
+from cedos.files.partial import disk_words
 from cedos.files.playing import PipeTarget, PlayTarget
 from cedos.files.server_link import ServerLink
 from cedos.session import keys
@@ -45,7 +45,6 @@ from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 
 _STDOUT: Final = Path("-")
-_DEEPEST: Final = 64
 _STORE_BYTES: Final = 64_000_000
 _LEAST_STORE: Final = 1 << 16  # one piece, and what is on its way meanwhile
 _READ_BYTES: Final = 1 << 18
@@ -93,7 +92,7 @@ _PLAYED_PIECE: Final = 1 << 14
     },
     files=[
         (
-            "NAME.part, NAME.part.json",
+            "NAME.HASH.part, NAME.HASH.part.json",
             "What has come of a file; of which version of it, and over what.",
         ),
         OWN_KEY,
@@ -107,6 +106,10 @@ _PLAYED_PIECE: Final = 1 << 14
     "output.  [default: here, same name]",
 )  # fmt: skip
 @click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
+@click.option(
+    "--dot-files", is_flag=True,
+    help="With -r: also what begins with a dot at the top of the folder, such as .profile or .git.",
+)  # fmt: skip
 @click.option(
     "--bitrate", type=BIT_RATE, metavar="RATE",
     help="With -o -: it is played at this rate (640k, 2.5M bits a second). Wi-Fi brings it ahead, and a "
@@ -140,6 +143,7 @@ def command(
     sources: tuple[Source, ...],
     wanted: str,
     recursive: bool,
+    dot_files: bool,
     bitrate: float | None,
     store: int | None,
     limit_rate: int | None,
@@ -163,7 +167,8 @@ def command(
     complete and its SHA-256 matches the server's. Existing files are never overwritten.
 
     A folder (a path that ends with /) is listed, or fetched with -r. Files that are here already
-    with the same size are skipped.
+    with the same size are skipped. What cannot be copied, such as a symbolic link, is reported,
+    and the exit status is 1.
 
     With --by, files can wait until then. They use free networks as far as possible, and metered
     ones only as much and as late as the deadline allows. `cedos transfers` shows their state.
@@ -206,8 +211,10 @@ def command(
     servers.interfaces(networks)
     if not quiet:
         say_if_closed("cedos-get")
+    if dot_files and not recursive:
+        raise click.UsageError("--dot-files goes with -r")
     run = _Run(
-        into_folder, recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by
+        into_folder, recursive, dot_files, limit_rate, quiet or output == _STDOUT, as_json, by
     )
     limits = None
     if limit_rate is not None:  # what the server may send ahead would come at full speed
@@ -252,26 +259,32 @@ class _Run:
         self,
         into_folder: bool,
         recursive: bool,
+        dot_files: bool,
         limit_rate: int | None,
         quiet: bool,
         as_json: bool,
         by_unix_s: float | None,
     ) -> None:
-        self._into_folder, self._recursive, self._rate = into_folder, recursive, limit_rate
-        self._quiet, self._as_json = quiet, as_json
+        self._into_folder, self._rate = into_folder, limit_rate
+        self._recursive, self._dot_files = recursive, dot_files
+        self._quiet, self._as_json = quiet or as_json, as_json
         self._later: FilesByDeadline | None = None
         if by_unix_s is not None:
-            self._later = FilesByDeadline(by_unix_s, quiet, self._done, self.failed)
+            self._later = FilesByDeadline(by_unix_s, self._quiet, self._done, self.failed)
         self.results: list[dict[str, Any]] = []
         self.status = 0
+
+    def _note(self, fact: dict[str, Any]) -> None:
+        if self._as_json:
+            self.results.append(fact)
 
     def failed(self, name: str, target: Path, error: CedosError) -> None:
         say("cedos-get", error)
         self.status = self.status or error.exit_code
-        self.results.append({"path": str(target), "from": name, "error": str(error)})
+        self._note({"path": str(target), "from": name, "error": str(error)})
 
     def _done(self, fact: dict[str, Any]) -> None:
-        self.results.append(fact)
+        self._note(fact)
         if not self._quiet:
             click.echo(summary(fact, fact["path"]) + too_late(fact))
 
@@ -288,23 +301,30 @@ class _Run:
         elif not self._recursive:
             self._list(source, await entries(link, source.path, ends.deadline_s))
         else:
-            here = 0
-            folder = output / Path(source.path).name
-            async for path, entry in self._tree(link, source.path, ends.deadline_s):
-                target = folder / path[len(source.path) :]
-                try:
-                    if target.is_file() and target.stat().st_size == entry.size:
-                        here += 1
-                        continue
-                    target.parent.mkdir(parents=True, exist_ok=True)
+            await self._folder(source, output / Path(source.path).name, link, ends)
+
+    async def _folder(self, source: Source, here: Path, link: ServerLink, ends: Endpoints) -> None:
+        """Fetch a folder with all that is in it. CedosError: it cannot begin, or not go on."""
+
+        def missing(path: str, target: Path, error: TransferError) -> None:
+            self.failed(f"{source.server}/{path}", target, TransferError(f"{target}: {error}"))
+
+        copy = TreeCopy(
+            link, source.path, here, ends.deadline_s, dot_files=self._dot_files, missing=missing
+        )
+        known = 0
+        async for path, target, n_bytes in copy.files():
+            try:
+                if target.is_file() and target.stat().st_size == n_bytes:
+                    known += 1
+                else:
                     await self._file(source._replace(path=path), target, link, ends)
-                except OSError as error:
-                    why = TransferError(f"{target}: {error.strerror}")
-                    self.failed(f"{source.server}/{path}", target, why)
-                except TransferError as error:
-                    self.failed(f"{source.server}/{path}", target, error)
-            if here and not self._quiet:
-                click.echo(f"{folder}: {here} files are here already")
+            except OSError as error:
+                missing(path, target, TransferError(disk_words(error)))
+            except TransferError as error:
+                self.failed(f"{source.server}/{path}", target, error)
+        if known and not self._quiet:
+            click.echo(f"{here}: {known} files are here already")
 
     def _target(self, source: Source, output: Path) -> Path:
         """Return the path of the local file. TransferError: its folder cannot be made."""
@@ -318,29 +338,14 @@ class _Run:
             raise TransferError(f"{output}: {error.strerror}") from error
         return output / source.file_name
 
-    async def _tree(
-        self, link: ServerLink, path: str, patience_s: float
-    ) -> AsyncIterator[tuple[str, Entry]]:
-        """Yield all files of a folder on the server and of its subfolders."""
-        waiting = [path]
-        while waiting:
-            folder = waiting.pop(0)
-            if folder.count("/") - path.count("/") > _DEEPEST:
-                raise TransferError(f"{folder}: folders are nested more than {_DEEPEST} deep")
-            for entry in await entries(link, folder, patience_s):
-                if entry.folder:
-                    waiting.append(f"{folder}{entry.name}/")
-                else:
-                    yield f"{folder}{entry.name}", entry
-
     def _list(self, source: Source, found: list[Entry]) -> None:
         for each in found:
-            when = datetime.fromtimestamp(each.modified_unix_s).astimezone()
-            name = each.name + "/" * each.folder
-            fact = {"from": f"{source.name}{name}", "folder": each.folder, "bytes": each.size}
-            self.results.append({**fact, "modified": when.isoformat(), "error": None})
+            folder, when = each.kind == "folder", render.local_time(each.modified_unix_s)
+            name = each.name + "/" * folder
+            fact = {"from": f"{source.name}{name}", "folder": folder, "kind": each.kind}
+            self._note({**fact, "bytes": each.size, "modified": when.isoformat(), "error": None})
             if not self._as_json:
-                shown_size = "" if each.folder else size(each.size)
+                shown_size = size(each.size) if each.kind == "file" else "" if folder else each.kind
                 click.echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {plain(name)}")
 
     async def _file(self, source: Source, target: Path, link: ServerLink, ends: Endpoints) -> None:

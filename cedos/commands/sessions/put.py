@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +28,9 @@ from cedos.commands.sessions.shared.transfers import (
     too_late,
 )
 from cedos.commands.sessions.shared.waiting_files import FORM_VALUE, HEADERS, Method, WebTarget
-from cedos.errors import CedosError
+from cedos.errors import CedosError, TransferError
 from cedos.files.messages import MOST_KEPT_S
-from cedos.files.putting import Putting, UploadBody
+from cedos.files.putting import Putting, UploadBody, put_folder
 from cedos.files.server_link import ServerLink
 from cedos.session import keys
 
@@ -185,13 +185,9 @@ def command(
         server = servers.known(to.host, to.port, given_key, FILES_PORT)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
-    if target is not None:
-        sent = [
-            (source, url, url) for source, path in _files(files, "") for url in [target.of(path)]
-        ]
-    else:
-        sent = [(each, path, f"{to.server}/{path}") for each, path in _files(files, to.path)]
-    run = _Run(sent, target, ends, quiet or as_json)
+    run = _Run(to.server, target, ends, quiet or as_json)
+    for source, path in _files(files, "" if target is not None else to.path, run.left_out):
+        run.add(source, path)
     try:
         interruptible(run.now() if by is None else run.later(by))
     finally:  # also after Ctrl-C: what is there is there
@@ -203,24 +199,37 @@ def command(
 class _Run:
     """The state of one command: `results` for --json, and the exit `status`.
 
-    `sent`: each file, its path at the server (`target`: its URL), and the whole target.
+    `target`: files go to a web server.
     """
 
-    def __init__(
-        self,
-        sent: list[tuple[Path, str, str]],
-        target: WebTarget | None,
-        ends: Endpoints,
-        quiet: bool,
-    ) -> None:
-        self._sent, self._target, self._ends, self._quiet = sent, target, ends, quiet
+    def __init__(self, server: str, target: WebTarget | None, ends: Endpoints, quiet: bool) -> None:
+        self._server, self._target, self._ends, self._quiet = server, target, ends, quiet
+        # Each file with its path at the server (`target`: its URL), and the whole target.
+        self._sent: list[tuple[Path, str, str]] = []
+        self._folders: list[tuple[Path, str, str]] = []
         self.results: list[dict[str, Any]] = []
         self.status = 0
+
+    def add(self, source: Path, path: str) -> None:
+        """Add a file, or a folder without files (a path that ends with a slash)."""
+        where = f"{self._server}/{path}"
+        if self._target is None:
+            (self._folders if path.endswith("/") else self._sent).append((source, path, where))
+        elif path.endswith("/"):
+            self.left_out(source, "a web server takes no folder without files")
+        else:
+            url = self._target.of(path)
+            self._sent.append((source, url, url))
+
+    def left_out(self, source: Path, why: str) -> None:
+        """Report what is not sent."""
+        self._failed("", source, TransferError(why))
 
     async def now(self) -> None:
         """Send the files one after the other over one session."""
         link = self._ends.link()
         try:
+            await self._make_folders(link)
             for source, path, where in self._sent:
                 try:
                     fact = await _put(source, path, self._target, link, self._ends, self._quiet)
@@ -243,13 +252,25 @@ class _Run:
             except CedosError as error:
                 self._failed(where, source, error)
         await waiting.run()
+        link = self._ends.link()
+        try:
+            await self._make_folders(link)
+        finally:
+            await link.close()
+
+    async def _make_folders(self, link: ServerLink) -> None:
+        for source, path, where in self._folders:
+            try:
+                await put_folder(link, path, self._ends.deadline_s)
+            except CedosError as error:
+                self._failed(where, source, error)
 
     def _done(self, fact: dict[str, Any]) -> None:
         self.results.append(fact)
         if self._quiet:
             return
         said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
-        line = summary(fact, plain(fact["to"]))
+        line = summary(fact, fact["to"])
         if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
             line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
         click.echo(line + said + too_late(fact))
@@ -262,19 +283,35 @@ class _Run:
         self.results.append({"path": str(source), "to": where, "error": str(error)})
 
 
-def _files(files: tuple[Path, ...], to: str) -> Iterator[tuple[Path, str]]:
-    """Yield each file with its path at the server. Links inside of folders are not followed."""
+def _files(
+    files: tuple[Path, ...], to: str, left_out: Callable[[Path, str], None]
+) -> Iterator[tuple[Path, str]]:
+    """Yield each file, and each folder without files (with a slash), with its path at the server.
+
+    Links inside of folders are not followed.
+    """
+
+    def not_read(error: OSError) -> None:
+        left_out(Path(error.filename), error.strerror or str(error))
+
     for each in files:
         if not each.is_dir():
             yield each, to + each.name if to.endswith("/") or not to else to
             continue
         top = each.resolve()
-        for folder, names, found in os.walk(top):
+        for folder, names, found in os.walk(top, onerror=not_read):
             names.sort()
-            for name in sorted(found):
-                path = Path(folder) / name
-                if path.is_file() and not path.is_symlink():
+            here = Path(folder)
+            if not names and not found:
+                yield here, f"{to}{here.relative_to(top.parent)}/"
+            for name in sorted([*found, *names]):
+                path = here / name
+                if path.is_symlink():
+                    left_out(path, "is a symbolic link, which is not sent")
+                elif path.is_file():
                     yield path, f"{to}{path.relative_to(top.parent)}"
+                elif not path.is_dir():
+                    left_out(path, "is neither a file nor a folder")
 
 
 async def _put(

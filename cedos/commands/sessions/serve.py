@@ -94,6 +94,10 @@ from cedos.session.sockets.sockets import listen as session_listen
     help="With --writable: what must be left of the disk.",
 )  # fmt: skip
 @click.option(
+    "--most-files", type=click.IntRange(1), default=1_000_000, show_default=True, metavar="NUMBER",
+    help="With --writable: how many files and folders there may be below FOLDER.",
+)  # fmt: skip
+@click.option(
     "--remember", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Keep idle sessions in this file instead: they outlive this program, also where it is killed.",
 )  # fmt: skip
@@ -119,6 +123,7 @@ def command(
     writable: bool,
     largest: int,
     keep_free: int,
+    most_files: int,
     remember: Path | None,
     forget: bool,
     own_key: Path | None,
@@ -153,7 +158,7 @@ def command(
         raise click.UsageError("--remember and --forget exclude each other")
     logs.configure(log_level, log_format)
     process_limits.allow()  # one for each connection and file
-    limits = UploadLimits(largest, keep_free) if writable else None
+    limits = UploadLimits(largest, keep_free, most_files) if writable else None
     # Listen before making a file, because listening may fail.
     with contextlib.closing(open_listening(listen)) as listening:
         if remember is None and not forget:

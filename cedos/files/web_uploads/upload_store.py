@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cedos.errors import TransferError
-from cedos.files.client_store import ClientStore, files_of
+from cedos.files.client_store import ClientStore
 from cedos.files.messages import WebAnswer
+from cedos.files.partial import files_of
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 ANSWERS_KEPT_S: Final = 7 * 86_400.0
 _MOST_OF_CLIENT: Final = 1_000
 _KEEP_FREE: Final = 100_000_000
-_OURS: Final = re.compile(r"([0-9a-f]{32})(?:\.part(?:\.json(?:\.new)?)?|\.json|\.new)?")
+_OURS: Final = re.compile(
+    r"([0-9a-f]{32})(?:\.[0-9a-f]{16}\.part(?:\.json(?:\.new)?)?|\.json|\.new)?"
+)
 
 
 class UploadState(StrEnum):
@@ -122,7 +125,7 @@ class UploadStore(ClientStore[KeptUpload]):
         return made
 
     def forget_body(self, upload: KeptUpload) -> None:
-        for path in files_of(upload.path):
+        for path in (upload.path, *files_of(upload.path)):
             path.unlink(missing_ok=True)
 
     def _drop(self, client: str, kept: KeptUpload) -> None:

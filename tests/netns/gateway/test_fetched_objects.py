@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cedos.files.partial import files_of
 from tests.netns.gateway.conftest import ORIGIN
 
 Laptop = Any
@@ -71,7 +72,7 @@ def test_a_laptop_that_is_away_finds_at_the_gateway_what_it_asked_for(
     laptop.world.shape("8mbit")
     target = tmp_path / "got"
     getting = get(laptop, target)
-    part = tmp_path / "got.part"
+    part = files_of(tmp_path / "got")[0]
     laptop._wait(lambda: part.exists() and part.stat().st_size > 500_000)
     for name in ("wlan0", "lte0"):
         laptop.near.ip("link", "set", name, "down")

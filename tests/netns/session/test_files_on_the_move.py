@@ -16,6 +16,7 @@ import pytest
 
 from cedos import session
 from cedos.files import messages
+from cedos.files.partial import files_of
 from cedos.session import keys
 from cedos.session.io.idle_sessions import RECORD_BYTES
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES
@@ -74,7 +75,7 @@ class Walk:
 
     def have(self) -> int:
         try:
-            return (self.folder / "got.part").stat().st_size
+            return files_of(self.folder / "got")[0].stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -235,7 +236,7 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk: Walk) 
     assert not list(inbox.rglob("photo*"))
     slow_walk.world.near.ip("link", "set", "wlan0", "up")
     slow_walk.world.route("wlan0")
-    part, ends_s = inbox / "in" / "photo.part", time.monotonic() + 60
+    part, ends_s = files_of(inbox / "in" / "photo")[0], time.monotonic() + 60
     while not (part.exists() and part.stat().st_size > SIZE // 4):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < ends_s

@@ -11,8 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.commands.console import render
 from cedos.errors import TransferError
-from cedos.files.messages import Answer, Entry, FileRequest, decode, pack, read
+from cedos.files.messages import (
+    Answer,
+    Entry,
+    FileRequest,
+    decode,
+    pack,
+    path_of,
+    path_text,
+    read,
+    unix_time,
+)
+from cedos.files.partial import files_of
 from cedos.files.tree import Tree, Version
 
 
@@ -119,23 +131,45 @@ def test_any_bytes_are_a_message_or_a_clear_error(data: bytes) -> None:
         assert isinstance(asyncio.run(read(Answer, exactly)), Answer)
 
 
-def test_a_folder_is_listed_without_links_and_half_files(root: Path) -> None:
-    (root / "half.part").write_bytes(b"1")
-    (root / "half.part.json").write_bytes(b"{}")
-    (root / "own.part").write_bytes(b"1")
-    (root / os.fsdecode(b"\xff")).write_bytes(b"no text")
+def test_a_folder_is_listed_with_all_but_half_files(root: Path) -> None:
+    half, note, draft = files_of(root / "half")
+    for each in (half, note, draft):
+        each.write_bytes(b"1")
+    own = ["own.part", "own.part.json", half.name.replace("half", "own")]
+    for name in own:
+        (root / name).write_bytes(b"1")
+    odd = os.fsdecode(b"\xff")
+    (root / odd).write_bytes(b"no text")
     tree = Tree(root)
-    found = {each.name: each for each in tree.entries("")}
-    assert found.keys() == {"music", "own.part"}
-    assert found["music"].folder
-    assert found["own.part"].size == 1
+    found = {path_of(each.name): each for each in tree.entries("")}
+    assert found.keys() == {"music", "link", "inside", "out", "pipe", *own, odd}
+    assert {found[name].kind for name in ("link", "inside", "out")} == {"link"}
+    assert found["pipe"].kind == "other"
+    assert (found["music"].kind, found[odd].kind, found[odd].size) == ("folder", "file", 7)
+    os.close(tree.open(found[odd].name))
     assert [each.name for each in tree.entries("/music/./old/")] == ["song ü"]
-    for path in ("none", "..", "music/../..", "out", "link", "own.part", "a\0b"):
+    for path in ("none", "..", "music/../..", "out", "link", "own.part", "a\0b", "music\0"):
         with pytest.raises(TransferError, match="there is no folder"):
             tree.entries(path)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0", "x" * 256])
+@given(st.binary(min_size=1, max_size=255).filter(lambda name: not {0, 47} & set(name)))
+def test_every_name_of_a_file_system_is_text_and_comes_back(name: bytes) -> None:
+    text = path_text(os.fsdecode(name))
+    assert msgspec.json.decode(msgspec.json.encode(text)) == text
+    assert os.fsencode(path_of(text)) == name
+
+
+@pytest.mark.parametrize("seconds", [-1e300, -62_135_596_801.0, 1e12, 1e300])
+def test_odd_times_are_told_as_the_nearest_ones(seconds: float) -> None:
+    answer = Answer(1, 0, "v", unix_time(seconds))
+    assert decode(msgspec.json.encode(answer), Answer) == answer
+    assert render.local_time(answer.modified_unix_s).year in (1, 9999)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../x", "a\0", "\x002f", "\x002e", "\0fg", "x" * 766]
+)
 def test_a_listed_name_cannot_lead_elsewhere(name: str) -> None:
     data = msgspec.json.encode([{"name": name}])
     with pytest.raises(TransferError, match="the peer sent"):

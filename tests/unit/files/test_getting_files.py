@@ -17,7 +17,7 @@ from cedos.errors import SessionError, SessionRefusedError, TransferError
 from cedos.files import server_link
 from cedos.files.getting import Getting
 from cedos.files.messages import Answer, pack
-from cedos.files.partial import Partial
+from cedos.files.partial import Partial, files_of
 from cedos.files.server_link import Progress, ServerLink
 from cedos.files.serving import Serving, client_names
 from cedos.files.tree import Tree
@@ -229,7 +229,7 @@ def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_pat
 
 
 def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "got.part").write_bytes(b"old")
+    files_of(tmp_path / "got")[0].write_bytes(b"old")
     world = World(root, [])
     world.before = [lambda: (root / "file").write_bytes(TEXT[:1000])]
     one = asyncio.run(world.fetch(tmp_path / "got", ask_first=True))
@@ -238,7 +238,7 @@ def test_what_changed_since_it_was_asked_for_comes_as_it_is(root: Path, tmp_path
 
 
 @settings(max_examples=25, deadline=None)
-@given(breaks=st.lists(st.one_of(st.just(-1), st.integers(0, 400_000)), max_size=6))
+@given(breaks=st.lists(st.one_of(st.just(-1), st.integers(1_000, 400_000)), max_size=6))
 def test_sessions_that_end_anywhere(
     tmp_path_factory: pytest.TempPathFactory, breaks: list[int]
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_program_that_was_killed_goes_on(root: Path, tmp_path: Path) -> None:
     world.before = [lambda: None, killed]
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(world.fetch(tmp_path / "got"))
-    kept = (tmp_path / "got.part").stat().st_size
+    kept = files_of(tmp_path / "got")[0].stat().st_size
     assert 200_000 < kept <= 300_000
     one = asyncio.run(World(root, []).fetch(tmp_path / "got"))
     assert one.progress.began_bytes == kept
@@ -280,7 +280,7 @@ def test_what_is_wrong_here_is_fetched_once_more(root: Path, tmp_path: Path) -> 
     world = World(root, [300_000])
 
     def damage() -> None:
-        part = tmp_path / "got.part"
+        part = files_of(tmp_path / "got")[0]
         with part.open("r+b") as file:
             file.write(b"power cut")
 
@@ -334,7 +334,19 @@ def test_no_server_in_the_beginning_and_none_for_too_long(root: Path, tmp_path: 
     assert list(tmp_path.iterdir()) == [root]
     with pytest.raises(SessionError, match="no longer knows"):
         asyncio.run(World(root, [1000, *([-1] * 9)]).fetch(tmp_path / "got", patience_s=0.0))
-    assert (tmp_path / "got.part").exists()
+    assert files_of(tmp_path / "got")[0].exists()
+
+
+def test_the_same_answer_three_times_is_enough(root: Path, tmp_path: Path) -> None:
+    world = World(root, [50, 50, -1, 50, 50])
+    with pytest.raises(TransferError, match="no longer knows this session; the same 3 times"):
+        asyncio.run(world.fetch(tmp_path / "got", patience_s=60.0))
+    assert world.breaks == [50], "a server that is away has answered nothing"
+
+
+def test_bytes_between_the_same_answers_are_progress(root: Path, tmp_path: Path) -> None:
+    asyncio.run(World(root, [50, 50, 5_000, 50, 50, 5_000]).fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == TEXT
 
 
 def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:

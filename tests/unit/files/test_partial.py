@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import TransferError
-from cedos.files.partial import NotedBytes, Partial, PartNote, PartOf
+from cedos.files.partial import NotedBytes, Partial, PartNote, PartOf, files_of
 
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
 
@@ -17,7 +17,7 @@ def test_counts_are_written_over_in_place(tmp_path: Path) -> None:
     note = PartNote(tmp_path / "one")
     assert note.read() is None
     note.write(FILE, NotedBytes())
-    path = tmp_path / "one.part.json"
+    path = files_of(tmp_path / "one")[1]
     inode = path.stat().st_ino
     many = NotedBytes({f"wlan{each}": 10**9 + each for each in range(40)}, 10**9)
     for noted in (NotedBytes({"wlan0": 1}), many, NotedBytes({"wlan0": 2}, 2), NotedBytes()):
@@ -41,7 +41,7 @@ def test_where_counts_are_something_else_the_part_is_gone_on_with(
 ) -> None:
     note = PartNote(tmp_path / "one")
     note.write(FILE, NotedBytes({"wlan0": 7}))
-    path = tmp_path / "one.part.json"
+    path = files_of(tmp_path / "one")[1]
     first = path.read_bytes().split(b"\n")[0]
     path.write_bytes(first + b"\n" + counts)
     assert note.read() == (FILE, NotedBytes())
@@ -51,16 +51,16 @@ def test_where_counts_are_something_else_the_part_is_gone_on_with(
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{\n", b"[1", bytes(5000), b"1" * (2 << 20)])
 def test_a_file_of_something_else_is_no_note(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "one.part.json").write_bytes(content)
+    files_of(tmp_path / "one")[1].write_bytes(content)
     assert PartNote(tmp_path / "one").read() is None
 
 
 def test_a_link_is_neither_read_nor_written_through(tmp_path: Path) -> None:
     other = tmp_path / "other"
     PartNote(other).write(FILE, NotedBytes({"wlan0": 7}))
-    theirs = tmp_path / "other.part.json"
+    theirs = files_of(tmp_path / "other")[1]
     before = theirs.read_bytes()
-    (tmp_path / "one.part.json").symlink_to(theirs)
+    files_of(tmp_path / "one")[1].symlink_to(theirs)
     note = PartNote(tmp_path / "one")
     assert note.read() is None
     with pytest.raises(OSError, match="symbolic links"):
@@ -113,7 +113,7 @@ def test_a_part_is_continued_however_its_program_ended(tmp_path: Path) -> None:
 def test_it_notes_who_brought_it(tmp_path: Path) -> None:
     partial = Partial(tmp_path / "file", "s")
     partial.note_networks({"wlan0": 1})  # nothing has come
-    assert not (tmp_path / "file.part.json").exists()
+    assert not files_of(tmp_path / "file")[1].exists()
     partial.begin(0, "v1", len(TEXT))
     partial.write(TEXT[:1000])
     partial.note_networks({"wlan0": 900, "lte0": 100})
@@ -137,7 +137,7 @@ def test_a_part_that_cannot_be_continued_is_not(tmp_path: Path, what: str) -> No
     partial.begin(0, "v1", 1000)
     partial.write(b"" if what == "empty" else bytes(1001 if what == "longer" else 500))
     partial.close()
-    note = tmp_path / "file.part.json"
+    note = files_of(tmp_path / "file")[1]
     if what == "no note":
         note.unlink()
     if what == "broken note":
@@ -157,7 +157,7 @@ def test_bytes_that_were_never_on_the_disk_are_found_out(tmp_path: Path) -> None
     partial.begin(0, "v1", len(TEXT))
     partial.write(TEXT[:1000])
     partial.close()
-    (tmp_path / "file.part").write_bytes(bytes(1000))  # what a power cut may leave
+    files_of(tmp_path / "file")[0].write_bytes(bytes(1000))  # what a power cut may leave
     partial = Partial(tmp_path / "file", "s")
     partial.begin(1000, "v1", len(TEXT))
     partial.write(TEXT[1000:])
@@ -188,7 +188,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
         partial.finish(0.0)
     partial.close()
     assert target.read_bytes() == b"somebody else's"
-    assert (tmp_path / "file.part").read_bytes() == b"new"
+    assert files_of(tmp_path / "file")[0].read_bytes() == b"new"
     with pytest.raises(TransferError, match="not overwritten"):
         Partial(target, "s")
 
@@ -247,11 +247,11 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "other").read_bytes() == b"somebody else's"
 
 
-@pytest.mark.parametrize("name", ["file.part.json", "file.part.json.new"])
-def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("which", [1, 2], ids=["note", "draft"])
+def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, which: int) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"not yours")
-    (tmp_path / name).symlink_to(victim)
+    files_of(tmp_path / "file")[which].symlink_to(victim)
     partial = Partial(tmp_path / "file", "server/file")
     partial.begin(0, "v1", len(TEXT))
     partial.write(TEXT)
@@ -264,20 +264,20 @@ def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, name: str) -
 def test_no_link_is_followed_that_others_have_laid(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"not yours")
-    (tmp_path / "file.part").symlink_to(victim)
+    files_of(tmp_path / "file")[0].symlink_to(victim)
     with pytest.raises(TransferError, match="is a link, which is not followed"):
         Partial(tmp_path / "file", "server/file")
     assert victim.read_bytes() == b"not yours"
 
 
 def test_a_dangling_link_makes_no_file_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "file.part").symlink_to(tmp_path / "elsewhere")
+    files_of(tmp_path / "file")[0].symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TransferError, match="is a link"):
         Partial(tmp_path / "file", "server/file")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "file.part")
+    os.mkfifo(files_of(tmp_path / "file")[0])
     with pytest.raises(TransferError, match="no plain file"):
         Partial(tmp_path / "file", "server/file")

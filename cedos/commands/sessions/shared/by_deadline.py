@@ -17,6 +17,7 @@ from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, lateness, sentence
 from cedos.commands.console.manual import say
 from cedos.commands.console.progress import ProgressLine, size
+from cedos.commands.console.render import plain
 from cedos.commands.console.servers import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
 from cedos.commands.sessions.shared.waiting_files import (
@@ -333,7 +334,7 @@ class FileByDeadline:
         self._move.note(in_all)  # as often as the daemon is told
         return TransferReport(
             key=self.file.key,
-            name=self.file.name[:300],
+            name=plain(self.file.name)[:300],
             server=self.pool.ends.server.host[:300],
             direction=self.file.direction,
             size_bytes=progress.size_bytes,

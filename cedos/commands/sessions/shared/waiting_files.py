@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mimetypes
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,4 +217,4 @@ def web_upload(source: Path, url: str, target: WebTarget) -> WaitingFile:
 
 
 def _key(identity: str, path: Path) -> str:
-    return hashlib.sha256(f"{identity}\0{path.absolute()}".encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(f"{identity}\0{path.absolute()}")).hexdigest()[:32]

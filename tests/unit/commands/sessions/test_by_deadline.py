@@ -18,6 +18,7 @@ from cedos.commands.sessions.shared import by_deadline, waiting_files
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline, SessionPool
 from cedos.commands.sessions.shared.transfers import Endpoints, too_late
 from cedos.errors import CedosError, SessionError, TransferError
+from cedos.files.partial import files_of
 from cedos.files.server_link import Progress
 from cedos.files.serving import Serving
 from cedos.files.tree import Tree
@@ -168,7 +169,7 @@ def test_who_brought_it_is_known_after_a_restart(tmp_path: Path) -> None:
         stopped.cancel()
         await asyncio.gather(stopped, return_exceptions=True)
         assert not (here / "film").exists()
-        have = (here / "film.part").stat().st_size
+        have = files_of(here / "film")[0].stat().st_size
         second = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
         second.add(source("there/film"), here / "film", both)
         file = second._waiting[0]

@@ -20,6 +20,7 @@ from cedos import session
 from cedos.commands.sessions import get, serve
 from cedos.errors import SessionError
 from cedos.files import messages
+from cedos.files.partial import files_of
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 
@@ -34,7 +35,7 @@ class Programs:
         self.served = folder / "served"
         self.served.mkdir()
         self.target = folder / "got"
-        self.part = folder / "got.part"
+        self.part = files_of(folder / "got")[0]
         text = random.Random(1).randbytes(SIZE)
         (self.served / "file").write_bytes(text)
         self.digest = hashlib.sha256(text).digest()
@@ -186,7 +187,7 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     _, errors = missing.communicate(timeout=60)
     assert missing.returncode == 1
     assert "there is no file 'none'" in errors
-    assert not (programs.folder / "none.part").exists()
+    assert not files_of(programs.folder / "none")[0].exists()
     server.send_signal(signal.SIGINT)
     _, log = server.communicate(timeout=30)
     assert server.returncode == 0
@@ -268,7 +269,7 @@ def test_what_is_dropped_of_another_file_is_said(programs: Programs, more: tuple
     (programs.served / "small").write_text("small")
     note = {"source": "another/film", "version": "1", "size": 100}
     programs.part.write_bytes(bytes(50))
-    programs.part.with_name("got.part.json").write_text(json.dumps(note))
+    files_of(programs.target)[1].write_text(json.dumps(note))
     where = f"127.0.0.1:{programs.port}/small"
     client = programs.start("get", "--key", programs.key, *more, "-o", "got", where)
     _, errors = client.communicate(timeout=60)

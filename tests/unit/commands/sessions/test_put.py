@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cedos.files.partial import files_of
 from cedos.session import keys
 
 BIG = random.Random(4).randbytes(30_000_000)
@@ -95,7 +96,9 @@ def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
     first = programs.run(
         "cedos-put", "--key", programs.key, "--save", "home", "-r", "photos", f"{where}/my/"
     )
-    assert first.returncode == 0, first.stderr
+    assert first.returncode == 1
+    assert first.stderr == f"cedos-put: {photos}/link: is a symbolic link, which is not sent\n"
+    (photos / "link").unlink()
     assert "photos/000.jpg: 20.0 kB" in first.stdout
     assert "" not in first.stdout.splitlines()
     listed = programs.run("cedos-get", "home/")
@@ -167,7 +170,7 @@ def test_pieces_become_one_file_whoever_is_killed(programs: TwoPrograms) -> None
     programs.remembered()
     (programs.folder / "big").write_bytes(BIG)
     client = programs.start("cedos-put", "big", "home/upload")
-    part = programs.inbox / "upload.part"
+    part = files_of(programs.inbox / "upload")[0]
     for who in ("client", "server", "client"):
         before = part.stat().st_size if part.exists() else 0
         wanted, ends_s = before + 2_000_000, time.monotonic() + 30
@@ -201,10 +204,10 @@ def test_pieces_become_one_file_whoever_is_killed(programs: TwoPrograms) -> None
         ("a/../../out", "cannot be kept"),
         (".ssh", "cannot be kept"),
         (".ssh/authorized_keys", "cannot be kept"),
-        ("x.part", "cannot be kept"),
+        ("x.0123456789abcdef.part.json", "cannot be kept"),
         ("link/x", "there is no folder"),
         ("there", "is there already"),
-        ("dangling", "File exists"),
+        ("dangling", "is there already"),
     ],
 )
 def test_what_a_server_does_not_take(programs: TwoPrograms, name: str, why: str) -> None:
@@ -262,3 +265,104 @@ def test_to_standard_output_and_at_a_limited_rate(programs: TwoPrograms) -> None
     (fact,) = json.loads(slow.stdout)["files"]
     assert 1.3 < fact["seconds"] < 3 < 3 + time.monotonic() - began_s
     assert (programs.folder / "song").read_bytes() == BIG[:1_500_000]
+
+
+def test_odd_names_go_there_and_come_back(programs: TwoPrograms) -> None:
+    """Names of 255 bytes, no UTF-8, control letters, empty folders, 300 levels, names of parts."""
+    server = programs.serve("--writable")
+    programs.remembered()
+    deep = "/".join(["d"] * 300)
+    names = [
+        b"n" * 255, "\u4eca".encode() * 85, b"\xff\xfe", b"caf\xe9", b"\xed\xb2\x80", b"new\nline",
+        b"\x1b[2Jred", b"a", b"a.part", b"a.part.json", b"%41", b" ", b"-rf", b"con", b"trailing.",
+        deep.encode() + b"/end",
+    ]  # fmt: skip
+    top = programs.folder / "odd"
+    for number, name in enumerate(names):
+        path = top / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number]) * 1000)
+    (top / "empty" / "in it").mkdir(parents=True)
+    (top / os.fsdecode(b"empty\xff")).mkdir()
+
+    def all_in(folder: Path) -> dict[str, bytes | None]:
+        return {
+            str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None
+            for each in folder.rglob("*")
+        }
+
+    sent = programs.run("cedos-put", "-r", "odd", "home/")
+    assert sent.returncode == 0, sent.stderr
+    assert "\x1b" not in sent.stdout
+    assert all_in(programs.inbox / "odd") == all_in(top)
+    back = programs.run("cedos-get", "-r", "-o", "back", "home/odd/")
+    assert back.returncode == 0, back.stderr
+    assert "\x1b" not in back.stdout
+    assert all_in(programs.folder / "back" / "odd") == all_in(top)
+    again = programs.run("cedos-get", "--json", "-r", "-o", "again", "home/odd/")
+    found = json.loads(again.stdout)["files"]
+    assert {each["error"] for each in found} == {None}
+    named = {Path(each["path"]).relative_to("again/odd") for each in found}
+    assert named == {Path(os.fsdecode(name)) for name in names}
+    server.terminate()
+    assert server.wait(timeout=30) == 0
+
+
+def test_a_copy_says_what_is_missing(programs: TwoPrograms) -> None:
+    programs.serve()
+    programs.remembered()
+    for name in (".profile", ".ssh/authorized_keys", "sub/.hidden", "file", "theirs/x", "ours"):
+        (programs.inbox / name).parent.mkdir(exist_ok=True)
+        (programs.inbox / name).write_text("theirs")
+    (programs.inbox / "link").symlink_to("file")
+    os.mkfifo(programs.inbox / "pipe")
+    here = programs.folder / "here"
+    (here / "ours").mkdir(parents=True)
+    (here / "theirs").write_text("mine")
+    got = programs.run("cedos-get", "-r", "-o", "here", "home/")
+    assert got.returncode == 1
+    dot = (
+        "a name with a dot at the top can change what programs do here; with --dot-files it is fetched,"
+        " too"
+    )
+    assert sorted(got.stderr.splitlines()) == [
+        f"cedos-get: here/.profile: {dot}",
+        f"cedos-get: here/.ssh: {dot}",
+        "cedos-get: here/link: is a symbolic link at the server, which is not sent",
+        "cedos-get: here/ours is a folder here; -o NAME gives the file another name",
+        "cedos-get: here/pipe: is neither a file nor a folder at the server, which is not sent",
+        "cedos-get: here/theirs: here/theirs is a file here, and a folder at the server",
+    ]
+    assert (here / "theirs").read_text() == "mine"
+    assert (here / "sub/.hidden").read_text() == (here / "file").read_text() == "theirs"
+    got = programs.run("cedos-get", "-r", "--dot-files", "-o", "new", "home/")
+    assert (programs.folder / "new/.ssh/authorized_keys").read_text() == "theirs"
+    listed = programs.run("cedos-get", "home/")
+    assert "link" in listed.stdout
+    assert "pipe" in listed.stdout
+
+
+def test_odd_dates_are_shown_and_kept(programs: TwoPrograms) -> None:
+    programs.serve("--writable")
+    programs.remembered()
+    for name, seconds in (("old", -1 << 31), ("new", 15_000_000_000), ("far", 10**12)):
+        (programs.inbox / name).write_text("x")
+        os.utime(programs.inbox / name, (seconds, seconds))
+    listed = programs.run("cedos-get", "home/")
+    assert listed.returncode == 0, listed.stderr
+    got = programs.run("cedos-get", "-r", "-o", "got", "home/")
+    assert got.returncode == 0, got.stderr
+    put = programs.run("cedos-put", "got/far", "home/copy")
+    assert put.returncode == 0, put.stderr
+
+
+def test_the_number_of_files_has_a_limit(programs: TwoPrograms) -> None:
+    programs.serve("--writable", "--most-files", "3")
+    programs.remembered()
+    (programs.inbox / "theirs").write_text("1")
+    for name in ("a", "b", "c"):
+        (programs.folder / name).write_text(name)
+    sent = programs.run("cedos-put", "a", "b", "c", "home/")
+    assert sent.returncode == 1
+    assert sent.stderr == "cedos-put: c: the server says: 3 files and folders are the most here\n"
+    assert sorted(each.name for each in programs.inbox.iterdir()) == ["a", "b", "theirs"]

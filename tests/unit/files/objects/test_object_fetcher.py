@@ -14,7 +14,7 @@ from yarl import URL
 from cedos.errors import TransferError
 from cedos.files.getting import Getting
 from cedos.files.objects.origin_client import OriginClient, words
-from cedos.files.partial import Partial
+from cedos.files.partial import Partial, files_of
 from cedos.files.server_link import ServerLink
 from cedos.session.protocol.crypto import KeyPair
 
@@ -185,7 +185,7 @@ async def test_an_origin_that_breaks_off_is_asked_for_the_rest(fetching: Fetchin
     data = os.urandom(6_000_000)
     fetching.publish(data)
     getting = asyncio.create_task(fetching.get(fetching.url("/slow/file")))
-    part = fetching.folder / "got.part"
+    part = files_of(fetching.folder / "got")[0]
     while not part.exists() or part.stat().st_size < 500_000:
         await asyncio.sleep(0.005)
     fetching.stop_nginx()

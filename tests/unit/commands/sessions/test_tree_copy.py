@@ -1,0 +1,117 @@
+"""A copy of a server's folder: what a hostile server, or another file system, makes of it."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.commands.sessions.shared import tree_copy
+from cedos.commands.sessions.shared.tree_copy import TreeCopy
+from cedos.errors import TransferError
+from cedos.files.messages import Entry
+
+Listed = Callable[[str], list[Entry]]
+
+
+class Copied:
+    """A copy of what `listed` says; `files` are written as they come."""
+
+    def __init__(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch, listed: Listed, path: str = ""
+    ) -> None:
+        self.asked: list[str] = []
+        self.missing: dict[str, str] = {}
+        self.most_waiting = 0
+
+        async def entries(_link: Any, folder: str, _patience_s: float) -> list[Entry]:
+            self.asked.append(folder)
+            self.most_waiting = max(self.most_waiting, len(copy._waiting))
+            return listed(folder)
+
+        def missing(name: str, target: Path, error: TransferError) -> None:
+            self.missing[name] = str(error)
+
+        async def run() -> None:
+            async for _, target, _ in copy.files():
+                if not target.exists():
+                    target.write_bytes(b"")
+
+        monkeypatch.setattr(tree_copy, "entries", entries)
+        copy = TreeCopy(None, path, here, 1.0, dot_files=False, missing=missing)  # type: ignore[arg-type]
+        asyncio.run(run())
+
+
+def folders(count: int) -> list[Entry]:
+    return [Entry(f"{number}", "folder") for number in range(count)]
+
+
+def test_folders_without_end_are_left_out_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_copy, "_MOST_WAITING", 20)
+    monkeypatch.setattr(tree_copy, "_MOST_ENTRIES", 600)
+    copied = Copied(tmp_path / "got", monkeypatch, lambda _: folders(50))
+    assert copied.most_waiting <= 20
+    assert len(copied.asked) == 13
+    assert copied.missing[""].startswith("30 of its folders are left out: 20 are waiting")
+    assert copied.missing[copied.asked[-1]].startswith("the copy ends here: more than 600 files")
+
+
+def test_a_tree_is_deep_but_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_copy, "_DEEPEST", 300)
+    copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry("d", "folder"), Entry("file")])
+    assert len(copied.asked) == 301
+    assert copied.missing == {"d/" * 300 + "d": "more than 300 folders deep"}
+    assert (tmp_path / "got" / ("d/" * 300) / "file").exists()
+
+
+def test_one_folder_that_is_refused_does_not_end_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(folder: str) -> list[Entry]:
+        if folder == "a/":
+            raise TransferError("the server says: there is no folder 'a'")
+        return [Entry("file")] if folder else [Entry("a", "folder"), Entry("b", "folder")]
+
+    copied = Copied(tmp_path / "got", monkeypatch, listed)
+    assert copied.missing == {"a/": "the server says: there is no folder 'a'"}
+    assert (tmp_path / "got/b/file").exists()
+
+
+def test_a_part_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "x.0123456789abcdef.part.json"
+    copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry(name)])
+    assert copied.missing == {name: "has the name of a file that is not whole"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("A", "a"), ("\u00e9", "e\u0301"), ("stra\u00dfe", "STRASSE"), ("name", "name. ")],
+)
+def test_names_that_are_one_file_here_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, other: str
+) -> None:
+    """A second name of the same file stands for a file system that does not tell the two apart."""
+    got = tmp_path / "got"
+    got.mkdir()
+    (got / one).write_bytes(b"")
+    os.link(got / one, got / other)
+    names = sorted([Entry(one), Entry(other), Entry("b")], key=lambda each: each.name)
+    copied = Copied(got, monkeypatch, lambda _: names)
+    first, second = sorted([one, other])
+    assert copied.missing == {
+        second: f"is {first} here: this file system does not tell the two names apart"
+    }
+
+
+def test_names_that_differ_here_are_all_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Copied(tmp_path / "got", monkeypatch, lambda _: [Entry("A"), Entry("a")])
+    assert copied.missing == {}
+    assert sorted(each.name for each in (tmp_path / "got").iterdir()) == ["A", "a"]
