@@ -117,13 +117,28 @@ class Strategy:
         return f"{self.kind}({', '.join(self.networks)})"
 
 
+NO_DEFAULT_ROUTE: Final = "no default route"
+
+
+@dataclass(frozen=True, slots=True)
+class NextHop:
+    """The next hop of a network's default route of an IP version; no `gateway`: the link itself.
+
+    The gateway of an IPv4 route may have an IPv6 address (RFC 9229).
+    """
+
+    version: int
+    gateway: Address | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """An access network reached through one local interface.
 
     `name` is what users and records call it: the interface's name unless configured otherwise.
-    `gateways` holds at most one router per address family, `resolvers` the DNS servers that
-    belong to this network. `up` is whether packets can leave: carrier, address and gateway.
+    `next_hops` has at most one of each IP version, IPv4 first; none: the link itself, of both.
+    `resolvers` are the DNS servers that belong to this network. `up` is whether packets can leave:
+    `carrier`, address and default route.
     """
 
     name: str
@@ -132,9 +147,35 @@ class Network:
     kind: NetworkKind
     metered: bool
     addresses: tuple[Interface, ...] = ()
-    gateways: tuple[Address, ...] = ()
+    next_hops: tuple[NextHop, ...] = ()
     resolvers: tuple[Address, ...] = ()
     up: bool = True
+    carrier: bool = True
+
+    @property
+    def lacks(self) -> str:
+        """Say what this network lacks to be up; empty where it is."""
+        lacking = [] if self.addresses else ["no address"]
+        lacking += [] if self.next_hops else [NO_DEFAULT_ROUTE]
+        return "" if self.up else " and ".join(lacking) or "no carrier"
+
+    @property
+    def gateways(self) -> tuple[Address, ...]:
+        """Return the routers of its default routes, that of IPv4 first."""
+        found = (hop.gateway for hop in self.next_hops)
+        return tuple(dict.fromkeys(gateway for gateway in found if gateway is not None))
+
+    def leads_out(self, *versions: int) -> bool:
+        """Return whether packets of one of these IP versions (of either, without) can leave by it."""
+        return self.up and any(
+            any(each.version == version and _may_leave(each.ip) for each in self.addresses)
+            and (not self.next_hops or any(hop.version == version for hop in self.next_hops))
+            for version in versions or (4, 6)
+        )
+
+
+def _may_leave(own: Address) -> bool:
+    return own.version == 4 or not own.is_link_local
 
 
 @dataclass(frozen=True, slots=True)

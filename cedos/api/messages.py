@@ -56,8 +56,8 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     """A network and the daemon's knowledge of it.
 
     `barred` says why no connection is led to it (a hard budget is spent) and whether programs are
-    kept off it; "": it is not barred. `predicted` compares predictions with transfers over it;
-    None: there were none.
+    kept off it; "": it is not barred. `lacks` says why it is down. `predicted` compares
+    predictions with transfers over it; None: there were none.
     """
 
     name: str
@@ -65,6 +65,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     kind: NetworkKind
     metered: bool
     up: bool
+    lacks: str = ""
     addresses: list[str] = []
     gateways: list[str] = []
     resolvers: list[str] = []
@@ -90,6 +91,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             kind=network.kind,
             metered=network.metered,
             up=network.up,
+            lacks=network.lacks if network.carrier else "no carrier",
             addresses=[str(address) for address in network.addresses],
             gateways=[str(address) for address in network.gateways],
             resolvers=[str(address) for address in network.resolvers],
@@ -100,11 +102,21 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
         )
 
 
+class HostDefaultMessage(ControlMessage, frozen=True, kw_only=True):
+    """The host's own default of an IP version.
+
+    `interface` is empty where the host refuses everything; `what` says what leads there, in words.
+    """
+
+    interface: str
+    what: str
+
+
 class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
     """The network of new connections, with the reason. None: cedos leaves the choice to the host.
 
-    `vpn`: by IP version ("4", "6"), the VPN that carries all connections and that cedos leaves
-    alone.
+    By IP version ("4", "6"): `vpn` is the VPN that carries all connections, `host_defaults` what else the
+    host's own default leads to. cedos leaves both alone.
     """
 
     network: str | None
@@ -112,6 +124,7 @@ class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
     age_s: float | None = None
     decision: int | None = None
     vpn: dict[str, str] = {}
+    host_defaults: dict[str, HostDefaultMessage] = {}
 
 
 class SubflowMessage(ControlMessage, frozen=True, kw_only=True):

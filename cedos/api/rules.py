@@ -76,6 +76,7 @@ class RuleMessage(ControlMessage, frozen=True, kw_only=True):
         network: the network of such connections; None: they are refused.
         why: the reason as text.
         vpn: by IP version ("4", "6"), the VPN that carries these connections instead.
+        host_defaults: by IP version, the interface of the host's own default that does.
     """
 
     number: int
@@ -83,3 +84,4 @@ class RuleMessage(ControlMessage, frozen=True, kw_only=True):
     network: str | None
     why: str
     vpn: dict[str, str] = msgspec.field(default_factory=dict)
+    host_defaults: dict[str, str] = msgspec.field(default_factory=dict)

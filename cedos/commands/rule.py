@@ -193,11 +193,10 @@ def _row(one: RuleMessage) -> tuple[str, ...]:
         now = "no address known yet"
     else:
         now = one.network or "refused: no such network is up"
-    if one.vpn:
-        through = ", ".join(
-            f"IPv{version} through the VPN {name}" for version, name in one.vpn.items()
-        )
-        now = f"{through}; else {now}"
+    others = [f"IPv{version} through the VPN {name}" for version, name in one.vpn.items()]
+    others += [f"IPv{version} as the host itself" for version in one.host_defaults]
+    if others:
+        now = f"{', '.join(others)}; else {now}"
     return str(one.number), rule.host, str(rule.port or "all"), rule.words, now
 
 

@@ -8,6 +8,7 @@ import click
 from cedos.api.client import ControlClient
 from cedos.api.messages import (
     FlowMessage,
+    HostDefaultMessage,
     NetworkMessage,
     StatusMessage,
     server_text,
@@ -16,6 +17,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.doctor import predicted_text
+from cedos.model import NO_DEFAULT_ROUTE
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # A delivery rate is a lower bound of the network's rate.
@@ -77,6 +79,9 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
     if status.networks:
         header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
         yield from render.table(header, map(_network, status.networks))
+        for network in status.networks:
+            if network.lacks == NO_DEFAULT_ROUTE:
+                yield f"{network.name} has no default route, so nothing leads over it"
         told = (predicted_text(each.name, each.predicted) for each in status.networks)
         yield from filter(None, told)
         for network in status.networks:
@@ -92,9 +97,13 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
         decided = f" (decision {default.decision}). Reason now:"
     for version, vpn in default.vpn.items():
         yield f"New IPv{version} connections go through the VPN {vpn}, which cedos leaves alone"
-    others = f"{'Other new' if default.vpn else 'New'} connections"
-    yield f"{others} have gone {way}{since}{decided}"
-    yield from _wrapped(render.sentence(default.reason), width)
+    for version, host in default.host_defaults.items():
+        yield from _wrapped(_host_default(version, host), width, indent="")
+    left_alone = default.vpn or default.host_defaults
+    if default.network or not left_alone:
+        others = f"{'Other new' if left_alone else 'New'} connections"
+        yield f"{others} have gone {way}{since}{decided}"
+        yield from _wrapped(render.sentence(default.reason), width)
     if status.flows:
         yield ""
         columns = ("FLOW", "SERVER", "STRATEGY", "AGE", "DOWN", "UP")
@@ -119,6 +128,16 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
         yield "Problems"
         for problem in status.problems:
             yield from _wrapped(render.sentence(problem), width)
+
+
+def _host_default(version: str, host: HostDefaultMessage) -> str:
+    connections = f"New IPv{version} connections"
+    if not host.interface:
+        return f"{connections} are refused by the host's own routes, which cedos leaves alone"
+    return (
+        f"{connections} go over {host.interface} ({host.what}), the host's own default, which cedos"
+        " leaves alone"
+    )
 
 
 def _network(network: NetworkMessage) -> tuple[str, ...]:
@@ -181,9 +200,9 @@ def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
             yield line.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     return textwrap.wrap(
-        text, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
 
 

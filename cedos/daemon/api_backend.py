@@ -15,6 +15,7 @@ from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
+    HostDefaultMessage,
     NetworkMessage,
     ProbesMessage,
     ProbingMessage,
@@ -52,6 +53,7 @@ from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.sessions import Detour
+from cedos.steer.routing.host_default import HostDefault
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -85,7 +87,7 @@ class ApiBackend:
         carried: ToldConnections,
         problems: Callable[[], Sequence[str]],
         closed: Callable[[], list[str]],
-        tunnelled: Callable[[], Mapping[int, str]],
+        host_defaults: Callable[[], Mapping[int, HostDefault]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
         usage: Usage,
         history: History | None,
@@ -105,7 +107,7 @@ class ApiBackend:
         self._probing = probing
         self._reliability = reliability
         self._carried = carried
-        self._problems, self._tunnelled = problems, tunnelled
+        self._problems, self._host_defaults = problems, host_defaults
         self._closed = closed
         self._open_sockets = open_sockets
         self._usage = usage
@@ -258,7 +260,7 @@ class ApiBackend:
         self._carried.on_report(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
-        return self._director.ruled.messages(self._tunnelled())
+        return self._director.ruled.messages(self._host_defaults())
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         async with self._director.turn:
@@ -285,9 +287,17 @@ class ApiBackend:
     def _default(self) -> DefaultMessage:
         default = self._director.default
         decision = default.decision
-        vpn = {str(version): name for version, name in self._tunnelled().items()}
+        kept = self._host_defaults().items()
+        vpn = {str(version): each.interface for version, each in kept if each.vpn}
+        host_defaults = {
+            str(version): HostDefaultMessage(interface=each.interface, what=each.what)
+            for version, each in kept
+            if not each.vpn
+        }
         if decision is None:
-            return DefaultMessage(network=None, reason=default.reason, vpn=vpn)
+            return DefaultMessage(
+                network=None, reason=default.reason, vpn=vpn, host_defaults=host_defaults
+            )
         networks = decision.choice.networks
         return DefaultMessage(
             network=networks[0] if networks else None,
@@ -295,6 +305,7 @@ class ApiBackend:
             age_s=max(0.0, time.monotonic() - decision.context.at_s),
             decision=decision.number,
             vpn=vpn,
+            host_defaults=host_defaults,
         )
 
 

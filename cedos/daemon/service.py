@@ -374,7 +374,7 @@ class Daemon:
             carried=self._carried,
             problems=self.problems,
             closed=lambda: self._stuck.messages(time.monotonic()),
-            tunnelled=lambda: steering.tunnelled,
+            host_defaults=lambda: steering.host_defaults,
             open_sockets=open_sockets,
             usage=usage,
             history=self._history,

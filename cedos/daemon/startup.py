@@ -1,6 +1,6 @@
 """Open what the daemon needs at its start; go on without what cannot be had."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -33,18 +33,12 @@ def need_two(links: LinkMonitor) -> None:
 
 def usable_text(links: LinkMonitor) -> str:
     """Return the usable networks, and what others lack: "wlan0; not usable: lte0 (no default route)"."""
-    networks, metrics = links.networks(), links.metrics()
+    networks = links.networks()
     usable = ", ".join(network.name for network in networks if network.up) or "none"
     others = ", ".join(
-        f"{network.name} ({_lacks(network, metrics)})" for network in networks if not network.up
+        f"{network.name} ({network.lacks})" for network in networks if not network.up
     )
     return f"{usable}; not usable: {others}" if others else usable
-
-
-def _lacks(network: Network, metrics: Mapping[str, int]) -> str:
-    lacking = [] if network.addresses else ["address"]
-    lacking += [] if network.name in metrics else ["default route"]
-    return f"no {' and no '.join(lacking)}" if lacking else "no carrier"
 
 
 def history(

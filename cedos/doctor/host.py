@@ -16,13 +16,13 @@ from cedos.config import Config, unknown_names
 from cedos.config.directories import Directories
 from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing, ok, predicted_text
 from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
-from cedos.model import Network
+from cedos.model import NO_DEFAULT_ROUTE, Network
 from cedos.monitor.bus import BusError, SystemBus
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers import adb, cellular, networkmanager, screen
 from cedos.monitor.providers.metered import HostMetered
 from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.routing import tunnels
+from cedos.steer.routing import host_default
 from cedos.storage import budget_file, model_files
 
 _BUS: Final = "org.freedesktop.DBus"
@@ -186,17 +186,28 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     finally:
         if bus is not None:
             await bus.close()
-    shown = ", ".join(
-        f"{one.name} ({one.kind}{', metered' if one.metered else ''}{'' if one.up else ', down'})"
-        for one in found
-    )
+    shown = ", ".join(map(_shown, found))
     usable = sum(one.up for one in found)
     if usable < 2:
         why = f"only {usable} usable: {shown}" if shown else "none"
+        pathless = [one.name for one in found if one.carrier and one.lacks == NO_DEFAULT_ROUTE]
+        if pathless:
+            remedy = (
+                f"give {' and '.join(pathless)} a default route, by DHCP or in the settings of the"
+                " connection"
+            )
         return found, [
             limited(topic, why, "nothing to choose between until another one comes", remedy)
         ]
     return found, [ok(topic, shown)]
+
+
+def _shown(network: Network) -> str:
+    words = [str(network.kind)]
+    words += ["metered"] if network.metered else []
+    if not network.up:
+        words.append(network.lacks if network.carrier else "down")
+    return f"{network.name} ({', '.join(words)})"
 
 
 def named(config: Config, where: Directories, found: list[Network]) -> Finding | None:
@@ -218,20 +229,18 @@ def named(config: Config, where: Directories, found: list[Network]) -> Finding |
 
 
 def vpn(found: list[Network]) -> Finding:
-    """Check whether a VPN has the default route, and for rules of other programs."""
+    """Check whose the default route is (a VPN's, say), and for rules of other programs."""
     topic = "VPN and foreign rules"
     try:
         kernel = LinuxKernel()
         try:
-            foreign = tunnels.examine(
-                kernel.rules(), kernel.routes(), kernel.links(), {one.index for one in found}
-            )
+            foreign = host_default.examine(kernel.rules(), kernel.routes(), kernel.links(), found)
         finally:
             kernel.close()
     except (OSError, HostError) as error:
         return limited(topic, f"cannot be seen: {error}", "VPNs are not noticed")
     if foreign.notes:
-        lost = "new connections there are not steered" if foreign.tunnelled else "some steering"
+        lost = "new connections there are not steered" if foreign.defaults else "some steering"
         return limited(topic, "; ".join(foreign.notes), lost)
     return ok(topic, "none")
 

@@ -6,7 +6,7 @@ systemd-networkd and dhclient are read here, and NetworkManager evaluates the op
 """
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_network
@@ -86,31 +86,39 @@ _CELLULAR_DRIVERS = frozenset(
     | {"iosm", "mtk_t7xx", "mhi_net", "sierra_net", "hso"}
 )
 TUNNEL_KINDS: Final = frozenset(
-    {"amneziawg", "gre", "gretap", "ip6gre", "ip6tnl", "ipip", "ovpn", "sit", "tun", "vti", "vti6"}
-    | {"wireguard", "xfrm"}
+    {"amneziawg", "gre", "gretap", "ip6gre", "ip6gretap", "ip6tnl", "ipip", "ovpn", "sit", "tun"}
+    | {"vti", "vti6", "wireguard", "xfrm"}
 )
 """Drivers' own words (IFLA_INFO_KIND). PPP is not among them: it may be a VPN, or a modem's network."""
-# Virtual interfaces that lead to no access network of their own.
-_VIRTUAL_KINDS = TUNNEL_KINDS | frozenset(
-    {"bridge", "dummy", "erspan", "geneve", "ifb", "netkit", "nlmon", "vcan", "vrf", "vxlan"}
+# Encapsulations, sinks and routing domains: no access network lies behind them, whatever leads there.
+_NO_UPLINKS: Final = TUNNEL_KINDS | frozenset(
+    {"amt", "bareudp", "can", "dummy", "erspan", "geneve", "gtp", "ifb", "ip6erspan", "nlmon"}
+    | {"vcan", "vrf", "vsockmon", "vxcan", "vxlan"}
 )
-_IGNORED_NAMES = (
-    *(
-        "br-*",
-        "cali*",
-        "cni*",
-        "docker*",
-        "dummy*",
-        "flannel*",
-        "ifb*",
-        "lxc*",
-        "lxdbr*",
-        "podman*",
-    ),
-    *("tailscale*", "tap*", "tun*", "utun*", "veth*", "virbr*", "vnet*", "wg*", "zt*"),
+# Masters send by their ports, stacked interfaces by the one below them.
+_SWITCHES: Final = frozenset({"bridge", "openvswitch"})
+_MASTERS: Final = _SWITCHES | {"batadv", "bond", "hsr", "team"}
+_STACKED: Final = frozenset(
+    {
+        "dsa",
+        "ipoib",
+        "ipvlan",
+        "ipvtap",
+        "macsec",
+        "macvlan",
+        "macvtap",
+        "rmnet",
+        "virt_wifi",
+        "vlan",
+    }
 )
+# One end of a cable in software. Which end this is, only its name tells while nothing leads out.
+_CABLES: Final = frozenset({"netkit", "veth"})
+_GUEST_NAMES = ("cali*", "cni*", "lxc*", "vb-*", "ve-*", "veth*", "vnet*")
 _WIFI_NAMES = ("wl*", "wifi*", "ath*", "mlan*")
-_CELLULAR_NAMES = ("wwan*", "ww*", "lte*", "rmnet*", "ppp*", "usb*", "rndis*", "cell*", "bnep*")
+_CELLULAR_NAMES = (
+    *("bnep*", "cell*", "lte*", "ppp*", "qmimux*", "rmnet*", "rndis*", "usb*", "ww*", "wwan*"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +180,63 @@ class Sysfs:
             return ""
 
 
-def guess(link: Link, hardware: Hardware) -> NetworkKind | None:
-    if link.loopback or link.enslaved or link.kind in _VIRTUAL_KINDS:
+Carriers = Sequence[tuple[Link, Hardware]]
+"""The interfaces that send another one's packets in the end, with their hardware."""
+
+
+def carriers(link: Link, links: Mapping[int, Link], hardware: HardwareSource) -> Carriers:
+    """Return what is beneath a bridge, a bond, a VLAN and the like; empty where there is nothing.
+
+    `links`: all links by index. What runs is preferred to what does not, and hardware to the ends of
+    virtual cables, which lead to guests.
+    """
+    found: list[Link] = []
+    waiting, seen = [link], {link.index}
+    while waiting:
+        one = waiting.pop()
+        parts = [links[one.lower]] if one.kind in _STACKED and one.lower in links else []
+        if one.kind in _MASTERS:
+            parts += [each for each in links.values() if each.master == one.index]
+        if not parts and one is not link:
+            found.append(one)
+        waiting += [each for each in parts if each.index not in seen]
+        seen.update(each.index for each in parts)
+    found = [each for each in found if _is_hardware(each)] or found
+    found = [each for each in found if each.running] or found
+    return [(each, hardware.look_up(each)) for each in found]
+
+
+def _is_hardware(link: Link) -> bool:
+    return link.kind not in _NO_UPLINKS | _CABLES
+
+
+def guess(
+    link: Link, hardware: Hardware, beneath: Carriers = (), *, leads_out: bool = False
+) -> NetworkKind | None:
+    """Return the kind of network behind a link; None: it is none.
+
+    `beneath`: the link's `carriers`; `leads_out`: a default route leads over it. By that what serves
+    guests (a bridge of virtual machines, the end of a container's cable) is told from an uplink.
+    """
+    if link.loopback or link.enslaved or link.kind in _NO_UPLINKS:
         return None
-    if _matches(link.name, _IGNORED_NAMES):
-        return None
-    if hardware.wireless or hardware.device_type == "wlan":
+    if not leads_out:
+        if link.kind in _SWITCHES and not any(_is_hardware(each) for each, _ in beneath):
+            return None
+        if link.kind in _CABLES and _matches(link.name, _GUEST_NAMES):
+            return None
+    kinds = {_kind(each, its) for each, its in beneath or [(link, hardware)]}
+    # Of a bond's ports that run the cheapest one is in use, as a rule.
+    cheapest_first = (NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR)
+    return next(kind for kind in cheapest_first if kind in kinds)
+
+
+def _kind(link: Link, hardware: Hardware) -> NetworkKind:
+    if hardware.wireless or hardware.device_type == "wlan" or link.kind == "virt_wifi":
         return NetworkKind.WIFI
     if hardware.device_type in ("wwan", "bluetooth") or hardware.driver in _CELLULAR_DRIVERS:
+        return NetworkKind.CELLULAR
+    if link.kind in ("rmnet", "wwan"):
         return NetworkKind.CELLULAR
     if _matches(link.name, _WIFI_NAMES):
         return NetworkKind.WIFI
@@ -225,18 +282,21 @@ class Identity:
 
 
 def identify(
-    link: Link, hardware: Hardware, overrides: Mapping[str, NetworkOverride]
+    link: Link,
+    hardware: Hardware,
+    overrides: Mapping[str, NetworkOverride],
+    beneath: Carriers = (),
+    *,
+    leads_out: bool = False,
 ) -> Identity | None:
     """Return the network's identity: guessed, then corrected by the user; None: leave it alone.
 
-    An override makes a network even of an interface that would be ignored (a VPN, a bridge).
+    An override makes a network even of an interface that would be ignored (a VPN, a guests' bridge).
     """
     override = overrides.get(link.name)
-    guessed = guess(link, hardware)
+    guessed = guess(link, hardware, beneath, leads_out=leads_out or override is not None)
     if override is None:
-        if guessed is None:
-            return None
-        return Identity(link.name, guessed)
+        return None if guessed is None else Identity(link.name, guessed)
     if override.get("ignore", False):
         return None
     kind = NetworkKind(override["kind"]) if "kind" in override else guessed or NetworkKind.ETHERNET

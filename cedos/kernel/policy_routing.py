@@ -79,7 +79,7 @@ class SeenRule:
     """A rule as the kernel lists it. `ours` where it bears our mark; then `rule` is what it says.
 
     `general`: it applies to any packet, save perhaps to marked ones. `table` is None for actions
-    other than a look-up.
+    other than a look-up. `suppresses`: it finds no default route in its table.
     """
 
     version: int
@@ -88,6 +88,7 @@ class SeenRule:
     general: bool
     ours: bool
     rule: Rule | None
+    suppresses: bool = False
 
 
 def _table_name(table: int) -> str:
@@ -101,12 +102,17 @@ _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _NEXT_HOP: Final = struct.Struct("=HBBi")  # length, flags, weight, index
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
 _RTA_PREFSRC, _RTA_EXPIRES = 7, 23
-_RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA = 8, 9, 15, 18
+_RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_PREF = 8, 9, 15, 18, 20
 RTN_UNICAST, RTN_LOCAL = 1, 2
+REFUSING_TYPES: Final = (6, 7, 8)  # RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
+# A router says how it ranks among others of the same metric (RFC 4191): high, medium, low.
+_RANKS: Final = {1: 0, 0: 1, 3: 2}
 _RTNH_F_ONLINK: Final = 4
 _LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
+LARGEST_PARTS: Final = 8
+"""The longest prefix of a part of the Internet; longer ones are somebody's networks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,11 @@ def _interface(index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeenRoute:
-    """A route as the kernel lists it; of several next hops the first."""
+    """A route as the kernel lists it; of several next hops the first.
+
+    `index` is 0 where the host refuses what goes there; `others` are the interfaces of further next hops.
+    The kernel takes the route with the lowest `rank`: its metric, then its router's preference.
+    """
 
     version: int
     table: int
@@ -153,16 +163,30 @@ class SeenRoute:
     gateway: Address | None
     metrics: bytes
     source: Address | None = None
+    others: tuple[int, ...] = ()
+    router_rank: int = 1
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.metric, self.router_rank
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultRoute:
-    """A default route of the main table; `gateway` is None on point-to-point links."""
+    """A default route of the main table; `gateway` is None on point-to-point links.
+
+    The kernel takes the route with the lowest `rank`: its metric, then its router's preference.
+    """
 
     index: int
     version: int
     gateway: Address | None
     metric: int
+    router_rank: int = 1
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.metric, self.router_rank
 
 
 def routes_request(version: int, *, table: int = 0, protocol: int = 0) -> bytes:
@@ -220,7 +244,8 @@ def parse_route(
         return None
     version = VERSIONS[family]
     found = attributes(payload, _ROUTE.size)
-    index, gateway = next(_next_hops(found), (0, None))
+    hops = list(_next_hops(found)) if kind not in REFUSING_TYPES else []
+    index, gateway = hops[0] if hops else (0, None)
     return SeenRoute(
         version,
         unsigned(found.get(_RTA_TABLE)) or table,
@@ -231,6 +256,8 @@ def parse_route(
         gateway,
         found.get(_RTA_METRICS, b""),
         address(source) if len(source := found.get(_RTA_PREFSRC, b"")) in {4, 16} else None,
+        tuple(other for other, _ in hops[1:]),
+        _router_rank(found),
     )
 
 
@@ -250,16 +277,16 @@ def parse_default_routes(message: NetlinkMessage) -> list[DefaultRoute]:
         return []
     metric = unsigned(found.get(_RTA_PRIORITY)) or 0
     return [
-        DefaultRoute(index, VERSIONS[family], gateway, metric)
+        DefaultRoute(index, VERSIONS[family], gateway, metric, _router_rank(found))
         for index, gateway in _next_hops(found)
     ]
 
 
 def is_default_or_ours(message: NetlinkMessage) -> bool:
-    """Return whether a message is of one of our routes, or of a default route (or half of one)."""
+    """Return whether a message is of one of our routes, or of a default route (or a part of one)."""
     payload = message.payload
     return len(payload) >= _ROUTE.size and (
-        payload[_DST_LEN_AT] <= 1 or payload[_PROTOCOL_AT] == PROTOCOL
+        payload[_DST_LEN_AT] <= LARGEST_PARTS or payload[_PROTOCOL_AT] == PROTOCOL
     )
 
 
@@ -276,6 +303,10 @@ def _next_hops(route: Mapping[int, bytes]) -> Iterator[tuple[int, Address | None
             return
         yield index, _gateway(attributes(hops[offset : offset + length], _NEXT_HOP.size))
         offset += (length + 3) & ~3
+
+
+def _router_rank(route: Mapping[int, bytes]) -> int:
+    return _RANKS.get(unsigned(route.get(_RTA_PREF)) or 0, 1)
 
 
 def _gateway(hop: Mapping[int, bytes]) -> Address | None:

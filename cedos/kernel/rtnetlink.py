@@ -41,8 +41,9 @@ _U32: Final = struct.Struct("=I")
 # -- links ----------------------------------------------------------------------------------------
 
 _LINK: Final = struct.Struct("=BxHiII")  # family, ARPHRD type, index, flags, change
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_EXT_MASK = 1, 3, 10, 18, 29
-_IFLA_INFO_KIND: Final = 1
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO = 1, 3, 5, 10, 18
+_IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 29, 37
+_IFLA_INFO_KIND, _IFLA_INFO_SLAVE_KIND = 1, 4
 _SKIP_STATISTICS: Final = 1 << 3  # RTEXT_FILTER_SKIP_STATS
 _ARPHRD_LOOPBACK: Final = 772
 _IFF_UP, _IFF_RUNNING, _IFF_LOWER_UP, _IFF_DORMANT = 0x1, 0x40, 0x10000, 0x20000
@@ -54,7 +55,8 @@ class Link:
     """An interface.
 
     `kind` is the driver's own word for a virtual one (`veth`, `tun`), or empty; `type` is ARPHRD_*,
-    `flags` are IFF_*.
+    `flags` are IFF_*. `lower` is the index of the interface below (of a VLAN, a macvlan), `master` the
+    index of the one that this is a port of (a bridge, a bond); 0: none. `port_of` is the master's kind.
     """
 
     index: int
@@ -63,7 +65,14 @@ class Link:
     type: int
     flags: int
     hardware_address: bytes = b""
-    enslaved: bool = False
+    lower: int = 0
+    master: int = 0
+    port_of: str = ""
+
+    @property
+    def enslaved(self) -> bool:
+        """True if its packets are its master's: a member of a VRF keeps its own addresses."""
+        return bool(self.master) and self.port_of != "vrf"
 
     @property
     def loopback(self) -> bool:
@@ -98,14 +107,19 @@ def parse_link(message: NetlinkMessage) -> Link | None:
         return None
     _, kind, index, flags, _ = _LINK.unpack_from(message.payload)
     found = attributes(message.payload, _LINK.size)
+    about = attributes(found.get(_IFLA_LINKINFO, b""))
+    # The other end of a veth may be in another namespace, where its index means something else.
+    lower = 0 if _IFLA_LINK_NETNSID in found else unsigned(found.get(_IFLA_LINK)) or 0
     return Link(
         index,
         text(found.get(_IFLA_IFNAME)),
-        text(attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND)),
+        text(about.get(_IFLA_INFO_KIND)),
         kind,
         flags,
         found.get(_IFLA_ADDRESS, b""),
-        bool(unsigned(found.get(_IFLA_MASTER))),
+        lower=lower,
+        master=unsigned(found.get(_IFLA_MASTER)) or 0,
+        port_of=text(about.get(_IFLA_INFO_SLAVE_KIND)),
     )
 
 

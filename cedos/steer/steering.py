@@ -32,6 +32,7 @@ from cedos.steer.repairs import Repairs
 from cedos.steer.rescue.rescues import Rescues
 from cedos.steer.restore import restore
 from cedos.steer.retransmission import bound_retransmission
+from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import NOWHERE, Destination
 from cedos.steer.routing.routing import Routing
 from cedos.steer.undo import undo_all
@@ -265,9 +266,9 @@ class Steering:
         return self._connections.connections
 
     @property
-    def tunnelled(self) -> Mapping[int, str]:
-        """Return by IP version the VPN that carries all of it, which is left alone."""
-        return self._routing.foreign.tunnelled
+    def host_defaults(self) -> Mapping[int, HostDefault]:
+        """Return by IP version the host's own default, where that is left alone."""
+        return self._routing.foreign.defaults
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from cedos.kernel.interface_socket import bind_to_interface
-from cedos.model import Direction, Network, NetworkKind, Strategy, StrategyKind
+from cedos.model import Direction, Network, NetworkKind, NextHop, Strategy, StrategyKind
 from cedos.steer.steering import Steering
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
@@ -69,7 +69,7 @@ def networks() -> list[Network]:
             kind=kind,
             metered=kind is NetworkKind.CELLULAR,
             addresses=(ip_interface(f"{ADDRESSES[kind]}/24"),),
-            gateways=(ip_address(GATEWAYS[kind]),),
+            next_hops=(NextHop(4, ip_address(GATEWAYS[kind])),),
         )
         for kind, interface in INTERFACES.items()
     ]

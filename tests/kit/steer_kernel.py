@@ -335,7 +335,7 @@ class MemoryKernel:
     # -- for tests ----------------------------------------------------------------------------
 
     def add_link(self, index: int, name: str, kind: str = "", type_: int = 1) -> None:
-        self.all_links.append(Link(index, name, kind, type_, 0))
+        self.all_links.append(Link(index, name, kind, type_, 0x10041))
 
     def add_main_route(
         self, prefix: str, index: int, gateway: Address | None = None, metric: int = 100

@@ -49,6 +49,7 @@ from cedos.model import (
     Indicator,
     Network,
     NetworkKind,
+    NextHop,
     SizeEstimate,
     Strategy,
     StrategyKind,
@@ -62,7 +63,7 @@ WIFI = Network(
     kind=NetworkKind.WIFI,
     metered=False,
     addresses=(ip_interface("192.168.43.2/24"),),
-    gateways=(IPv4Address("192.168.43.1"),),
+    next_hops=(NextHop(4, IPv4Address("192.168.43.1")),),
 )
 KEY = FlowKey(IPv4Address("192.168.43.2"), 5000, IPv4Address("198.51.100.1"), 443)
 ON_WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))

@@ -24,14 +24,13 @@ from cedos.model import (
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.decision.reason import sentences
 from cedos.selector.probing.trial import OF_LATE_S, Recurring, Trials, in_doubt
-from cedos.steer.routing.plan import leads_out
 
 
 class DefaultNetwork:
     """The network of new connections without facts: where a small transfer is quickest (Delphi, 4).
 
     Attributes:
-        decision: the one in force; None before the first.
+        decision: the one in force; None before the first, and where the host's own default stays.
         reason: why it is in force, by what was known when it was last looked at.
     """
 
@@ -42,6 +41,9 @@ class DefaultNetwork:
         self._decider = decider
 
     async def reconsider(self, context: Context) -> None:
+        if self._is_left_alone():
+            self.decision, self.reason = None, "The host's own default stays"
+            return
         decision = self._decider.considered(self._decider.unknown(), context, self.decision)
         self.reason = decision.reason
         if self.decision is not None and decision.choice == self.decision.choice:
@@ -50,6 +52,18 @@ class DefaultNetwork:
         if decision.choice.kind is not StrategyKind.DEFER:
             await carried_out(self._steer.set_default(decision.choice.networks[0]))
         self.decision = decision
+
+    def _is_left_alone(self) -> bool:
+        """Return whether nothing is led over a network: in no IP version that one has.
+
+        (What a VPN carries may begin to go over a network at any moment.)
+        """
+        kept = self._steer.host_defaults
+        if all(each.vpn for each in kept.values()):
+            return False
+        networks = self._decider.networks
+        there = [version for version in (4, 6) if any(n.leads_out(version) for n in networks)]
+        return kept.keys() >= set(there)
 
     def is_led_to(self, network: str | None) -> bool:
         """Return whether new connections go over this network anyway."""
@@ -178,7 +192,7 @@ class DestinationTrials:
         """Return whether connections cannot go there, are kept, or are too new to tell."""
         before_s = now_s - _KEPT_S
         return (
-            not leads_out(network, ip_address(visits.address).version)
+            not network.leads_out(ip_address(visits.address).version)
             or visits.begun_at_s[0] > before_s
             or self._connected(visits.address, port, before_s)
         )

@@ -282,12 +282,10 @@ class Rescuer:
         for name, network in self._networks.items():
             if name == current or not network.up or (name in dead and not any_of_them):
                 continue
-            # The user's rules, an address and a router of the flow's IP version.
+            # The user's rules, and a way out of the flow's IP version.
             if not self._may_use(key, name):
                 continue
-            if not any(each.version == version for each in network.addresses):
-                continue
-            if network.gateways and all(each.version != version for each in network.gateways):
+            if not network.leads_out(version):
                 continue
             # Prefer a living network, then a recent answer, then an unmetered and a quick one.
             rtt = context.networks.get(name, {}).get("rtt_s")

@@ -1,12 +1,13 @@
 """The daemon's interface to steering; a test gives a double."""
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Protocol
 
 import structlog
 
 from cedos.errors import CedosError
 from cedos.model import Strategy
+from cedos.steer.routing.host_default import HostDefault
 
 _log = structlog.get_logger(__name__)
 
@@ -16,6 +17,10 @@ Place = tuple[str, int | None]
 
 class Steer(Protocol):
     """The hands on the kernel (`cedos.steer.steering.Steering`). Errors: SteeringError."""
+
+    @property
+    def host_defaults(self) -> Mapping[int, HostDefault]:
+        """Return by IP version the host's own default, where that is left alone."""
 
     async def set_default(self, network_name: str) -> None:
         """Send new connections over this network."""

@@ -14,7 +14,8 @@ from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Address, Context, Decision, FlowKey, Network, Strategy, StrategyKind
 from cedos.selector.decision.reason import sentences
-from cedos.steer.routing.plan import NOWHERE, leads_out
+from cedos.steer.routing.host_default import HostDefault
+from cedos.steer.routing.plan import NOWHERE
 
 MOST: Final = 64
 
@@ -195,25 +196,30 @@ class RuledDestinations:
     def _carrier(self, place: Place, network: str | None) -> str:
         """Return the network, or none if it lacks the IP version or the kernel would take another one."""
         version = ip_network(place[0]).version
-        leads = any(n.name == network and leads_out(n, version) for n in self._decider.networks)
+        leads = any(n.name == network and n.leads_out(version) for n in self._decider.networks)
         return network if network is not None and leads else NOWHERE
 
-    def messages(self, tunnelled: Mapping[int, str]) -> list[RuleMessage]:
-        """Return the rules as messages; `tunnelled`: by IP version the VPN that carries all of it."""
+    def messages(self, host_defaults: Mapping[int, HostDefault]) -> list[RuleMessage]:
+        """Return the rules as messages; `host_defaults`: by IP version what cedos leaves alone."""
         versions: dict[int, set[int]] = {}
         for (prefix, _), number in self.rules.places():
             versions.setdefault(number, set()).add(ip_network(prefix).version)
+
+        def left_to(number: int, *, vpn: bool) -> dict[str, str]:
+            return {
+                str(version): host_defaults[version].interface
+                for version in sorted(versions.get(number, ()))
+                if version in host_defaults and host_defaults[version].vpn == vpn
+            }
+
         return [
             RuleMessage(
                 number=number,
                 rule=ruled.rule,
                 network=ruled.network,
                 why=ruled.decision.reason,
-                vpn={
-                    str(version): tunnelled[version]
-                    for version in sorted(versions.get(number, ()))
-                    if version in tunnelled
-                },
+                vpn=left_to(number, vpn=True),
+                host_defaults=left_to(number, vpn=False),
             )
             for number, ruled in self._ruled.items()
         ]

@@ -12,7 +12,14 @@ from typing import Protocol
 
 from cedos.errors import HostError
 from cedos.kernel import policy_routing, rtnetlink
-from cedos.kernel.interface_kind import HardwareSource, MeteredWord, Sysfs, check, identify
+from cedos.kernel.interface_kind import (
+    HardwareSource,
+    MeteredWord,
+    Sysfs,
+    carriers,
+    check,
+    identify,
+)
 from cedos.kernel.netlink import (
     NETLINK_ROUTE,
     AsyncRequester,
@@ -22,7 +29,7 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import DefaultRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress
-from cedos.model import Address, Network, NetworkOverride
+from cedos.model import Address, Network, NetworkOverride, NextHop
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
 
@@ -84,12 +91,11 @@ class Tables:
         """Return the lowest metric of the interface's default routes, None where it has none."""
         return min((route.metric for route in self.routes.get(index, ())), default=None)
 
-    def gateways(self, index: int) -> tuple[Address, ...]:
-        """Return the routers of the best default routes, one an IP version, IPv4 first."""
-        chosen: dict[int, Address] = {}
-        for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.metric)):
-            if route.gateway is not None:
-                chosen.setdefault(route.version, route.gateway)
+    def next_hops(self, index: int) -> tuple[NextHop, ...]:
+        """Return the next hops of the best default routes, one an IP version, IPv4 first."""
+        chosen: dict[int, NextHop] = {}
+        for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.rank)):
+            chosen.setdefault(route.version, NextHop(route.version, route.gateway))
         return tuple(chosen.values())
 
 
@@ -108,7 +114,9 @@ def assemble(
     found: list[tuple[Network, int | None]] = []
     for link in tables.links.values():
         behind = hardware.look_up(link)
-        identity = identify(link, behind, overrides)
+        beneath = carriers(link, tables.links, hardware)
+        leads_out = link.index in tables.routes
+        identity = identify(link, behind, overrides, beneath, leads_out=leads_out)
         if identity is None:
             continue
         addresses = tuple(address.interface for address in tables.addresses.get(link.index, ()))
@@ -122,9 +130,10 @@ def assemble(
                 (each.ip for each in addresses), (metered or {}).get(link.name)
             ),
             addresses=addresses,
-            gateways=tables.gateways(link.index),
+            next_hops=tables.next_hops(link.index),
             resolvers=resolvers.of(link.index, addresses, genuine=behind.genuine),
             up=link.running and bool(addresses) and metric is not None,
+            carrier=link.running,
         )
         found.append((network, metric))
     return sorted(found, key=lambda pair: (pair[1] is None, pair[1] or 0, pair[0].index))

@@ -21,6 +21,7 @@ from cedos.kernel.interface_kind import (
     MeteredWord,
     Sysfs,
     announced_metered,
+    carriers,
     guess,
     identify,
 )
@@ -63,17 +64,21 @@ class NetworkIdentifier:
     ) -> None:
         self._overrides = overrides
         self._hardware = hardware
-        self._known: dict[tuple[int, str, bytes], Identity] = {}
+        self._known: dict[tuple[Link, ...], Identity] = {}
 
-    def identify(self, link: Link) -> Identity:
-        """Return an interface's kind; one that the daemon ignores (a VPN) may be used, too."""
-        key = link.index, link.name, link.hardware_address
+    def identify(self, link: Link, links: Mapping[int, Link]) -> Identity:
+        """Return an interface's kind; one that the daemon ignores (a VPN) may be used, too.
+
+        `links`: all links by index.
+        """
+        beneath = carriers(link, links, self._hardware)
+        key = (link, *(each for each, _ in beneath))
         found = self._known.get(key)
         if found is None:
             hardware = self._hardware.look_up(link)
-            found = identify(link, hardware, self._overrides)
+            found = identify(link, hardware, self._overrides, beneath, leads_out=True)
             if found is None:
-                kind = guess(link, hardware) or NetworkKind.ETHERNET
+                kind = guess(link, hardware, beneath, leads_out=True) or NetworkKind.ETHERNET
                 found = Identity(link.name, kind)
             self._known[key] = found
         return found
@@ -163,15 +168,15 @@ class EgressReader:
         else:
             candidates = [link for link in links.values() if not link.loopback]
         return tuple(
-            self._egress(link, own.get(link.index, set()))
+            self._egress(link, links, own.get(link.index, set()))
             for link in candidates
             if link.carries
             and (link.index in own or link.loopback)
             and (link is usual or self._index(destination, link.index) == link.index)
         )
 
-    def _egress(self, link: Link, addresses: set[str]) -> Egress:
-        identity = self._identifier.identify(link)
+    def _egress(self, link: Link, links: Mapping[int, Link], addresses: set[str]) -> Egress:
+        identity = self._identifier.identify(link, links)
         announced = announced_metered(link.name, link.index)
         metered = identity.metered(
             map(ip_address, addresses), MeteredWord.GUESSED_YES if announced else None

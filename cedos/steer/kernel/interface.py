@@ -48,7 +48,10 @@ class SteeringKernel(Protocol):
         """Delete rules of ours in this order."""
 
     def routes(self, protocol: int = 0) -> Sequence[SeenRoute]:
-        """Return all unicast routes of all tables; with a protocol number, those that bear it."""
+        """Return all unicast routes of all tables; with a protocol number, those that bear it.
+
+        Of routes that refuse only the defaults are among them.
+        """
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Add routes, replacing those to the same destination in the same table."""

@@ -44,6 +44,7 @@ _ROUTING_GROUPS: Final = (
     rtnetlink.GROUP_IPV6_ROUTE,
     rtnetlink.GROUP_IPV6_RULE,
 )
+_TYPES: Final = (policy_routing.RTN_UNICAST, *policy_routing.REFUSING_TYPES)
 # What deleting says of something that is not there.
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 # Each new connection tells of three things within some milliseconds.
@@ -98,8 +99,9 @@ class LinuxKernel:
             for message in self._dump(
                 rtnetlink.RTM_GETROUTE, policy_routing.routes_request(version, protocol=protocol)
             )
-            if (route := policy_routing.parse_route(message)) is not None
+            if (route := policy_routing.parse_route(message, _TYPES)) is not None
             and protocol in (0, route.protocol)
+            and (route.index or not route.destination.prefixlen)
         ]
 
     def add_routes(self, routes: Sequence[Route]) -> None:

@@ -99,9 +99,10 @@ def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
         or iif not in ("", "lo")
         or not _NARROW.isdisjoint(found)
     )
-    if found.get("FRA_PROTOCOL") != PROTOCOL:
-        return SeenRule(version, preference, looked_up, general, False, None)
     suppress = found.get("FRA_SUPPRESS_PREFIXLEN", _NO_PREFIX_LENGTH)
+    suppresses = suppress != _NO_PREFIX_LENGTH
+    if found.get("FRA_PROTOCOL") != PROTOCOL:
+        return SeenRule(version, preference, looked_up, general, False, None, suppresses)
     rule = Rule(
         version,
         preference,
@@ -114,9 +115,9 @@ def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
         port=_first(found.get("FRA_DPORT_RANGE")),
         source_port=_first(found.get("FRA_SPORT_RANGE")),
         mark=found.get("FRA_FWMARK"),
-        suppress_prefixlength=None if suppress == _NO_PREFIX_LENGTH else suppress,
+        suppress_prefixlength=suppress if suppresses else None,
     )
-    return SeenRule(version, preference, looked_up, general, True, rule)
+    return SeenRule(version, preference, looked_up, general, True, rule, suppresses)
 
 
 def route_request(route: Route) -> bytes:

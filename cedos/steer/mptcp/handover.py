@@ -46,9 +46,9 @@ def own_defaults(routes: Sequence[SeenRoute]) -> dict[int, int]:
     """Return IP version -> index of the interface of the host's own default route."""
     best: dict[int, SeenRoute] = {}
     for route in routes:
-        if route.table == MAIN_TABLE and route.destination.prefixlen == 0:
+        if route.table == MAIN_TABLE and route.destination.prefixlen == 0 and route.index:
             known = best.get(route.version)
-            if known is None or route.metric < known.metric:
+            if known is None or route.rank < known.rank:
                 best[route.version] = route
     return {version: route.index for version, route in best.items()}
 

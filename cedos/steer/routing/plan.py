@@ -83,11 +83,6 @@ class RoutingPlan:
     routes: frozenset[Route] = frozenset()
 
 
-def leads_out(network: Network, *versions: int) -> bool:
-    """Return whether a default route of one of these IP versions (of either, without) leads over it."""
-    return any(_leads_out(network, version) for version in versions or (4, 6))
-
-
 def table_of(network: Network) -> int:
     """Return the table of a network: a fixed base and its interface's index."""
     return TABLE_BASE + network.index % TABLE_COUNT
@@ -101,9 +96,9 @@ def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule
     """Return the rules that make a network the default, for each IP version."""
     rules = set()
     for version in (4, 6):
-        if _leads_out(network, version):
+        if network.leads_out(version):
             rules.add(Rule(version, Preference.DEFAULT, table_of(network), local=True))
-        elif network.up and any(_leads_out(other, version) for other in others):
+        elif network.up and any(other.leads_out(version) for other in others):
             # Or what was to spare the cellular network would take it by its IPv6.
             rules.add(Rule(version, Preference.DEFAULT_ONLY, _refusing(version), local=True))
     return frozenset(rules)
@@ -116,7 +111,7 @@ def rescue_rule(key: FlowKey, network: Network) -> Rule | None:
     answer may come from (rp_filter) only where a rule with ports is not.
     """
     version = key.local.version
-    if not _leads_out(network, version):
+    if not network.leads_out(version):
         return None
     return Rule(
         version,
@@ -137,7 +132,7 @@ def plan(
     *,
     marks: Mapping[int, str] | None = None,
     rescues: Mapping[FlowKey, str] | None = None,
-    tunnelled: frozenset[int] = frozenset(),
+    left_alone: Mapping[int, bool] | None = None,
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[int] = (),
 ) -> RoutingPlan:
@@ -149,8 +144,8 @@ def plan(
         destinations: destination -> the name of its network, or `NOWHERE`.
         marks: a program's mark (SO_MARK) -> the name of the network for what carries it.
         rescues: a rescued flow -> the name of the network that it was rescued to.
-        tunnelled: the IP versions whose default a VPN has taken: of these only what is bound to
-            an interface is led to its network, everything else is left to the VPN.
+        left_alone: the IP versions whose default is the host's own -> whether a VPN has it. Of these only
+            what is bound is led to its network, and to a VPN even what is bound to an address alone.
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
         lost: the interfaces (indices) that led out before and do not now: what is bound to their
             addresses waits. One that never did is a local network, and none of our business.
@@ -158,19 +153,21 @@ def plan(
     rules: set[Rule] = set()
     routes: set[Route] = set()
     by_name = {network.name: network for network in networks}
+    left_alone = left_alone or {}
     for version in (4, 6):
-        if not any(_leads_out(network, version) for network in networks):
+        tunnelled = left_alone.get(version, False)
+        if not any(network.leads_out(version) for network in networks):
             continue
         rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=0))
         for network in networks:
             table = table_of(network)
-            if _leads_out(network, version):
+            if network.leads_out(version):
                 routes.add(_default_route(network, version, metrics or {}))
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
             waits = not network.up and network.index in lost
-            if version not in tunnelled and (_leads_out(network, version) or waits):
+            if not tunnelled and (network.leads_out(version) or waits):
                 rules |= _source_rules(network, version, networks, routes)
-        if version in tunnelled:
+        if version in left_alone:
             continue
         if version == 6:
             routes.add(REFUSING_ROUTE)
@@ -182,7 +179,7 @@ def plan(
                 to = table_of(by_name[name]) if name != NOWHERE else _refusing(version)
                 rules.add(_destination_rule(destination, to))
         for mark, name in (marks or {}).items():
-            if name in by_name and _leads_out(by_name[name], version):
+            if name in by_name and by_name[name].leads_out(version):
                 table = table_of(by_name[name])
                 rules.add(Rule(version, Preference.MARK, table, local=True, mark=mark))
         if default in by_name:
@@ -205,13 +202,6 @@ def _refusing(version: int) -> int | None:
     return REFUSING_TABLE if version == 6 else None
 
 
-def _leads_out(network: Network, version: int) -> bool:
-    if not network.up or not any(a.version == version for a in _addresses(network)):
-        return False
-    # A point-to-point modem has no gateway at all, and needs none.
-    return not network.gateways or any(g.version == version for g in network.gateways)
-
-
 def _addresses(network: Network) -> list[Address]:
     return [
         interface.ip
@@ -223,7 +213,7 @@ def _addresses(network: Network) -> list[Address]:
 def _default_route(
     network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
 ) -> Route:
-    gateway = next((g for g in network.gateways if g.version == version), None)
+    gateway = next((hop.gateway for hop in network.next_hops if hop.version == version), None)
     own = metrics.get((version, network.index), b"")
     return Route(table_of(network), EVERYWHERE[version], network.index, gateway, own)
 
@@ -260,7 +250,7 @@ def _source_rules(
 
 
 def _resolver_rules(networks: Sequence[Network], version: int) -> set[Rule]:
-    leading = [network for network in networks if _leads_out(network, version)]
+    leading = [network for network in networks if network.leads_out(version)]
     claims = [resolver for network in leading for resolver in set(network.resolvers)]
     return {
         Rule(

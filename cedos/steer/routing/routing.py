@@ -8,6 +8,7 @@ from typing import Final
 from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.model import FlowKey, Network
 from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.routing.host_default import Foreign, examine
 from cedos.steer.routing.plan import (
     REFUSING_TABLE,
     Destination,
@@ -15,12 +16,10 @@ from cedos.steer.routing.plan import (
     RoutingPlan,
     default_rules,
     is_ours,
-    leads_out,
     plan,
     rescue_rule,
     without_loopback,
 )
-from cedos.steer.routing.tunnels import Foreign, examine
 
 _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 
@@ -44,7 +43,7 @@ class Routing:
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
         there = {network.index for network in networks}
-        self._led_out = {network.index for network in networks if leads_out(network)} | (
+        self._led_out = {network.index for network in networks if network.leads_out()} | (
             self._led_out & there
         )
         self.reconcile()
@@ -52,7 +51,7 @@ class Routing:
     def set_default(self, name: str | None) -> None:
         """Lead new connections to a network: the new rules are there before the old ones go."""
         self.default = name
-        if self.foreign.tunnelled:
+        if self.foreign.defaults:
             self._apply(self._planned())
             return
         by_name = {network.name: network for network in self._networks}
@@ -95,11 +94,10 @@ class Routing:
         """Read what is really installed and repair it; return whether anything foreign is new or gone."""
         routes = self._kernel.routes()
         rules = self._kernel.rules()
-        indices = {network.index for network in self._networks}
-        foreign = examine(rules, routes, self._kernel.links(), indices)
+        foreign = examine(rules, routes, self._kernel.links(), self._networks)
         self._metrics = {
             (route.version, route.index): route.metrics
-            for route in sorted(routes, key=lambda route: -route.metric)
+            for route in sorted(routes, key=lambda route: route.rank, reverse=True)
             if route.table == MAIN_TABLE and route.destination.prefixlen == 0
         }
         news = foreign != self.foreign
@@ -115,7 +113,7 @@ class Routing:
             self.destinations,
             marks=self.marks,
             rescues=self.rescues,
-            tunnelled=frozenset(self.foreign.tunnelled),
+            left_alone={v: each.vpn for v, each in self.foreign.defaults.items()},
             metrics=self._metrics,
             lost=self._led_out,
         )

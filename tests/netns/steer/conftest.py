@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.model import Network, NetworkKind
+from cedos.model import Network, NetworkKind, NextHop
 from emu.testbed.kernel import forget_black_holes
 from emu.testbed.netns import Namespace
 
@@ -62,7 +62,10 @@ class Host:
                     ip_interface(f"192.168.{subnet}.2/24"),
                     ip_interface(f"2001:db8:{subnet}::2/64"),
                 ),
-                gateways=(ip_address(f"192.168.{subnet}.1"), ip_address(f"2001:db8:{subnet}::1")),
+                next_hops=(
+                    NextHop(4, ip_address(f"192.168.{subnet}.1")),
+                    NextHop(6, ip_address(f"2001:db8:{subnet}::1")),
+                ),
                 resolvers=(ip_address(resolver),),
                 up=name not in down,
             )

@@ -47,7 +47,7 @@ def networks(host):
     """Wi-Fi has no IPv6, not even an address: the kernel can only choose the phone's."""
     host.client.ip("-6", "address", "flush", "dev", "wlan0", "scope", "global")
     wlan0, lte0 = host.networks()
-    return [replace(wlan0, addresses=wlan0.addresses[:1], gateways=wlan0.gateways[:1]), lte0]
+    return [replace(wlan0, addresses=wlan0.addresses[:1], next_hops=wlan0.next_hops[:1]), lte0]
 
 
 def _steered(host, networks, body, **options) -> None:

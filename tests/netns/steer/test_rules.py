@@ -175,7 +175,7 @@ def test_two_phones_with_one_subnet_are_told_apart(host):
     lte0 = replace(
         networks[1],
         addresses=(ip_interface("192.168.43.3/24"),),
-        gateways=(wlan0.gateways[0],),
+        next_hops=wlan0.next_hops[:1],
     )
 
     async def body() -> None:
@@ -192,7 +192,7 @@ def test_two_phones_with_one_subnet_are_told_apart(host):
 def test_without_ipv6_the_chosen_network_is_not_bypassed(host):
     async def body() -> None:
         wlan0, lte0 = host.networks()
-        only4 = replace(wlan0, addresses=wlan0.addresses[:1], gateways=wlan0.gateways[:1])
+        only4 = replace(wlan0, addresses=wlan0.addresses[:1], next_hops=wlan0.next_hops[:1])
         # Or the kernel might choose its address for what is bound to nothing, and hide a way round.
         host.client.ip("-6", "address", "flush", "dev", "wlan0", "scope", "global")
         async with Steering(host.directory) as steering:
@@ -225,7 +225,7 @@ def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
             interface="eth1",
             index=socket.if_nametoindex("eth1"),  # within the client: `host.run`
             addresses=(ip_interface("192.168.56.2/24"),),
-            gateways=(),
+            next_hops=(),
             resolvers=(),
             up=False,
         )

@@ -25,9 +25,10 @@ from cedos.kernel.mptcp import (
 from cedos.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkMessage
 from cedos.kernel.policy_routing import PROTOCOL, Route, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link, parse_link
+from cedos.model import Network, NetworkKind
 from cedos.steer.kernel import routing_requests
 from cedos.steer.kernel.linux import changes_routing
-from cedos.steer.routing.tunnels import examine
+from cedos.steer.routing.host_default import examine
 
 HERE = Path(__file__).parent
 HEADER_BYTES = 16
@@ -199,8 +200,12 @@ def test_links_and_their_kinds():
 
 
 def test_nothing_is_tunnelled_on_the_recorded_host():
-    found = examine(seen_rules(), seen_routes(), seen_links(), {2, 3})
-    assert not found.tunnelled
+    networks = [
+        Network(name, name, index, NetworkKind.ETHERNET, False)
+        for index, name in ((2, "wlan0"), (3, "lte0"))
+    ]
+    found = examine(seen_rules(), seen_routes(), seen_links(), networks)
+    assert not found.defaults
     assert "32501" in found.notes[0]
 
 

@@ -1,5 +1,6 @@
 """Leases of phones that announce themselves as metered, and of others."""
 
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cedos.kernel.interface_kind import (
     MeteredWord,
     Sysfs,
     announced_metered,
+    carriers,
     check,
     guess,
     identify,
@@ -24,8 +26,21 @@ from cedos.model import Address, NetworkKind, NetworkOverride
 MAC = bytes.fromhex("020000000001")
 
 
-def link(name: str, kind: str = "", *, index: int = 3, enslaved: bool = False) -> Link:
-    return Link(index, name, kind, 772 if name == "lo" else 1, 0x10041, MAC, enslaved)
+RUNS = 0x10041
+
+
+def link(
+    name: str,
+    kind: str = "",
+    *,
+    index: int = 3,
+    flags: int = RUNS,
+    lower: int = 0,
+    master: int = 0,
+    port_of: str = "",
+) -> Link:
+    arphrd = 772 if name == "lo" else 1
+    return Link(index, name, kind, arphrd, flags, MAC, lower, master, port_of)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +79,7 @@ def test_kinds_of_real_interfaces(name: str, hardware: Hardware, kind: str) -> N
         ("tun0", "tun"),
         ("wg0", "wireguard"),
         ("work", "wireguard"),
-        ("tailscale0", ""),
+        ("tailscale0", "tun"),
         ("virbr0", "bridge"),
         ("ifb0", "ifb"),
     ],
@@ -79,7 +94,84 @@ def test_a_veth_with_a_networks_name_is_a_network() -> None:
 
 
 def test_a_member_of_a_bridge_or_bond_is_none() -> None:
-    assert guess(link("eth0", enslaved=True), Hardware(driver="e1000e")) is None
+    port = link("eth0", master=9, port_of="bridge")
+    assert guess(port, Hardware(driver="e1000e"), leads_out=True) is None
+
+
+def test_a_member_of_a_vrf_is_one() -> None:
+    member = link("eth0", master=9, port_of="vrf")
+    assert guess(member, Hardware(driver="e1000e")) is NetworkKind.ETHERNET
+
+
+class Drivers:
+    """Interfaces by the drivers of their hardware."""
+
+    def __init__(self, **drivers: str) -> None:
+        self._drivers = drivers
+
+    def look_up(self, link: Link) -> Hardware:
+        return Hardware(driver=self._drivers.get(link.name, ""))
+
+
+def behind(top: Link, *others: Link, leads_out: bool = False) -> NetworkKind | None:
+    """What a link among others is taken for; `usb5` is a phone."""
+    hardware = Drivers(usb5="rndis_host", eth0="e1000e")
+    beneath = carriers(top, {each.index: each for each in (top, *others)}, hardware)
+    return guess(top, Hardware(), beneath, leads_out=leads_out)
+
+
+ETHERNET, WIFI, CELLULAR = NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR
+ETH = link("eth0", index=3)
+PHONE = link("usb5", index=4)
+
+
+def port(of: Link, one: Link) -> Link:
+    return replace(one, master=of.index, port_of=of.kind)
+
+
+@pytest.mark.parametrize("kind", ["bridge", "bond", "team", "batadv"])
+def test_what_has_ports_is_of_their_kind(kind: str) -> None:
+    top = link("x0", kind, index=9)
+    guest = port(top, link("vnet3", "tun", index=12))
+    assert behind(top, port(top, ETH), guest) is ETHERNET
+    assert behind(top, port(top, PHONE), guest) is CELLULAR
+    assert behind(top, port(top, link("wlp2s0", index=5))) is WIFI
+    # A bond that falls back on a phone.
+    assert behind(top, port(top, ETH), port(top, PHONE)) is ETHERNET
+    fallen = replace(ETH, flags=0x1001)
+    assert behind(top, port(top, fallen), port(top, PHONE)) is CELLULAR
+
+
+@pytest.mark.parametrize("kind", ["vlan", "macvlan", "ipvlan", "macvtap", "macsec"])
+def test_what_is_stacked_is_of_the_kind_of_what_is_below(kind: str) -> None:
+    assert behind(link("up0", kind, index=9, lower=3), ETH) is ETHERNET
+    assert behind(link("up0", kind, index=9, lower=4), PHONE) is CELLULAR
+    bridge = link("br0", "bridge", index=8)
+    tagged = link("tagged", "vlan", index=9, lower=8)
+    assert behind(tagged, bridge, port(bridge, PHONE)) is CELLULAR
+
+
+def test_what_is_stacked_on_itself_ends() -> None:
+    one, other = link("a", "vlan", index=3, lower=4), link("b", "vlan", index=4, lower=3)
+    assert behind(one, other) is ETHERNET
+
+
+def test_a_bridge_of_guests_is_a_network_only_where_it_leads_out() -> None:
+    bridge = link("br-12ab34cd", "bridge", index=9)
+    guests = port(bridge, link("veth1", "veth", index=11)), port(bridge, link("t", "tun", index=12))
+    assert behind(bridge, *guests) is None
+    assert behind(bridge, *guests, leads_out=True) is ETHERNET
+
+
+@pytest.mark.parametrize("name", ["tun0", "tap1", "wg7", "docker9", "veth2"])
+@pytest.mark.parametrize("kind", ["", "veth", "macvlan", "vlan"])
+def test_a_name_makes_no_tunnel(name: str, kind: str) -> None:
+    assert behind(link(name, kind), leads_out=True) is ETHERNET
+
+
+@pytest.mark.parametrize("kind", ["tun", "wireguard", "vrf", "dummy", "vxlan", "ifb"])
+def test_what_leads_to_no_access_network_is_none_even_if_it_leads_out(kind: str) -> None:
+    assert behind(link("eth9", kind), leads_out=True) is None
 
 
 def test_the_users_word_counts() -> None:

@@ -8,7 +8,7 @@ from kit.steer_kernel import MemoryKernel
 
 from cedos.kernel.mptcp import MptcpEvent, MptcpEventKind
 from cedos.kernel.policy_routing import LOOPBACK_INDEX
-from cedos.model import FlowKey, Network, NetworkKind
+from cedos.model import FlowKey, Network, NetworkKind, NextHop
 
 REMOTE = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 
@@ -25,7 +25,10 @@ def network(name: str, subnet: int, index: int, kind: NetworkKind) -> Network:
             ip_interface(f"2001:db8:{subnet}::2/64"),
             ip_interface(f"fe80::{subnet}/64"),
         ),
-        gateways=(ip_address(f"192.168.{subnet}.1"), ip_address(f"fe80::{subnet}:1")),
+        next_hops=(
+            NextHop(4, ip_address(f"192.168.{subnet}.1")),
+            NextHop(6, ip_address(f"fe80::{subnet}:1")),
+        ),
     )
 
 

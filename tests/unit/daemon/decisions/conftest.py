@@ -27,6 +27,7 @@ from cedos.profiler.profiler import SizeLearned
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.objective import MaxS
 from cedos.selector.uncertainty.times import CompletionModel
+from cedos.steer.routing.host_default import HostDefault
 from predictors.base import Distribution
 
 
@@ -57,6 +58,7 @@ class Remembering:
         self.asked: list[tuple[object, ...]] = []
         self.refuse = False
         self.spareless: frozenset[str] = frozenset()
+        self.host_defaults: dict[int, HostDefault] = {}
 
     async def set_default(self, network_name: str) -> None:
         self.asked.append(("default", network_name))

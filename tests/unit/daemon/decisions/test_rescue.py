@@ -11,7 +11,7 @@ import pytest
 from cedos.daemon.decisions.rescue import KERNEL_S, LEAST_S, Rescuer
 from cedos.errors import SteeringError
 from cedos.kernel.sock_diag import ConnectingSocket
-from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind
+from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind, NextHop
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,9 @@ NETWORKS = [
         kind=kind,
         metered=kind is NetworkKind.CELLULAR,
         addresses=addresses,
-        gateways=tuple(ip_address(gateway) for gateway in gateways),
+        next_hops=tuple(
+            NextHop(ip_address(gateway).version, ip_address(gateway)) for gateway in gateways
+        ),
     )
     for index, (name, kind, addresses, gateways) in enumerate(
         (

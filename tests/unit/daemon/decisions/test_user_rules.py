@@ -14,6 +14,7 @@ from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.user_rules import MOST, UserRules
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Direction, FlowKey, NetworkKind, Strategy, StrategyKind
+from cedos.steer.routing.host_default import HostDefault
 
 pytestmark = pytest.mark.anyio
 
@@ -176,8 +177,12 @@ async def test_without_an_allowed_network_it_is_refused(ruled: Stage) -> None:
 async def test_what_a_vpn_carries_instead_is_said(ruled: Stage) -> None:
     ruled.director.ruled.rules.add(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
     await ruled.reconsider()
-    four, six = ruled.director.ruled.messages({4: "wg0"})
+    kept = {4: HostDefault("wg0", vpn=True, what="wireguard")}
+    four, six = ruled.director.ruled.messages(kept)
     assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
+    kept = {6: HostDefault("br0", vpn=False, what="bridge")}
+    four, six = ruled.director.ruled.messages(kept)
+    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
 
 
 async def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Stage) -> None:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.daemon.lookups.failover import LookupFailover, is_local
-from cedos.model import Address, FlowKey, Network, NetworkKind
+from cedos.model import Address, FlowKey, Network, NetworkKind, NextHop
 from cedos.monitor.dns import message as dns
 from cedos.profiler.frame import CapturedPacket
 
@@ -15,11 +15,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 HERE, RESOLVER = ip_address("192.168.43.2"), ip_address("192.168.43.1")
 WLAN0 = Network(
-    "wlan0", "wlan0", 3, NetworkKind.WIFI, False, gateways=(RESOLVER,), resolvers=(RESOLVER,), up=True
+    "wlan0", "wlan0", 3, NetworkKind.WIFI, False,
+    next_hops=(NextHop(4, RESOLVER),), resolvers=(RESOLVER,), up=True,
 )  # fmt: skip
 LTE0 = replace(
     WLAN0, name="lte0", interface="lte0", index=4, kind=NetworkKind.CELLULAR, metered=True,
-    gateways=(ip_address("192.168.44.1"),), resolvers=(),
+    next_hops=(NextHop(4, ip_address("192.168.44.1")),), resolvers=(),
 )  # fmt: skip
 KEY = FlowKey(HERE, 5353, RESOLVER, 53, "udp")
 

@@ -16,7 +16,7 @@ from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks import adaptive_probing
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing, rule_of
 from cedos.daemon.networks.observer import joules_taken
-from cedos.model import Direction, Evaluation, Network, NetworkKind, Strategy, StrategyKind
+from cedos.model import Direction, Evaluation, Network, NetworkKind, NextHop, Strategy, StrategyKind
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, Spent
 from cedos.selector.budgets.prices import Prices
@@ -284,7 +284,7 @@ def test_addresses_are_no_part_of_it() -> None:
     )
     subject.networks_changed([WIFI])
     rules = subject._rules
-    subject.networks_changed([replace(WIFI, gateways=(IPv4Address("192.0.2.1"),))])
+    subject.networks_changed([replace(WIFI, next_hops=(NextHop(4, IPv4Address("192.0.2.1")),))])
     assert subject._rules is rules
 
 

@@ -18,7 +18,7 @@ from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import FlowKey, Indicator, Network, NetworkKind
+from cedos.model import FlowKey, Indicator, Network, NetworkKind, NextHop
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.probing.result import ProbeOutcome, Spent
 from cedos.selector.decision.liveness import why_dead
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 GATEWAY = ip_address("10.0.0.1")
 WLAN = Network(
     *("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),)),
-    gateways=(GATEWAY,),
+    next_hops=(NextHop(4, GATEWAY),),
 )
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)

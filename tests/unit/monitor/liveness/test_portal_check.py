@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.model import Network, NetworkKind
+from cedos.model import Network, NetworkKind, NextHop
 from cedos.monitor.dns import message
 from cedos.monitor.liveness.portal_check import check
 from cedos.monitor.liveness.portal_verdict import PortalVerdict, TestPage
@@ -82,7 +82,7 @@ async def test_a_router_that_answers_no_names_need_not_be_a_resolver() -> None:
         silent.bind(("::1", 0))
         port = silent.getsockname()[1]
         page = TestPage.of("http://page.test/", "")
-        guessed = replace(LO6, resolvers=(), gateways=(SIX,))
+        guessed = replace(LO6, resolvers=(), next_hops=(NextHop(6, SIX),))
         for network in (guessed, LO6):
             found = await check(network, page, 0.4, port)
             assert found.verdict is PortalVerdict.SILENT

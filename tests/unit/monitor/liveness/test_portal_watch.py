@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.model import Indicator, Network
+from cedos.model import Indicator, Network, NextHop
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
 from cedos.monitor.liveness.portal_watch import PortalWatch, usual_rtt_s
 
@@ -32,7 +32,9 @@ async def test_each_new_network_is_checked_once(desk: Any) -> None:
     assert len(told.checks) == 2
     # Another attachment is another network; so is another access point.
     told.answers["home"] = FREE
-    watch.networks_changed([replace(desk.wifi, gateways=(ip_address("10.0.1.254"),)), desk.lte])
+    watch.networks_changed(
+        [replace(desk.wifi, next_hops=(NextHop(4, ip_address("10.0.1.254")),)), desk.lte]
+    )
     await until(lambda: told.values[-1] == ("home", 0.0))
     assert watch.problems == []
     watch.recheck("phone")

@@ -9,7 +9,7 @@ import pytest
 from kit.monitor import played_pinger
 
 from cedos.errors import PrivilegeError
-from cedos.model import Address, Direction, Network, NetworkKind
+from cedos.model import Address, Direction, Network, NetworkKind, NextHop
 from cedos.monitor.probing import dns_probe, udp_train
 from cedos.monitor.probing.ping import PING_BYTES
 from cedos.monitor.probing.prober import Prober
@@ -91,7 +91,7 @@ async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
     monkeypatch.setattr(dns_probe, "run", run)
     router, resolver = ip_address("10.0.0.1"), ip_address("10.0.0.53")
     async with Prober(lambda n: TARGET, dns_name="example.com") as prober:
-        routed = replace(WIFI, gateways=(router,))
+        routed = replace(WIFI, next_hops=(NextHop(4, router),))
         for each in (routed, replace(routed, resolvers=(resolver,))):
             assert await prober.knows_names(each) is (not problem)
         assert ("home" in prober.heard_at_s) is (not problem)
@@ -106,7 +106,7 @@ async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
 
 async def test_no_name_is_longer_than_names_are() -> None:
     async with Prober(lambda n: TARGET, dns_name="a." * 123 + "example") as prober:
-        assert not await prober.knows_names(replace(WIFI, gateways=(TARGET,)))
+        assert not await prober.knows_names(replace(WIFI, next_hops=(NextHop(4, TARGET),)))
 
 
 def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> None:

@@ -30,12 +30,12 @@ def sysfs(root: Path, driver: str) -> Sysfs:
 
 @pytest.mark.parametrize("driver", ["cdc_ether", "rndis_host", "ipheth", "cdc_ncm"])
 def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path: Path, driver: str) -> None:
-    found = NetworkIdentifier({}, sysfs(tmp_path, driver)).identify(PHONE)
+    found = NetworkIdentifier({}, sysfs(tmp_path, driver)).identify(PHONE, {})
     assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, True)
 
 
 def test_a_usb_network_card_of_that_name_is_ethernet(tmp_path: Path) -> None:
-    found = NetworkIdentifier({}, sysfs(tmp_path, "r8152")).identify(PHONE)
+    found = NetworkIdentifier({}, sysfs(tmp_path, "r8152")).identify(PHONE, {})
     assert (found.kind, found.metered([])) == (NetworkKind.ETHERNET, False)
 
 
@@ -46,7 +46,7 @@ def test_the_users_word_counts_for_sessions_too(
     monkeypatch.setattr(config, "DEFAULT_FILE", file)
     assert user_overrides() == {}
     file.write_text(f"[networks.{PHONE.name}]\nmetered = false\n")
-    found = NetworkIdentifier(user_overrides(), sysfs(tmp_path, "cdc_ether")).identify(PHONE)
+    found = NetworkIdentifier(user_overrides(), sysfs(tmp_path, "cdc_ether")).identify(PHONE, {})
     assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, False)
     file.write_text("[networks\n")
     assert user_overrides() == {}
@@ -54,10 +54,10 @@ def test_the_users_word_counts_for_sessions_too(
 
 def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path: Path) -> None:
     vpn = Link(7, "wg0", "wireguard", 65534, 0x10041)
-    found = NetworkIdentifier({}, Sysfs(tmp_path)).identify(vpn)
+    found = NetworkIdentifier({}, Sysfs(tmp_path)).identify(vpn, {})
     assert (found.kind, found.metered([])) == (NetworkKind.ETHERNET, False)
     ignored = NetworkIdentifier({PHONE.name: {"ignore": True}}, sysfs(tmp_path, "ipheth"))
-    assert ignored.identify(PHONE).metered([])
+    assert ignored.identify(PHONE, {}).metered([])
 
 
 def egress(kind: NetworkKind, *, metered: bool) -> Egress:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
+from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import (
     FIRST_PREFERENCE,
     LAST_PREFERENCE,
@@ -103,7 +104,7 @@ def test_a_destination_may_lead_nowhere(world, routing, prefix):
 
 def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing):
     only4 = replace(
-        world.wlan0, addresses=world.wlan0.addresses[:1], gateways=world.wlan0.gateways[:1]
+        world.wlan0, addresses=world.wlan0.addresses[:1], next_hops=world.wlan0.next_hops[:1]
     )
     routing.networks_changed([only4, world.lte0])
     routing.set_default("wlan0")
@@ -112,14 +113,14 @@ def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing
     assert (world.carrier(4), world.carrier(6)) == ("lte0", "lte0")
     # Without IPv6 anywhere there is nothing to hold back.
     only4_too = replace(
-        world.lte0, addresses=world.lte0.addresses[:1], gateways=world.lte0.gateways[:1]
+        world.lte0, addresses=world.lte0.addresses[:1], next_hops=world.lte0.next_hops[:1]
     )
     routing.networks_changed([only4, only4_too])
     assert not [rule for rule in world.kernel.own if rule.version == 6]
 
 
 def _without_ipv6(network):
-    return replace(network, addresses=network.addresses[:1], gateways=network.gateways[:1])
+    return replace(network, addresses=network.addresses[:1], next_hops=network.next_hops[:1])
 
 
 def test_what_ipv6_refuses_is_found_with_loopbacks_address_and_only_that(world, routing):
@@ -170,7 +171,7 @@ def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, re
 
 
 def test_a_tunnel_has_nothing_refused(world, routing):
-    planned = plan([_without_ipv6(world.wlan0), world.lte0], "wlan0", tunnelled=frozenset({6}))
+    planned = plan([_without_ipv6(world.wlan0), world.lte0], "wlan0", left_alone={6: True})
     assert not any(rule.table == REFUSING_TABLE for rule in planned.rules)
     assert not any(route.source for route in planned.routes)
 
@@ -191,7 +192,7 @@ def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing)
 
 
 def test_a_modem_without_a_gateway_has_a_route_to_its_link(world):
-    modem = replace(world.lte0, gateways=())
+    modem = replace(world.lte0, next_hops=())
     routes = plan([world.wlan0, modem], "lte0").routes
     assert [r.gateway for r in routes if r.index == modem.index] == [None, None]
 
@@ -224,13 +225,30 @@ def test_a_full_tunnel_is_left_everything_but_what_is_bound_to_an_interface(worl
     world.kernel.add_link(9, "tun0", "tun")
     world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
     routing.reconcile()
-    assert routing.foreign.tunnelled == {4: "tun0"}
+    assert routing.foreign.defaults == {4: HostDefault("tun0", vpn=True, what="tun")}
     assert world.carrier(4) == "tun0"
     assert world.carrier(4, local=OWN["lte0", 4]) == "tun0"
     assert world.carrier(4, interface="lte0") == "lte0"
     assert world.carrier(6) == "lte0"
     routing.set_default("wlan0")
     assert (world.carrier(4), world.carrier(6)) == ("tun0", "wlan0")
+    world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
+    routing.reconcile()
+    assert world.carrier(4) == "wlan0"
+
+
+def test_the_hosts_own_default_stays_and_what_is_bound_to_an_address_goes_on(world, routing):
+    routing.set_default("lte0")
+    world.kernel.add_link(9, "br0", "bridge")
+    world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
+    routing.reconcile()
+    assert routing.foreign.defaults == {4: HostDefault("br0", vpn=False, what="bridge")}
+    assert (world.carrier(4), world.carrier(6)) == ("br0", "lte0")
+    assert world.carrier(4, local=OWN["lte0", 4]) == "lte0"
+    assert world.carrier(4, interface="lte0") == "lte0"
+    routing.set_destination(Destination(ip_network("198.51.100.7/32")), "wlan0")
+    routing.set_default("wlan0")
+    assert (world.carrier(4), world.carrier(6)) == ("br0", "wlan0")
     world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
     routing.reconcile()
     assert world.carrier(4) == "wlan0"

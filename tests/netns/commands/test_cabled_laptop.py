@@ -1,0 +1,154 @@
+"""The host's own default over what may or may not be a network, as a user meets it."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit.laptop import Installed, Tethered
+
+SERVER = "198.51.100.9"
+
+
+@pytest.fixture
+def cabled(tethered: Tethered) -> Tethered:
+    """A laptop on a cable, `eth0`, whose Wi-Fi and phone are there, too."""
+    far = tethered.phones
+    far.ip("link", "set", "lo", "up")
+    far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
+    tethered.laptop.ip("link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", far.name)
+    far.ip("address", "add", "192.168.50.1/24", "dev", "eth0")
+    far.ip("link", "set", "eth0", "up")
+    return tethered
+
+
+def _routed(cabled: Tethered, name: str) -> None:
+    """Gives an interface over the cable an address and the best default route."""
+    laptop = cabled.laptop
+    laptop.ip("address", "add", "192.168.50.2/24", "dev", name)
+    for each in {name, "eth0"}:
+        laptop.ip("link", "set", each, "up")
+    laptop.ip("route", "add", "default", "via", "192.168.50.1", "dev", name, "metric", "10")
+
+
+def _bridge(cabled: Tethered, name: str = "br0") -> None:
+    cabled.laptop.ip("link", "add", name, "type", "bridge")
+    cabled.laptop.ip("link", "set", "eth0", "master", name)
+    _routed(cabled, name)
+
+
+def _until(condition: Callable[[], bool], told: Callable[[], str] = lambda: "") -> None:
+    deadline_s = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline_s, told()
+        time.sleep(0.1)
+
+
+def _leads(cabled: Tethered, name: str) -> bool:
+    return f"dev {name} " in cabled.laptop.ip("route", "get", SERVER)
+
+
+@pytest.mark.parametrize("stacked", ["bridge", "macvlan", "veth"])
+def test_an_uplink_of_any_kind_is_a_network(
+    cabled: Tethered, install: Callable[..., Installed], stacked: str
+) -> None:
+    name = {"bridge": "br0", "macvlan": "tun5", "veth": "eth0"}[stacked]
+    if stacked == "bridge":
+        _bridge(cabled)
+    elif stacked == "macvlan":
+        cabled.laptop.ip("link", "add", "link", "eth0", "name", name, "type", "macvlan")
+        _routed(cabled, name)
+    else:
+        _routed(cabled, name)
+    cedos = install(cabled.laptop)
+    with cedos.up():
+        _until(lambda: cedos.client.status().default.network == name, lambda: _shown(cedos))
+        assert _leads(cabled, name)
+        (found,) = (each for each in cedos.client.networks() if each.name == name)
+        assert (found.up, found.metered, found.kind) == (True, False, "ethernet")
+
+
+def test_a_bridge_of_the_phone_is_metered(
+    cabled: Tethered, install: Callable[..., Installed]
+) -> None:
+    laptop = cabled.laptop
+    laptop.ip("link", "set", "eth0", "name", "usb5")
+    laptop.ip("link", "add", "br0", "type", "bridge")
+    laptop.ip("link", "set", "usb5", "master", "br0")
+    laptop.ip("link", "set", "usb5", "up")
+    laptop.ip("address", "add", "192.168.50.2/24", "dev", "br0")
+    laptop.ip("link", "set", "br0", "up")
+    laptop.ip("route", "add", "default", "via", "192.168.50.1", "dev", "br0", "metric", "10")
+    cedos = install(laptop)
+    with cedos.up():
+        (found,) = (each for each in cedos.client.networks() if each.name == "br0")
+        assert (found.metered, found.kind) == (True, "cellular")
+        assert cedos.client.status().default.network == "wlan0"
+
+
+def test_what_the_user_has_ignored_stays_the_hosts_default(
+    cabled: Tethered, install: Callable[..., Installed]
+) -> None:
+    laptop = cabled.laptop
+    cedos = install(laptop, "[networks.br0]\nignore = true\n")
+    config = str(cedos.folder / "cedos.toml")
+    with cedos.up():
+        assert cedos.client.status().default.network == "wlan0"
+        _bridge(cabled)
+        _until(lambda: cedos.client.status().default.network is None, lambda: _shown(cedos))
+        told = cedos.client.status().default.host_defaults["4"]
+        assert (told.interface, told.what) == ("br0", "bridge")
+        assert "New IPv4 connections go over br0 (bridge), the host's own default" in _shown(cedos)
+        assert "only usable" not in _shown(cedos)
+        assert _leads(cabled, "br0")
+        assert cedos.run("rule", "add", "--host", SERVER, "--only", "lte0").returncode == 0
+        assert _leads(cabled, "br0")
+        assert "IPv4 as the host itself" in cedos.run("rule").stdout
+        examined = cedos.run("doctor", "--config", config).stdout
+        assert "the host's own IPv4 default is br0 (bridge)" in " ".join(examined.split())
+        # What is bound to a network goes there.
+        bound = laptop.ip("route", "get", SERVER, "from", "192.168.44.2")
+        assert "dev lte0 " in bound
+        laptop.ip("link", "set", "br0", "down")
+        _until(lambda: cedos.client.status().default.network is not None)
+        assert _leads(cabled, "lte0"), "by the rule"
+
+
+def test_what_the_host_refuses_stays_refused(
+    tethered: Any, install: Callable[..., Installed]
+) -> None:
+    laptop = tethered.laptop
+    cedos = install(laptop)
+    with cedos.up():
+        laptop.ip("route", "add", "blackhole", "default", "metric", "1")
+        _until(lambda: "4" in cedos.client.status().default.host_defaults)
+        assert "refused by the host's own routes" in _shown(cedos)
+        assert laptop.run("ip", "route", "get", SERVER, check=False).returncode
+        laptop.ip("route", "del", "blackhole", "default", "metric", "1")
+        _until(lambda: cedos.client.status().default.network == "wlan0")
+
+
+def test_a_network_without_a_default_route_is_named(
+    tethered: Any, install: Callable[..., Installed]
+) -> None:
+    laptop = tethered.laptop
+    laptop.ip("link", "set", "lte0", "name", "wwan0")
+    cedos = install(laptop)
+    (cedos.folder / "cedos.toml").write_text(
+        "[providers]\nhost = false\n[probes]\nenabled = false\n"
+    )
+    laptop.ip("route", "flush", "dev", "wwan0")
+    laptop.ip("address", "flush", "dev", "wwan0")
+    laptop.ip("address", "add", "192.168.44.2/24", "dev", "wwan0")
+    laptop.ip("link", "set", "wwan0", "up")
+    with cedos.up():
+        assert "wwan0 has no default route" in _shown(cedos)
+    examined = cedos.run("doctor", "--config", str(cedos.folder / "cedos.toml")).stdout
+    examined = " ".join(examined.split())
+    assert "wwan0 (cellular, metered, no default route)" in examined
+    assert "give wwan0 a default route" in examined
+    assert "connect a second one" not in examined
+
+
+def _shown(cedos: Installed) -> str:
+    return " ".join(cedos.run("status").stdout.split())
