@@ -196,6 +196,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     `problems` has a sentence for each problem, `budget_problems` those about budgets. `flows` and
     `carried` (connections through a gateway) have the largest; `other_flows` and `other_carried`
     count the others. `closed` has sentences about stuck connections that the daemon closed lately.
+    `reasons` has the reasons of the decisions that the flows and connections follow, by number.
     """
 
     version: str
@@ -215,6 +216,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     carried: list[CarriedConnection] = []
     other_carried: int = 0
     closed: list[str] = []
+    reasons: dict[int, str] = {}
 
 
 class TransferMessage(ControlMessage, frozen=True, kw_only=True):

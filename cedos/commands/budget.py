@@ -219,21 +219,27 @@ def remove_command(name: str) -> None:
 
 def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
     if not standing:
-        yield "no budget; `cedos budget set data 4GB --until 2026-12-01 --every month` sets one"
+        yield from render.wrapped(
+            "no budget; `cedos budget set data 4GB --until 2026-12-01 --every month` sets one"
+        )
         return
     header = (
         *("BUDGET", "RESOURCE", "USED", "SUPPLY", "ENDS (LOCAL TIME)", "USED AT THE END"),
         *("PRICE NOW", "SAVED"),
     )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
-    yield (
-        "USED AT THE END: expected if use goes on as lately, whatever the price, nine times of ten"
-        ' within the range ("-": too early to say).'
+    yield from render.wrapped(
+        "USED AT THE END: expected if use goes on as lately, nine times of ten within the range"
+        ' ("-": too early to say).'
     )
-    yield "PRICE NOW: a unit is used only where it saves so much time. SAVED: time saved so far."
+    yield from render.wrapped(
+        "PRICE NOW: a unit is spent only where it saves so much time. SAVED: time saved so far."
+    )
     if soft := [one.name for one in standing if not one.hard and not one.battery]:
         which = f" ({', '.join(soft)})" if len(soft) < len(standing) else ""
-        yield f"Once it is used up, programs still get through{which}; `--hard` makes it a wall."
+        yield from render.wrapped(
+            f"Once it is used up, programs still get through{which}; `--hard` makes it a wall."
+        )
 
 
 def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:

@@ -14,6 +14,10 @@ from cedos.doctor import Finding, FindingState
 from cedos.doctor.host import can_run, examine
 from cedos.errors import HostError
 
+_BEFORE = 9
+"""The width of a finding's state with the space behind it."""
+_LEAST = 30
+"""A finding stands beside its topic if so much room is left, else below."""
 _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
 
 
@@ -59,13 +63,22 @@ def command(config_file: Path | None, as_json: bool) -> None:
 
 
 def _line(finding: Finding, width: int, *, coloured: bool) -> str:
+    """Return the lines of a finding; `width`: that of the topics."""
     state = finding.state.ljust(7)
     if coloured:
         state = click.style(state, fg=_COLOURS[finding.state])
-    lines = [f"{state}  {finding.topic.ljust(width)}  {render.plain(finding.found)}"]
-    margin = " " * (11 + width)
-    if finding.lost:
-        lines.append(f"{margin}lost: {render.plain(finding.lost)}")
-    if finding.remedy:
-        lines.append(f"{margin}fix:  {render.plain(finding.remedy)}")
+    columns = render.columns()
+    beside = columns is None or columns - width - _BEFORE - 2 >= _LEAST
+    margin = " " * (_BEFORE + (width + 2 if beside else 0))
+    told = (("", finding.found), ("lost: ", finding.lost), ("fix:  ", finding.remedy))
+    lines = [
+        line
+        for lead, text in told
+        if text
+        for line in render.wrapped(lead + render.plain(text), margin, " " * len(lead))
+    ]
+    if beside:
+        lines[0] = f"{state}  {finding.topic.ljust(width)}  {lines[0].lstrip()}"
+    else:
+        lines.insert(0, f"{state}  {finding.topic}")
     return "\n".join(lines)

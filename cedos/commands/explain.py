@@ -1,6 +1,5 @@
 """`cedos explain`: a decision for people."""
 
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +15,6 @@ from cedos.config.directories import directories
 from cedos.model import Bulk, Direction, Strategy, Urgency
 from cedos.resources import Resource
 
-_WIDTH = 100
 _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
 
 
@@ -89,28 +87,27 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
     """Yield the explanation; `asked` is the flow in the user's words."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
     ago = render.ago(max(0.0, now_unix_s - decision.made_unix_s))
-    yield f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
-    yield from textwrap.wrap(
+    yield from render.wrapped(
+        f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
+    )
+    yield from render.wrapped(
         f"Why: {render.sentence(decision.reason)}",
-        _WIDTH,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_on_hyphens=False,
+        "  ",
     )
     yield ""
     transfer = decision.transfer
     named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
     if decision.gateway:
-        yield from textwrap.wrap(
+        yield from render.wrapped(
             f"{asked} is reached through {decision.gateway}. This was decided for all"
             f" {transfer.label.bulk} data of the session with it.",
-            _WIDTH,
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_on_hyphens=False,
+            "  ",
         )
     elif not named:
-        yield f"  Nothing was decided about {asked} alone: it went where all new connections went."
+        yield from render.wrapped(
+            f"Nothing was decided about {asked} alone: it went where all new connections went.",
+            "  ",
+        )
     yield from _transfer(transfer)
     yield ""
     if decision.evaluations:
@@ -138,7 +135,9 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
 
 def _expected(decision: DecisionMessage) -> Iterator[str]:
     unit = "" if decision.objective == "max-s-per-e" else ", in seconds,"
-    yield f"  Expected. The least cost{unit} is chosen ({render.objective(decision.objective)})"
+    yield from render.wrapped(
+        f"Expected. The least cost{unit} is chosen ({render.objective(decision.objective)})", "  "
+    )
     header = ("  STRATEGY", "MEAN TIME", "90 % INTERVAL", "ENERGY", "METERED", "COST")
     ranked = sorted(
         decision.evaluations,
@@ -163,7 +162,8 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
         elif one.spent_up or one.s_per_unit is None:
             line = f"used up, {supply}."
             if one.spent < one.supply:
-                line = f"nearly used up, {supply}. That is kept for what has no other way."
+                line = f"nearly used up, {supply}."
+                line += " The rest is for connections that have no other network."
         else:
             s_per_unit = one.s_per_unit * unit.priced
             price = f"must save {render.worth(s_per_unit)} of waiting"
@@ -174,7 +174,7 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
             line += f" Programs should be blocked, but cannot be: {render.sentence(one.unkept)}"
         elif one.hard and not one.over:
             line += " It is hard: once it is used up, programs are blocked on its networks."
-        yield f"  {one.name}: {line}"
+        yield from render.wrapped(f"{one.name}: {line}", "  ")
 
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:
@@ -182,19 +182,20 @@ def _transfer(transfer: TransferMessage) -> Iterator[str]:
     urgency, bulk = transfer.label.urgency, transfer.label.bulk
     # Programs without hints have the usual label, so it is not shown.
     label = "" if (urgency, bulk) == _USUAL else f" (label: {urgency}, {bulk})"
-    yield f"  {what} of {render.estimate(transfer.size)}{label}"
+    yield from render.wrapped(f"{what} of {render.estimate(transfer.size)}{label}", "  ")
     if transfer.deadline_s is not None:
         wanted = render.duration(transfer.deadline_s)
-        yield (
-            f"  Wanted within {wanted}. What is surely in time counts as {wanted}, what may be late as"
-            " the end of its interval"
+        yield from render.wrapped(
+            f"Wanted within {wanted}. A time that is surely within counts as {wanted}; one that may be"
+            " late counts as the end of its interval.",
+            "  ",
         )
     if transfer.server_name and transfer.server_name.startswith(PROGRAM):
-        yield f"  For all connections of the {transfer.server_name}"
+        yield from render.wrapped(f"For all connections of the {transfer.server_name}", "  ")
     elif transfer.server_name:
-        yield f"  Server {transfer.server_name}"
+        yield from render.wrapped(f"Server {transfer.server_name}", "  ")
     if transfer.flow:
-        yield f"  Flow {transfer.flow}"
+        yield from render.wrapped(f"Flow {transfer.flow}", "  ")
 
 
 def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
@@ -219,28 +220,30 @@ def _probing_lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
     if not probing:
         yield "no usable network to probe"
         return
-    yield f"Networks are probed {_PROBING_RULES.get(probing[0].rule, probing[0].rule)}"
+    yield from render.wrapped(
+        f"Networks are probed {_PROBING_RULES.get(probing[0].rule, probing[0].rule)}"
+    )
     for one in probing:
         way = "download" if one.direction is Direction.DOWN else "upload"
         yield ""
         yield f"{one.network}, {way}: {'a probe is due' if one.send else 'no probe'} now"
-        yield f"  Why: {render.sentence(one.why)}"
+        yield from render.wrapped(f"Why: {render.sentence(one.why)}", "  ")
         cost = (
             "a budget has none of that to spare"
             if one.cost_s is None
             else f"worth {render.worth(one.cost_s)} of waiting at the prices now"
         )
-        yield (
-            f"  It takes {render.size(one.carried_bytes)} and {render.energy(one.energy_j)}:"
-            f" {cost}."
+        yield from render.wrapped(
+            f"It takes {render.size(one.carried_bytes)} and {render.energy(one.energy_j)}: {cost}.",
+            "  ",
         )
-        if one.sent is None:
-            yield "  None was sent yet (pings are sent by a schedule of their own)."
-        else:
-            yield (
-                f"  The last one was sent {render.ago(one.sent.age_s)}. The reason then:"
+        last = "None was sent yet (pings have a schedule of their own)."
+        if one.sent is not None:
+            last = (
+                f"The last one was sent {render.ago(one.sent.age_s)}. The reason then:"
                 f" {render.sentence(one.sent.why)}"
             )
+        yield from render.wrapped(last, "  ")
 
 
 _PREFETCH_COUNTS = (
@@ -262,15 +265,17 @@ def _prefetch_lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
             for state, words in _PREFETCH_COUNTS
             if each.counts.get(state)
         )
-        yield f"{render.plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
+        yield from render.wrapped(
+            f"{render.plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
+        )
         if each.items:
             header = ("ITEM", "LEFT", "LIKELY", "SAVES", "ENERGY", "METERED", "GAIN")
-            rows = [(item, _prefetch_row(item)) for item in each.items]
-            table = render.table(header, [row for _, row in rows], indent="  ")
-            yield table[0]
-            for (item, _), line in zip(rows, table[1:], strict=True):
-                yield line
-                yield f"    {render.plain(item.why)}"
+            rows = [_prefetch_row(item) for item in each.items]
+            table = render.rows_of_table(header, rows, indent="  ")
+            yield from table[0]
+            for item, lines in zip(each.items, table[1:], strict=True):
+                yield from lines
+                yield from render.wrapped(render.plain(item.why), "    ")
 
 
 def _prefetch_row(item: ItemMessage) -> tuple[str, ...]:

@@ -181,10 +181,12 @@ def addresses(name: str) -> tuple[str, ...]:
 
 def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:
     if not rules:
-        yield "No rules. `cedos rule add --host updates.example --never metered` would make one."
+        yield from render.wrapped(
+            "No rules. `cedos rule add --host updates.example --never metered` would make one."
+        )
         return
     yield from render.table(("RULE", "HOST", "PORT", "NETWORKS", "NOW"), map(_row, rules))
-    yield "Where none of these networks is up, such connections are refused."
+    yield from render.wrapped("A connection under a rule is refused if none of its networks is up.")
 
 
 def _row(one: RuleMessage) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """`cedos status`: networks, flows and problems."""
 
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -30,9 +29,8 @@ _RATES = {
 }
 _LATELY_S = 60.0
 """The lifetime of a report of a portal or a silence."""
-
-_WIDTH = 100
-_LEAST = 40
+_FRESH_S = 10.0
+"""The age from which a round trip is shown with its age."""
 
 
 @click.command(
@@ -48,16 +46,18 @@ _LEAST = 40
 def command(as_json: bool) -> None:
     """Show networks, the default, living flows and problems.
 
-    First the networks. RTT is the last round-trip time, with its age. RATE is the recent download
-    rate: "≥" marks one that did not fill the network, "link" the rate that the radio claims. STATE
-    is "log-in" for a captive portal, "silent" for a network without replies, and "blocked" for a
-    spent hard budget. Below are all indicators of each network, with ages in brackets; * marks
-    synthetic values.
+    First the networks. RTT is the last round-trip time; an old one has its age. RATE is the recent
+    download rate: "≥" marks one that did not fill the network, "link" the rate that the radio
+    claims. STATE is "log-in" for a captive portal, "silent" for a network without replies, and
+    "blocked" for a spent hard budget.
 
     Then the network of new connections, with the reason. Then the flows that have a socket now,
     without the daemon's own queries, and the paths of MPTCP connections. Then the connections that
-    `cedos forward` carries through a gateway: OVER has their networks, most bytes first. Then
-    stuck connections that were closed ([steering] close_stuck). Problems come last.
+    `cedos forward` carries through a gateway: OVER has their networks, most bytes first. Then all
+    indicators of each network, with ages in brackets; * marks synthetic values. Then stuck
+    connections that were closed ([steering] close_stuck). Problems come last.
+
+    What does not fit the terminal's width beside the rest follows below its row.
     """
     status = ControlClient(directories().socket).status()
     if as_json:
@@ -66,47 +66,26 @@ def command(as_json: bool) -> None:
         render.show(lines(status))
 
 
-def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
-    """Yield the status; sentences are wrapped at `width`, tables are not."""
-    width = max(_LEAST, min(width, _WIDTH))
+def lines(status: StatusMessage) -> Iterator[str]:
     dry = ". Dry run: nothing is changed" if status.dry_run else ""
     made = f"{status.decisions} decision{'s' * (status.decisions != 1)}"
-    yield (
+    yield from render.wrapped(
         f"cedos {status.version} (process {status.pid}) has run for"
         f" {render.duration(status.uptime_s)}: {made} ({render.objective(status.objective)}){dry}"
     )
     yield ""
-    if status.networks:
-        header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
-        yield from render.table(header, map(_network, status.networks))
-        for network in status.networks:
-            if network.lacks == NO_DEFAULT_ROUTE:
-                yield f"{network.name} has no default route, so nothing leads over it"
-        told = (predicted_text(each.name, each.predicted) for each in status.networks)
-        yield from filter(None, told)
-        for network in status.networks:
-            yield from _indicators(network, width)
-    else:
-        yield "no network"
+    yield from networks(status)
+    for network in status.networks:
+        if network.lacks == NO_DEFAULT_ROUTE:
+            yield from render.wrapped(
+                f"{network.name} has no default route, so nothing leads over it"
+            )
+        yield from render.wrapped(predicted_text(network.name, network.predicted))
     yield ""
-    default = status.default
-    way = f"over {default.network}" if default.network else "as the host would send them"
-    since = f" for {render.duration(default.age_s)} now" if default.age_s is not None else ""
-    decided = ""
-    if default.decision is not None:
-        decided = f" (decision {default.decision}). Reason now:"
-    for version, vpn in default.vpn.items():
-        yield f"New IPv{version} connections go through the VPN {vpn}, which cedos leaves alone"
-    for version, host in default.host_defaults.items():
-        yield from _wrapped(_host_default(version, host), width, indent="")
-    left_alone = default.vpn or default.host_defaults
-    if default.network or not left_alone:
-        others = f"{'Other new' if left_alone else 'New'} connections"
-        yield f"{others} have gone {way}{since}{decided}"
-        yield from _wrapped(render.sentence(default.reason), width)
+    yield from default_lines(status)
     if status.flows:
         yield ""
-        columns = ("FLOW", "SERVER", "STRATEGY", "AGE", "DOWN", "UP")
+        columns = ("SERVER", "NETWORK", "AGE", "DOWN", "UP", "FLOW")
         yield from render.table(columns, map(_flow, status.flows))
         if status.other_flows:
             yield f"and {status.other_flows} more, which carried less"
@@ -115,19 +94,61 @@ def lines(status: StatusMessage, width: int = _WIDTH) -> Iterator[str]:
         yield ""
         yield "Paths of MPTCP connections"
         for connection in connections:
-            yield f"  {connection.token:#010x} {connection.flow}"
-            roles = ("NETWORK", "ROLE", "PATH", "RTT", "RATE")
+            yield from render.wrapped(f"{connection.token:#010x} {connection.flow}", "  ", "  ")
+            roles = ("NETWORK", "ROLE", "RTT", "RATE", "PATH")
             yield from render.table(roles, _paths(connection), indent="    ")
     yield from _through_gateways(status)
+    if measured := [line for network in status.networks for line in _indicators(network)]:
+        yield ""
+        yield "Measured"
+        yield from measured
     if status.closed:
         yield ""
         for sentence in status.closed:
-            yield from _wrapped(render.sentence(sentence), width)
+            yield from render.wrapped(render.sentence(sentence), "  ")
+    yield from problem_lines(status, before=("",))
+
+
+def networks(status: StatusMessage) -> list[str]:
+    """Return the table of the networks; an interface is shown where it is not the network's name."""
+    if not status.networks:
+        return ["no network"]
+    header = ["NETWORK", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL", "INTERFACE"]
+    if all(each.interface == each.name for each in status.networks):
+        header.pop()
+    return render.table(header, (_network(each)[: len(header)] for each in status.networks))
+
+
+def default_lines(status: StatusMessage) -> Iterator[str]:
+    """Yield the network of new connections and the reason."""
+    default = status.default
+    way = f"over {default.network}" if default.network else "where this host sends them"
+    since = ""
+    if default.age_s is not None and default.decision is not None:
+        since = f" (for {render.duration(default.age_s)}, decision {default.decision})"
+    for version, vpn in default.vpn.items():
+        yield from render.wrapped(
+            f"New IPv{version} connections go through the VPN {vpn}, which cedos leaves alone"
+        )
+    for version, host in default.host_defaults.items():
+        yield from render.wrapped(_host_default(version, host))
+    left_alone = default.vpn or default.host_defaults
+    if default.network or not left_alone:
+        others = f"{'Other new' if left_alone else 'New'} connections"
+        yield from render.wrapped(f"{others} go {way}{since}:")
+        yield from render.wrapped(render.sentence(default.reason), "  ")
+
+
+def problem_lines(
+    status: StatusMessage, *, before: Sequence[str] = (), after: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the problems, if there are any, with lines around them."""
     if status.problems:
-        yield ""
+        yield from before
         yield "Problems"
         for problem in status.problems:
-            yield from _wrapped(render.sentence(problem), width)
+            yield from render.wrapped(render.sentence(problem), "  ")
+        yield from after
 
 
 def _host_default(version: str, host: HostDefaultMessage) -> str:
@@ -143,23 +164,24 @@ def _host_default(version: str, host: HostDefaultMessage) -> str:
 def _network(network: NetworkMessage) -> tuple[str, ...]:
     known = network.indicators
     rtt = known.get("rtt_s")
+    old = f" ({render.ago(rtt.age_s)})" if rtt and rtt.age_s >= _FRESH_S else ""
     seen = next((name for name in _RATES if name in known), None)
     signal = next((name for name in _SIGNALS if name in known), None)
     return (
         network.name,
-        network.interface,
         network.kind,
         _state(network),
         "yes" if network.metered else "no",
-        f"{render.duration(rtt.value)} ({render.ago(rtt.age_s)})" if rtt else "-",
+        f"{render.duration(rtt.value)}{old}" if rtt else render.UNKNOWN,
         (
             _RATES[seen]
             + render.indicator(seen, known[seen].value)
             + (" link" if seen == "link_bps" else "")
         )
         if seen
-        else "-",
-        render.indicator(signal, known[signal].value) if signal else "-",
+        else render.UNKNOWN,
+        render.indicator(signal, known[signal].value) if signal else render.UNKNOWN,
+        network.interface,
     )
 
 
@@ -179,8 +201,8 @@ def _lately(network: NetworkMessage, name: str, value: float) -> bool:
     return known is not None and known.value == value and known.age_s <= _LATELY_S
 
 
-def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
-    """Yield all indicators of a network with their ages; synthetic ones are marked."""
+def _indicators(network: NetworkMessage) -> list[str]:
+    """Return all indicators of a network with their ages; synthetic ones are marked."""
     notes = [
         f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
         f"{'*' if one.synthetic else ''}"
@@ -190,41 +212,35 @@ def _indicators(network: NetworkMessage, width: int) -> Iterator[str]:
     ]
     if network.access_point:
         notes.insert(0, f"access point {render.plain(network.access_point)}")
-    if notes:
-        yield ""
-        # Keep each indicator on one line.
-        text = "; ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in notes)
-        for line in textwrap.wrap(
-            f"{network.name}: {text}", width, subsequent_indent="  ", break_on_hyphens=False
-        ):
-            yield line.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
+    return render.listed(notes, f"{network.name}: ", "  ") if notes else []
 
 
 def _flow(flow: FlowMessage) -> tuple[str, ...]:
     return (
-        flow.flow,
-        flow.server_name or "-",
+        server(flow),
         render.strategy(flow.strategy),
         render.duration(flow.age_s),
         *(
             # Connection tracking reports the bytes of UDP only at the end.
-            ("-", "-")
+            (render.UNKNOWN, render.UNKNOWN)
             if flow.flow.startswith("udp ")
             else (render.size(flow.bytes_down), render.size(flow.bytes_up))
         ),
+        flow.flow,
     )
+
+
+def server(flow: FlowMessage) -> str:
+    """Return a flow's server by its name, else its address, with the port."""
+    remote = flow.flow.rpartition(" > ")[2]
+    port = remote.rpartition(":")[2]
+    return server_text(flow.server_name, int(port)) if flow.server_name else remote
 
 
 def _through_gateways(status: StatusMessage) -> Iterator[str]:
     for gateway in dict.fromkeys(each.gateway for each in status.carried):
         yield ""
-        yield f"Through {gateway}"
+        yield from render.wrapped(f"Through {gateway}")
         rows = [
             (
                 server_text(each.server, each.port),
@@ -237,7 +253,7 @@ def _through_gateways(status: StatusMessage) -> Iterator[str]:
             for each in status.carried
             if each.gateway == gateway
         ]
-        columns = ("SERVER", "STRATEGY", "AGE", "DOWN", "UP", "OVER")
+        columns = ("SERVER", "NETWORK", "AGE", "DOWN", "UP", "OVER")
         yield from render.table(columns, rows, indent="  ")
     if status.other_carried:
         yield f"and {status.other_carried} more, which carried less"
@@ -248,7 +264,7 @@ def _paths(connection: FlowMessage) -> Iterator[tuple[str, ...]]:
         yield (
             path.network or "?",
             "backup" if path.backup else "active",
-            path.flow,
             render.duration(path.rtt_s),
             render.rate(path.delivery_rate_bps),
+            path.flow,
         )

@@ -1,32 +1,54 @@
-"""`cedos top`: the status, refreshed."""
+"""`cedos top`: problems, networks and flows, refreshed on a screen that scrolls."""
 
-import itertools
+import os
+import re
+import select
 import shutil
 import sys
+import termios
 import time
-from collections.abc import Iterator
+import tty
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import count as counted
+from typing import Final
 
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.messages import StatusMessage
+from cedos.api.messages import FlowMessage, StatusMessage, server_text
 from cedos.commands import status
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import DaemonUnreachableError
+from cedos.model import CarriedConnection
 
 # ECMA-48 and xterm: other screen without cursor; back; home; clear the line; clear the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_WIDEST = 100
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_REVERSED, _USUAL = "\x1b[7m", "\x1b[0m"
+
+_BESIDE_SERVER: Final = 52
+"""The width that is kept for a flow's network, rates, bytes and age."""
+_RESIZED_S: Final = 0.25
+"""The interval at which the terminal's size is read."""
+
+# Keys, as terminals send them, and by how many lines or pages they scroll.
+_LINES: Final = {"j": 1, "\x1b[B": 1, "\x1bOB": 1, "k": -1, "\x1b[A": -1, "\x1bOA": -1}
+_PAGES: Final = {" ": 1, "\x1b[6~": 1, "b": -1, "\x1b[5~": -1}
+_ENDS: Final = {"g": -1, "\x1b[H": -1, "\x1b[1~": -1, "G": 1, "\x1b[F": 1, "\x1b[4~": 1}
+# A key, of several that are read at once: a control sequence (ECMA-48) or a character.
+_KEY: Final = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+_QUIT: Final = frozenset({"q", "Q", "\x04"})
 
 
 @click.command(
     cls=Manual,
     examples=[
-        ("cedos top", "Until Ctrl-C."),
+        ("cedos top", "Until q."),
         ("cedos top --interval 0.2 --count 50", "Five times a second, for ten seconds."),
     ],
     exits=(0, 1, 3, 6),
@@ -43,36 +65,240 @@ _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 )
 @click.option("-n", "--count", type=click.IntRange(1), help="End after so many refreshes.")
 def command(interval_s: float, count: int | None) -> None:
-    """Show the status repeatedly on a separate screen until Ctrl-C.
+    """Show problems, networks and flows repeatedly on a separate screen.
 
-    The content is that of `cedos status`, cut off at the size of the terminal. If the daemon ends,
-    the command waits for the next one.
+    Problems come first. Then each network has a line. Then the network of new connections, with the
+    reason. Then the flows with the most traffic now: the server, the network that carries the flow,
+    the rates since the last refresh, and all bytes. The reason follows below a flow, unless the flow
+    went where all new connections went.
+
+    Keys: q quits. The arrow keys, j and k scroll by a line, the space bar, b and the page keys by a
+    page, g and G to the ends.
+
+    If the daemon ends, the command waits for the next one.
     """
     client = ControlClient(directories().socket)
-    first = client.status()
+    view = FullScreen()
+    view.take(client.status(), time.monotonic())
     screen = sys.stdout.isatty()
-
-    def shown_of(now: StatusMessage) -> list[str]:
-        columns = shutil.get_terminal_size().columns if screen else _WIDEST
-        return list(map(render.plain, status.lines(now, columns)))
-
-    with _own_screen() if screen else nullcontext(), suppress(KeyboardInterrupt):
-        lines = shown_of(first)
-        for shown in itertools.count(1):
-            click.echo(_page(lines) if screen else "\n".join(lines), nl=not screen)
-            if shown == count:
+    keys = screen and sys.stdin.isatty()
+    with (
+        _own_screen() if screen else nullcontext(),
+        _each_key() if keys else nullcontext(),
+        suppress(KeyboardInterrupt),
+    ):
+        for shown in counted(1):
+            if screen:
+                click.echo(view.page(), nl=False)
+            else:
+                render.show(view.lines())
+            if shown == count or _wait(view, interval_s, keys=keys, screen=screen):
                 return
-            time.sleep(interval_s)
             try:
-                lines = shown_of(client.status())
+                view.take(client.status(), time.monotonic())
             except DaemonUnreachableError as error:
-                lines = [render.plain(str(error))]
+                view.fail(str(error))
 
 
-def _page(lines: list[str]) -> str:
-    width, height = shutil.get_terminal_size()
-    shown = [line[:width] + _ERASE_LINE for line in lines[: height - 1]]
-    return _HOME + "\n".join(shown) + _ERASE_BELOW
+def _wait(view: "FullScreen", interval_s: float, *, keys: bool, screen: bool) -> bool:
+    """Wait for the next refresh; follow keys and the terminal's size. Return whether to quit."""
+    until_s = time.monotonic() + interval_s
+    size = shutil.get_terminal_size() if screen else None
+    while (left_s := until_s - time.monotonic()) > 0.0:
+        ready = select.select([sys.stdin] if keys else [], [], [], min(left_s, _RESIZED_S))[0]
+        if ready:
+            typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
+            # An empty read is the end of the input: the terminal was closed.
+            pressed = _KEY.findall(typed)
+            if not typed or not _QUIT.isdisjoint(pressed):
+                return True
+            for key in pressed:
+                view.scroll(key)
+        if screen and (ready or shutil.get_terminal_size() != size):
+            size = shutil.get_terminal_size()
+            click.echo(view.page(), nl=False)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A flow of this host, or a connection through a gateway.
+
+    `by_network`: its bytes so far; empty if only the network of the whole is known.
+    """
+
+    key: str
+    server: str
+    networks: str
+    down: int | None
+    up: int | None
+    age_s: float | None
+    decision: int | None
+    by_network: Mapping[str, int] = field(default_factory=dict)
+
+
+class FullScreen:
+    """The content of the screen: the last status, the bytes of the one before, and the first line."""
+
+    def __init__(self) -> None:
+        self._status: StatusMessage | None = None
+        self._why = ""
+        self._at_s = self._passed_s = 0.0
+        self._rows: dict[str, _Row] = {}
+        self._before: dict[str, _Row] = {}
+        self._first = 0
+
+    def take(self, now: StatusMessage, at_s: float) -> None:
+        """Take a status, for rates beside the one before."""
+        self._why, self._status = "", now
+        self._before, self._passed_s, self._at_s = self._rows, at_s - self._at_s, at_s
+        self._rows = {each.key: each for each in _rows(now)}
+
+    def fail(self, why: str) -> None:
+        """Show why there is no status."""
+        self._why, self._rows = why, {}
+
+    def scroll(self, key: str) -> None:
+        """Follow a key; others do nothing."""
+        room = self._room()
+        if key in _ENDS:
+            self._first = 0 if _ENDS[key] < 0 else len(self.lines())
+        self._first += _LINES.get(key, 0) + _PAGES.get(key, 0) * max(room - 1, 1)
+
+    def page(self) -> str:
+        """Return what draws the screen: as many lines as fit, and where they are below."""
+        lines, room = self.lines(), self._room()
+        self._first = max(0, min(self._first, len(lines) - room))
+        last = self._first + room
+        shown = [f"{cut(line, _width())}{_ERASE_LINE}" for line in lines[self._first : last]]
+        foot = "q quits"
+        if len(lines) > room:
+            where = f"lines {self._first + 1} to {min(last, len(lines))} of {len(lines)}"
+            foot = f"{where}; {foot}; arrows scroll"
+        shown += [_ERASE_LINE] * (room - len(shown))
+        return (
+            _HOME
+            + "\n".join([*shown, f"{_REVERSED}{cut(f' {foot} ', _width())}{_USUAL}{_ERASE_LINE}"])
+            + _ERASE_BELOW
+        )
+
+    def lines(self) -> list[str]:
+        """Return all lines, of which the screen shows some."""
+        now = self._status
+        if self._why or now is None:
+            return list(map(render.plain, render.wrapped(self._why)))
+        return [render.plain(line) for line in self._lines(now)]
+
+    def _lines(self, now: StatusMessage) -> Iterator[str]:
+        yield from status.problem_lines(now, after=("",))
+        yield from status.networks(now)
+        yield ""
+        yield from status.default_lines(now)
+        yield ""
+        others = now.other_flows + now.other_carried
+        if not self._rows:
+            yield "no flows"
+            return
+        header = ("SERVER", "NETWORK", "DOWN", "UP", "BYTES", "AGE", "WHY")
+        rows = sorted(self._rows.values(), key=self._bytes_lately, reverse=True)
+        yield from render.table(header, [(*self._cells(row), _why(row, now)) for row in rows])
+        if others:
+            yield f"and {others} more, which carried less"
+
+    def _bytes_lately(self, row: _Row) -> int:
+        before = self._before.get(row.key)
+        return sum(now - then for now, then in _pairs(row, before))
+
+    def _cells(self, row: _Row) -> tuple[str, ...]:
+        before = self._before.get(row.key)
+        rates: list[str] = [
+            render.rate(8 * max(now - then, 0) / self._passed_s) if before else render.UNKNOWN
+            for now, then in _pairs(row, before)
+        ]
+        if row.down is None:
+            rates = [render.UNKNOWN] * 2
+        known = [each for each in (row.down, row.up) if each is not None]
+        return (
+            _shortened(row.server, max((render.columns() or 100) - _BESIDE_SERVER, _BESIDE_SERVER)),
+            _lately(row, before) or row.networks,
+            *rates,
+            render.size(sum(known)) if known else render.UNKNOWN,
+            render.duration(row.age_s),
+        )
+
+    def _room(self) -> int:
+        return max(shutil.get_terminal_size().lines - 1, 1) if sys.stdout.isatty() else 1000
+
+
+def _pairs(row: _Row, before: _Row | None) -> Iterable[tuple[int, int]]:
+    then = before or row
+    return ((row.down or 0, then.down or 0), (row.up or 0, then.up or 0))
+
+
+def _lately(row: _Row, before: _Row | None) -> str:
+    """Return the networks that carried bytes since the last refresh, most first; "": none did."""
+    then = before.by_network if before else {}
+    more = {name: size - then.get(name, 0) for name, size in row.by_network.items()}
+    return " + ".join(sorted((name for name in more if more[name] > 0), key=lambda n: -more[n]))
+
+
+def _why(row: _Row, now: StatusMessage) -> str:
+    """Return the verdict on a flow; `cedos explain` has all."""
+    if row.decision in (None, now.default.decision):
+        return render.UNKNOWN
+    return now.reasons.get(row.decision or 0, render.UNKNOWN).partition(". ")[0]
+
+
+def _shortened(text: str, most: int) -> str:
+    """Leave out the middle of a long name: its ends tell most."""
+    over = len(text) - most
+    half = most // 2
+    return text if over <= 0 else f"{text[:half]}…{text[half + over + 1 :]}"
+
+
+def _rows(now: StatusMessage) -> Iterator[_Row]:
+    yield from map(_own, now.flows)
+    yield from map(_through_gateway, now.carried)
+
+
+def _own(flow: FlowMessage) -> _Row:
+    counted = not flow.flow.startswith("udp ")  # only at the end
+    return _Row(
+        flow.flow,
+        status.server(flow),
+        render.strategy(flow.strategy),
+        flow.bytes_down if counted else None,
+        flow.bytes_up if counted else None,
+        flow.age_s,
+        flow.decision,
+    )
+
+
+def _through_gateway(each: CarriedConnection) -> _Row:
+    return _Row(
+        f"{each.gateway} {each.server} {each.port} {each.number}",
+        server_text(each.server, each.port),
+        " + ".join(each.bytes_by_network) or render.strategy(each.strategy),
+        each.bytes_down,
+        each.bytes_up,
+        each.age_s,
+        each.decision,
+        each.bytes_by_network,
+    )
+
+
+def cut(text: str, cells: int) -> str:
+    """Cut a line so that it takes at most so many cells of a terminal."""
+    taken = 0
+    for at, character in enumerate(text):
+        taken += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if taken > cells:
+            return text[:at]
+    return text
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
 
 
 @contextmanager
@@ -82,3 +308,14 @@ def _own_screen() -> Iterator[None]:
         yield
     finally:
         click.echo(_LEAVE, nl=False)
+
+
+@contextmanager
+def _each_key() -> Iterator[None]:
+    """Read keys as they are pressed, not shown; the terminal is as before afterwards."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -19,7 +18,6 @@ from cedos.config.directories import directories
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Direction
 
-_WIDTH = 100
 _TIMEOUT_S: Final = 3.5
 _BY_ITSELF: Final = "what waits goes on by itself, where its program runs"
 
@@ -82,7 +80,8 @@ def _as_left(why: str, as_json: bool) -> None:
         render.print_json(facts)
     elif kept is not None and kept.transfers:
         now = datetime.now()
-        render.show([f"No daemon answers. What the last one knew, {instant(kept.at_unix_s, now)}:"])
+        known = instant(kept.at_unix_s, now)
+        render.show(render.wrapped(f"No daemon answers. What the last one knew, {known}:"))
         render.show(lines(kept.transfers, now, os.getuid(), answers=False))
 
 
@@ -95,7 +94,9 @@ def lines(
 ) -> Iterator[str]:
     """Yield the table; `answers`: whether it is the daemon's or the last daemon's."""
     if not transfers:
-        yield "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
+        yield from render.wrapped(
+            "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
+        )
         return
     others = any(each.uid != uid for each in transfers)
     up = any(each.direction is Direction.UP for each in transfers)
@@ -111,17 +112,12 @@ def lines(
         )
         for each in transfers
     ]
-    table = list(render.table(header, rows))
-    yield table[0]
+    table = render.rows_of_table(header, rows)
+    yield from table[0]
     for each, row in zip(transfers, table[1:], strict=True):
-        yield row
-        yield from textwrap.wrap(
-            _why(each, now) if answers else "no daemon plans it: its program does, if that runs",
-            _WIDTH,
-            initial_indent="    ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        )
+        yield from row
+        why = _why(each, now) if answers else "no daemon plans it: its program does, if that runs"
+        yield from render.wrapped(why, "    ")
 
 
 def _why(each: TransferInTable, now: datetime) -> str:

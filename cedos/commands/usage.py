@@ -81,11 +81,14 @@ def lines(
     began_s = used.counted_since_unix_s
     since = f"since {render.instant(used.since_unix_s)}"
     if not used.networks:
-        yield f"Nothing was counted {since}; `cedos up` counts what all programs use."
+        yield from render.wrapped(
+            f"Nothing was counted {since}; `cedos up` counts what all programs use."
+        )
     else:
         if began_s is not None:
             since = f"since {render.instant(began_s)}, when counting began"
-        yield f"Used {since} ({render.ago(now_unix_s - (began_s or used.since_unix_s))}), by all programs"
+        ago = render.ago(now_unix_s - (began_s or used.since_unix_s))
+        yield from render.wrapped(f"Used {since} ({ago}), by all programs")
         yield ""
         rows = [
             (
@@ -104,7 +107,8 @@ def lines(
         yield from render.table(("NETWORK", "METERED", "NOT METERED", "ENERGY"), rows)
     if counted := [one for one in standing if not one.battery]:
         yield ""
-        yield from map(_budget, counted)
+        for one in counted:
+            yield from render.wrapped(_budget(one))
     if used.servers:
         yield ""
         servers = [
@@ -115,9 +119,11 @@ def lines(
         yield from render.table(("SERVER", "CARRIED", "OVER"), servers)
         oldest = used.flows_since_unix_s
         if not used.with_open:
-            yield "Connections that are open now are not among them."
+            yield from render.wrapped("Connections that are open now are not among them.")
         if oldest:
-            yield f"Connections that ended before {render.instant(oldest)} are not among them."
+            yield from render.wrapped(
+                f"Connections that ended before {render.instant(oldest)} are not among them."
+            )
 
 
 def _budget(one: BudgetMessage) -> str:

@@ -149,6 +149,12 @@ class ApiBackend:
             config_file=str(self._config_file) if self._config_file else None,
             carried=carried,
             other_carried=other_carried,
+            reasons={
+                number: reason
+                for number in {each.decision for each in shown}
+                | {each.decision for each in carried}
+                if number is not None and (reason := self._log.reason(number))
+            },
         )
 
     async def networks(self) -> list[NetworkMessage]:

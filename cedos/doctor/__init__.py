@@ -71,10 +71,9 @@ def predicted_text(name: str, held: Calibration | None) -> str:
     """Compare predictions with transfers in a sentence; empty if there were too few."""
     if held is None or held.n < _LEAST or not held.expected_over_actual_median > 0.0:
         return ""
+    # Actual over expected: below 1 the forecasts were longer than the transfers.
     times = 1.0 / held.expected_over_actual_median
-    inside = round(held.coverage90 * held.n)
-    how = "" if 0.95 <= times < 1.05 else f"{rounded(times)} times "
-    return (
-        f"{name}: transfers took {how}as long as expected (median of {held.n});"
-        f" {inside} of {held.n} were within the 90 % interval"
-    )
+    how = "right"
+    if not 0.95 <= times < 1.05:
+        how = f"{rounded(max(times, 1.0 / times), 2)} times too {'slow' if times < 1.0 else 'fast'}"
+    return f"Forecasts for {name} were {how} lately ({held.n} transfers)"

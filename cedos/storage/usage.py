@@ -187,8 +187,9 @@ class Usage:
                 "INSERT INTO reading VALUES (?, ?, ?, ?)", (key, now_s, self._boot, total)
             )
             row = int(inserted.lastrowid or 0)
-        # A mark is not written over.
-        self._last[key] = (0 if mark else row, quarter, total)
+        # A mark is not written over, nor is the first reading, which says when counting began.
+        lasts = mark or key not in self._last
+        self._last[key] = (0 if lasts else row, quarter, total)
 
     def _opened(self) -> sqlite3.Connection:
         for last in (False, True):

@@ -1,6 +1,9 @@
 """Formats for people: units, ages, tables."""
 
 import json
+import os
+import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +18,12 @@ from cedos.resources import Resource
 from cedos.selector.rounded import rounded
 
 UNKNOWN = "-"
+
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_WIDTH: Final = 100
+"""The longest line of sentences: longer ones are hard to read."""
+_LEAST: Final = 40
+"""The least width of a terminal that output is fitted to."""
 
 
 def print_json(value: object) -> None:
@@ -264,8 +273,67 @@ def estimate(guess: SizeEstimate) -> str:
     )
 
 
+def columns() -> int | None:
+    """Return the width of the terminal; None: standard output is a file or a pipe."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return max(int(given), _LEAST)
+    try:
+        width = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return None
+    return max(width, _LEAST) if width else None
+
+
+def wrapped(text: str, indent: str = "", hanging: str = "") -> list[str]:
+    """Return sentences as lines that fit the terminal; no word is broken.
+
+    `hanging`: further indentation of all lines but the first.
+    """
+    return textwrap.wrap(
+        text,
+        min(columns() or _WIDTH, _WIDTH),
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def listed(words: Iterable[str], lead: str = "", indent: str = "") -> list[str]:
+    """Return `lead` and words with semicolons as lines that fit; each of the words is on one line."""
+    room = min(columns() or _WIDTH, _WIDTH) - len(indent) - 3
+    text = "; ".join(each.replace(" ", _NO_BREAK) if len(each) < room else each for each in words)
+    return [line.replace(_NO_BREAK, " ") for line in wrapped(lead + text, indent, "  ")]
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Return the lines of a table with left-aligned columns."""
+    """Return the lines of a table with left-aligned columns, as `rows_of_table` does."""
+    return [line for row in rows_of_table(header, rows, indent) for line in row]
+
+
+def rows_of_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = ""
+) -> list[list[str]]:
+    """Return the lines of the header, and of each row, of a table with left-aligned columns.
+
+    Columns at the right end that do not fit the terminal follow below their row: `HEADER value`.
+    """
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return [f"{indent}{'  '.join(map(str.ljust, line, widths))}".rstrip() for line in lines]
+    limit = columns()
+    # The columns that fit side by side: at least the first one.
+    fits = len(header)
+    while (
+        limit is not None and fits > 1 and len(indent) + sum(widths[:fits]) + 2 * fits - 2 > limit
+    ):
+        fits -= 1
+    shown = []
+    for number, line in enumerate(lines):
+        side_by_side = "  ".join(map(str.ljust, line[:fits], widths)).rstrip()
+        shown.append(wrapped(side_by_side, indent, "  ") if fits == 1 else [indent + side_by_side])
+        if number:
+            rest = zip(header[fits:], line[fits:], strict=True)
+            told = [f"{title} {value}" for title, value in rest if value not in ("", UNKNOWN)]
+            shown[-1] += listed(told, indent=f"{indent}    ")
+    return shown

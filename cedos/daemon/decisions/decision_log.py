@@ -93,6 +93,11 @@ class DecisionLog:
         decision = self._recent.get(number)
         return decision.choice if decision is not None else None
 
+    def reason(self, number: int | None) -> str | None:
+        """Return the reason of one of the last decisions; None: it is not among them."""
+        decision = self._recent.get(number or 0)
+        return decision.reason if decision is not None else None
+
     def _numbered(self, number: int) -> Decision | None:
         if self._history is None:
             return None

@@ -18,6 +18,8 @@ from cedos.selector.uncertainty.brute_force import BruteForce
 _PAUSED_BPS = 1e4
 # Differences smaller than this are not worth a word.
 _ALIKE = 1.05
+# Nor are differences of less than the blink of a screen.
+_UNNOTICED_S = 0.02
 # From here on the recent rate says more than the round trip.
 _LARGE_BYTES = 100_000
 # A rate as old as this has lost half of what it said, or more (`rates`).
@@ -177,6 +179,8 @@ def _percent(share: float) -> str:
 
 
 def seconds(time_s: float) -> str:
+    if time_s < 0.0005:
+        return "under 1 ms"
     if time_s < 0.1:
         return f"{time_s * 1000:.0f} ms"
     return f"{time_s:.2f} s" if time_s < 10 else lasting(time_s)
@@ -206,7 +210,7 @@ def _verdict(
         time = f"{seconds(choice.time_s)} expected for {size}"
         return f"{label(choice.strategy)} is the only usable network: {time}"
     fastest = min(others, key=lambda other: other.time_s)
-    if fastest.time_s * _ALIKE < choice.time_s:
+    if _noticeable(fastest, choice):
         other = f"slower than {label(fastest.strategy)} ({seconds(fastest.time_s)})"
         if only_time and deadline_s is None:
             other = f"against {seconds(fastest.time_s)} on {label(fastest.strategy)}"
@@ -214,10 +218,21 @@ def _verdict(
     singles = [other for other in others if other.strategy.kind == StrategyKind.SINGLE]
     rival = min(singles or others, key=lambda other: other.time_s)
     named = f"{label(rival.strategy)} ({seconds(rival.time_s)})"
-    if rival.time_s < choice.time_s * _ALIKE:
-        return f"{lead}, about as fast as {named}"
+    if not _noticeable(choice, rival):
+        free = rival.metered_bytes and not choice.metered_bytes
+        cheaper = choice.cost * _ALIKE < rival.cost
+        better = ", and free" if free else ", and cheaper" if cheaper else ""
+        return (
+            f"{label(choice.strategy)}: as fast as {label(rival.strategy)}{better}"
+            f" ({seconds(choice.time_s)} expected for {size})"
+        )
     times = rival.time_s / choice.time_s
     return f"{lead}, {times:.{0 if times >= 10 else 1}f} times faster than {named}"
+
+
+def _noticeable(faster: Evaluation, slower: Evaluation) -> bool:
+    """Return whether a person may notice the difference of two times."""
+    return faster.time_s * _ALIKE < slower.time_s and slower.time_s - faster.time_s > _UNNOTICED_S
 
 
 def unjudged(case: Case, choice: Evaluation, dead: Mapping[str, str]) -> list[str]:

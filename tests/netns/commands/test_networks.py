@@ -84,7 +84,7 @@ def test_what_it_carries_is_said_to_be_carried_by_it(
         _until(lambda: cedos.client.status().default.vpn == {"4": "tun7"})
         shown = cedos.run("status").stdout
         assert "New IPv4 connections go through the VPN tun7, which cedos leaves alone" in shown
-        assert "Other new connections have gone over wlan0" in shown
+        assert "Other new connections go over wlan0" in shown
         led = laptop.ip("route", "get", "192.0.2.7")
         assert "dev tun7" in led
         (rule,) = cedos.client.rules()

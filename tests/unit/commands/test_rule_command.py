@@ -55,7 +55,7 @@ def test_a_rule_is_added(daemon: Played) -> None:
     assert done.stdout.splitlines() == [
         "RULE  HOST             PORT  NETWORKS       NOW",
         "3     updates.example  all   never metered  wlan0",
-        "Where none of these networks is up, such connections are refused.",
+        "A connection under a rule is refused if none of its networks is up.",
     ]
     assert done.stderr == ""
     run("add", "--host", "198.51.100.0/24", "--port", "22", "--only", "wlan0")

@@ -1,12 +1,6 @@
 """`status`, `explain` and `top` against a daemon on a real socket."""
 
 import json
-import os
-import pty
-import re
-import signal
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -80,8 +74,8 @@ STATUS = StatusMessage(
 def test_status(cedos: Any, control: Path) -> None:
     result = cedos("status")
     assert result.exit_code == 0
-    assert "wlan0    wlan0      wifi  up     no       20 ms (2 s ago)" in result.stdout
-    assert "New connections have gone over wlan0\n  fastest.\n" in result.stdout
+    assert "wlan0    wifi  up     no       20 ms  " in result.stdout
+    assert "New connections go over wlan0:\n  fastest.\n" in result.stdout
     assert "tcp 192.168.43.2:5000 > 198.51.100.1:443" in result.stdout
     assert "Problems" not in result.stdout
 
@@ -97,13 +91,12 @@ def test_status_in_full() -> None:
     text = "\n".join(status.lines(STATUS))
     assert "(process 7) has run for 3 min: 12 decisions (objective max-s). Dry run: nothing" in text
     assert (
-        "New connections have gone as the host would send them\n  a VPN holds the default route.\n"
-        in text
+        "New connections go where this host sends them:\n  a VPN holds the default route.\n" in text
     )
-    assert "lte0     usb0       cellular  down   yes" in text
-    assert "wlan0 + lte0 (together)  3.0 s  2.35 MB  -" in text
+    assert "lte0     cellular  down   yes      -    -     -       usb0" in text
+    assert "198.51.100.1:80  wlan0 + lte0 (together)  3.0 s  2.35 MB  -   tcp 192" in text
     assert "0x00000abc tcp 192.168.43.2:5" in text
-    assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
+    assert "lte0     backup  63 ms  8.1 Mbit/s  tcp 192.168.44.2:6 > 198.51.100.1:80" in text
     assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
 
 
@@ -112,11 +105,8 @@ def test_status_says_how_well_each_network_is_predicted() -> None:
     (unknown,) = STATUS.networks
     known = msgspec.structs.replace(unknown, name="wlan0", predicted=held)
     shown = status.lines(msgspec.structs.replace(STATUS, networks=[known, unknown]))
-    said = (
-        "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within the 90 %"
-        " interval"
-    )
-    assert [line for line in shown if "as expected" in line] == [said]
+    said = "Forecasts for wlan0 were 2 times too fast lately (20 transfers)"
+    assert [line for line in shown if "Forecasts" in line] == [said]
 
 
 def carried(
@@ -147,13 +137,13 @@ def test_status_shows_what_goes_through_gateways() -> None:
     assert shown[begins - 1 : begins + 10] == [
         "",
         "Through gw.example",
-        "  SERVER            STRATEGY                 AGE    DOWN     UP    OVER",
+        "  SERVER            NETWORK                  AGE    DOWN     UP    OVER",
         "  github.com:443    wlan0 + lte0 (together)  3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
         "  [2001:db8::1]:22  -                        3.0 s  2.35 MB  1 kB  lte0 2 MB, wlan0 347 kB",
         "",
         "Through other.example",
-        "  SERVER         STRATEGY  AGE    DOWN     UP    OVER",
-        "  a.example:443  -         3.0 s  2.35 MB  1 kB  -",
+        "  SERVER         NETWORK  AGE    DOWN     UP    OVER",
+        "  a.example:443  -        3.0 s  2.35 MB  1 kB  -",
         "and 7 more, which carried less",
         "",
     ]
@@ -172,24 +162,8 @@ def test_what_strangers_named_moves_no_cursor(cedos: Any, control: Path, fake_da
 
     fake_daemon.status = said
     for shown in (cedos("status").stdout, cedos("top", "--count", "1").stdout):
-        assert "Through a\ufffd[2Jb\ufffdc\ufffd\ufffd31md\ufffd\n" in shown
+        assert "a\ufffd[2Jb\ufffdc\ufffd\ufffd31md\ufffd" in shown
         assert not set(shown) & set("\x1b\r\x9b\u202e")
-        assert len(shown.splitlines()) == len(list(status.lines(told)))
-
-
-def test_sentences_fit_a_narrow_screen() -> None:
-    why = "lte0: the other one has been silent for a while, and nobody knows for how long it will be so"
-    told = msgspec.structs.replace(
-        STATUS, default=DefaultMessage(network="lte0", reason=why), problems=[why], flows=[]
-    )
-    shown = list(status.lines(told, 60))
-    sentences = [line for line in shown if line.startswith("  ")]
-    assert len(sentences) == 4
-    assert max(map(len, sentences)) <= 60
-    assert " ".join(line.strip() for line in sentences) == f"{why}. {why}."
-    assert list(status.lines(told, 3)) == list(status.lines(told, 40)), (
-        "not narrower than words are"
-    )
 
 
 def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
@@ -213,10 +187,11 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
         },
     )
     lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[home])))
-    assert "wlan0    wlan0      wifi  log-in" in lines[3]
-    told = lines[5:8]
+    assert "wlan0    wifi  log-in" in lines[3]
+    begins = lines.index("Measured") + 1
+    told = lines[begins : begins + 4]
     assert told[0].startswith(
-        "wlan0: access point home\ufffd[2J aa:bb:cc:00:11:22; log-in needed yes (12 s ago);"
+        "  wlan0: access point home\ufffd[2J aa:bb:cc:00:11:22; log-in needed yes (12 s ago);"
     )
     assert any("RSSI -61 dBm* (just now)" in line for line in told)
     assert all(len(line) <= 100 for line in told)
@@ -224,10 +199,10 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     for indicators in ({"captive": indicator(1.0, 2.0)}, {"available": indicator(0.0, 2.0)}):
         silent = msgspec.structs.replace(home, indicators=indicators)
         lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[silent])))
-        assert "wlan0    wlan0      wifi  silent" in lines[3]
+        assert "wlan0    wifi  silent" in lines[3]
     old = msgspec.structs.replace(home, indicators={"captive": indicator(1.0, 61.0)})
     lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[old])))
-    assert "wlan0    wlan0      wifi  up" in lines[3]
+    assert "wlan0    wifi  up" in lines[3]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +292,7 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         "lte0, upload: no probe now\n"
         "  Why: a budget forbids it.\n"
         "  It takes 64.3 kB and 7.5 J: a budget has none of that to spare.\n"
-        "  None was sent yet (pings are sent by a schedule of their own).\n"
+        "  None was sent yet (pings have a schedule of their own).\n"
     )
     first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
     assert (first["gain_s"], first["cost_s"], first["sent"]["age_s"]) == (0.21, 0.05, 60.0)
@@ -472,38 +447,15 @@ def test_strategies_and_sizes() -> None:
 def test_the_reason_of_the_default_is_of_now_and_its_decision_of_then() -> None:
     default = DefaultMessage(network="lte0", reason="lte0: faster", age_s=11.0, decision=5)
     shown = list(status.lines(msgspec.structs.replace(STATUS, default=default)))
-    at = shown.index("New connections have gone over lte0 for 11 s now (decision 5). Reason now:")
+    at = shown.index("New connections go over lte0 (for 11 s, decision 5):")
     assert shown[at + 1] == "  lte0: faster."
 
 
 def test_top(cedos: Any, control: Path) -> None:
     result = cedos("top", "--interval", "0.05", "--count", "3")
     assert result.exit_code == 0
-    assert result.stdout.count("New connections have gone over wlan0\n") == 3
+    assert result.stdout.count("New connections go over wlan0:\n") == 3
     assert "\x1b" not in result.stdout
-
-
-def test_top_on_a_terminal(control: Path, folders: Path) -> None:
-    terminal, end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "cedos.commands.cedos", "top", "--interval", "0.05"],
-        stdout=end,
-        stderr=end,
-        env={**os.environ, "COLUMNS": "40", "LINES": "5"},
-    ) as process:
-        os.close(end)
-        shown = b""
-        while shown.count(b"\x1b[H") < 3:
-            shown += os.read(terminal, 4096)
-        process.send_signal(signal.SIGINT)
-        while not shown.endswith(b"\x1b[?1049l"):
-            shown += os.read(terminal, 4096)
-    os.close(terminal)
-    assert process.returncode == 0
-    pages = re.split(rb"\x1b\[H", shown)[1:]
-    assert pages[0].count(b"\n") == 3
-    visible = re.sub(rb"\x1b\[[JK]", b"", pages[0])
-    assert max(map(len, visible.split(b"\r\n"))) == 40
 
 
 def test_top_outlives_the_daemon(
@@ -513,13 +465,14 @@ def test_top_outlives_the_daemon(
     with ExitStack() as stack:
         stack.enter_context(serve(fake_daemon, folders / "run" / "control.sock"))
 
-        def sleep(_: float) -> None:
+        def wait(*_: object, **_k: object) -> bool:
             looks.append(1)
             stack.close()
+            return False
 
-        monkeypatch.setattr("cedos.commands.top.time.sleep", sleep)
+        monkeypatch.setattr("cedos.commands.top._wait", wait)
         result = cedos("top", "--count", "2")
-    assert "New connections have gone over wlan0" in result.stdout
+    assert "New connections go over wlan0:" in result.stdout
     assert "no daemon answers" in result.stdout
     assert (result.exit_code, looks) == (0, [1])
 
@@ -538,6 +491,6 @@ def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_cos
     assert "  For all connections of the program curl" in told
     assert not any(line.startswith("  Server") for line in told)
     assert (
-        "  Wanted within 5 min. What is surely in time counts as 5 min, what may be late as the end of"
-        " its interval"
+        "  Wanted within 5 min. A time that is surely within counts as 5 min; one that may be late counts"
+        " as"
     ) in told

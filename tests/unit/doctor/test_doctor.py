@@ -348,8 +348,7 @@ def test_how_well_the_running_daemon_predicts(
         known.append(wlan)
         assert host.predictions(where) == ok(
             "predictions",
-            "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within"
-            " the 90 % interval",
+            "Forecasts for wlan0 were 2 times too fast lately (20 transfers)",
         )
 
 
@@ -387,18 +386,19 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (Calibration(1, 0.5, 0.5, 1.0), ""),
     (
         Calibration(20, 0.5, 0.6, 0.85),
-        "wlan0: transfers took 2 times as long as expected (median of 20); 17 of 20 were within the"
-        " 90 % interval",
+        "Forecasts for wlan0 were 2 times too fast lately (20 transfers)",
     ),
     (
         Calibration(8, 1 / 132, 0.1, 0.125),
-        "wlan0: transfers took 132 times as long as expected (median of 8); 1 of 8 were within the 90 %"
-        " interval",
+        "Forecasts for wlan0 were 132 times too fast lately (8 transfers)",
     ),
     (
         Calibration(20, 1.01, 0.6, 0.85),
-        "wlan0: transfers took as long as expected (median of 20); 17 of 20 were within the 90 %"
-        " interval",
+        "Forecasts for wlan0 were right lately (20 transfers)",
+    ),
+    (
+        Calibration(8, 1 / 0.051, 0.6, 0.25),
+        "Forecasts for wlan0 were 20 times too slow lately (8 transfers)",
     ),
 ])  # fmt: skip
 def test_what_is_said(held: Calibration | None, said: str) -> None:

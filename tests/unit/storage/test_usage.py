@@ -66,8 +66,22 @@ def test_within_a_quarter_only_the_last_reading_is_kept_but_for_marks(tmp_path: 
         usage.add("k", 1.0)
         usage.write(begin_s + second, mark=second == 50)
     rows = sqlite3.connect(tmp_path / "u.sqlite").execute("SELECT total FROM reading").fetchall()
-    assert sorted(rows) == [(50.0,), (51.0,), (100.0,)]
+    assert sorted(rows) == [(1.0,), (50.0,), (51.0,), (100.0,)], "the first one stays, too"
     assert usage.since(["k"], begin_s + 50) == 49.0
+
+
+def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path: Path) -> None:
+    """`cedos usage` said "counting began 3 s ago" for a quarter of an hour."""
+    began = []
+    for start in range(2):
+        usage = Usage(tmp_path / "u.sqlite", f"boot-{start}")
+        for second in range(5):
+            usage.add("k", 1.0)
+            usage.add(f"k{second}", 1.0)  # another network comes
+            usage.write(NOW_S + 1000 * start + second)
+            began.append(usage.begins_s())
+        usage.close()
+    assert set(began) == {NOW_S}
 
 
 def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path: Path) -> None:
