@@ -43,7 +43,8 @@ UnixTime = Annotated[float, msgspec.Meta(ge=_BEFORE, le=_AFTER)]
 PathText = Annotated[str, msgspec.Meta(max_length=_LONGEST_PATH)]
 VersionText = Annotated[str, msgspec.Meta(max_length=100)]
 WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
-HeaderName = Annotated[str, msgspec.Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z", max_length=100)]
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+HeaderName = Annotated[str, msgspec.Meta(pattern=f"^{HEADER_NAME.pattern}\\Z")]
 HeaderValue = Annotated[
     str, msgspec.Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\Z", max_length=8192)
 ]

@@ -112,16 +112,6 @@ def _lists(headers: Headers) -> HeaderLists:
     return {name: list(headers.get_list(name) or []) for name in headers}
 
 
-def strong_validator(headers: HeaderLists) -> str:
-    """Return a strong entity tag (RFC 9110, 8.8.1), else a date that is as strong, else ""."""
-    tag = headers.get("etag", [""])[0]
-    if tag and not tag.startswith("W/"):
-        return tag
-    modified, date = headers.get("last-modified", [""])[0], headers.get("date", [""])[0]
-    # It may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
-    return modified if modified != date else ""
-
-
 def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
     """Return True if the client has this version: `if-none-match`, else `if-modified-since` (13.2.2)."""
     if (wanted := asked.get("if-none-match")) is not None:

@@ -5,7 +5,6 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import aiohttp
@@ -14,9 +13,11 @@ from aiohttp import hdrs
 from yarl import URL
 
 from cedos.errors import TransferError
-from cedos.files.objects.http_rules import CacheLookup, strong_validator
-from cedos.files.objects.object_store import HeaderLists, ObjectStore, StoredObject
+from cedos.files.messages import unix_time
+from cedos.files.objects.http_rules import CacheLookup
+from cedos.files.objects.object_store import ObjectStore, StoredObject
 from cedos.files.objects.origin_client import OriginClient, words
+from cedos.web import AGENT, AnswerHead, strong_validator
 
 _BLOCK: Final = 1 << 17
 _SILENCE_S: Final = 60.0
@@ -27,7 +28,7 @@ _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _ASKED: Final[dict[str, str]] = {
     hdrs.ACCEPT: "*/*",
     hdrs.ACCEPT_ENCODING: "identity",  # a compressed body has no ranges of its own
-    hdrs.USER_AGENT: "cedos",
+    hdrs.USER_AGENT: AGENT,
     hdrs.VIA: "1.1 cedos",
 }
 _LEAST_KEPT: Final = 1 << 16
@@ -173,9 +174,13 @@ class ObjectFetcher:
             answer = await self._request(url, lookup.headers, patient=asked is not _ASKED)
             try:
                 way = answered(client, url, lookup, kept, answer)
-            except BaseException:
+            except TransferError:
                 answer.close()
                 raise
+            except Exception as error:
+                answer.close()
+                _log.warning("an answer cannot be used", host=url.host, exc_info=True)
+                raise TransferError(f"{url.host} answers what cannot be used") from error
             # A new object grows in a task of its own, which keeps the slot.
             if isinstance(way, StoredObject) and not way.whole:
                 bringing = True
@@ -227,11 +232,11 @@ class ObjectFetcher:
         kept: dict[str, StoredObject],
         answer: aiohttp.ClientResponse,
     ) -> _Ways:
-        status = answer.status
-        if status in (301, 302, 303, 307, 308) and (to := answer.headers.get(hdrs.LOCATION)):
-            return str(url.join(URL(to)))
-        if status != 200 and not (status == 304 and lookup.conditional):
-            raise TransferError(f"{url.host} answers {status} {answer.reason or ''}".rstrip())
+        head = AnswerHead.of(url, answer)
+        if (there := head.redirect()) is not None:
+            return str(there)
+        if head.status != 200 and not (head.status == 304 and lookup.conditional):
+            raise TransferError(f"{url.host} answers {head.says}")
         return self._keep(client, url, _ASKED, lookup, kept, answer)
 
     def _kept_or_not(
@@ -242,7 +247,7 @@ class ObjectFetcher:
         kept: dict[str, StoredObject],
         answer: aiohttp.ClientResponse,
     ) -> StoredObject | aiohttp.ClientResponse:
-        large = (answer.content_length or 0) >= _LEAST_KEPT
+        large = (AnswerHead.of(url, answer).size or 0) >= _LEAST_KEPT
         if (answer.status == 304 and lookup.conditional) or (answer.status == 200 and large):
             asked = {
                 name: value for name, value in lookup.headers.items() if name not in _CONDITIONS
@@ -263,7 +268,10 @@ class ObjectFetcher:
         kept: dict[str, StoredObject],
         answer: aiohttp.ClientResponse,
     ) -> StoredObject:
-        status, headers = answer.status, _lists(answer)
+        head = AnswerHead.of(url, answer)
+        status, headers = head.status, head.fields
+        # An answer without a date came now (RFC 9110, 6.6.1).
+        headers.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
         verdict = lookup.answered(status, headers)
         # The answer confirms stored objects, and replaces others.
         for name, newer in verdict.updated.items():
@@ -278,15 +286,15 @@ class ObjectFetcher:
                 raise TransferError(f"{url.host} answers 304, for what it was not asked")
             return kept[verdict.fresh]
         # A new object: equal strong validators make equal versions.
-        validator = strong_validator(headers)
+        validator = head.validator
         version = (
             hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
         )
         found = self.store.create(
             client, str(url), version, {name: [value] for name, value in asked.items()}, headers,
-            reusable=verdict.store, size=answer.content_length,
+            reusable=verdict.store, size=head.size,
         )  # fmt: skip
-        found.record.modified_unix_s = _modified(headers)
+        found.record.modified_unix_s = unix_time(head.modified_unix_s)
         return found
 
     async def _bring(
@@ -335,8 +343,8 @@ class ObjectFetcher:
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
         answer = await self._origins.ask("GET", url, asked | wanted, silence_s=_SILENCE_S)
-        began = answer.headers.get(hdrs.CONTENT_RANGE, "").partition("-")[0]
-        if answer.status == 206 and began == f"bytes {found.have}":
+        part = AnswerHead.of(url, answer).part
+        if answer.status == 206 and part is not None and part[0] == found.have:
             return answer
         # Another version, or a fault of the moment.
         answer.close()
@@ -378,22 +386,3 @@ def object_url(text: str) -> URL:
     if url.user is not None or url.password is not None:
         raise TransferError("a URL with a user's name or password in it is not asked for")
     return url
-
-
-def _lists(answer: aiohttp.ClientResponse) -> HeaderLists:
-    """Return the fields as they came: any bytes are Latin-1 (RFC 9110, 5.5)."""
-    found: HeaderLists = {}
-    for name, value in answer.raw_headers:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    # An answer without a date came now (RFC 9110, 6.6.1).
-    found.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
-    return found
-
-
-def _modified(headers: HeaderLists) -> float:
-    for name in ("last-modified", "date"):
-        try:
-            return parsedate_to_datetime(headers[name][0]).timestamp()
-        except (KeyError, ValueError, OverflowError):
-            continue
-    return time.time()

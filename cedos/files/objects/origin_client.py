@@ -11,7 +11,8 @@ import aiohttp
 from aiohttp import hdrs
 from yarl import URL
 
-CONNECT_S: Final = 10.0
+from cedos import web
+
 _AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE)
 
 _SILENT: Final = {
@@ -46,20 +47,20 @@ class OriginClient:
         Raises: aiohttp.ClientError, OSError, TimeoutError (`words` says which).
         """
         if self._client is None:
-            self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    socket_factory=self._socket, limit=0, force_close=self._fresh,
-                    ssl=ssl.create_default_context(),
-                ),
-                timeout=aiohttp.ClientTimeout(total=None),
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
+            self._client = web.client(
+                self._socket, tls=ssl.create_default_context(), agent=None, limit=0,
+                force_close=self._fresh,
             )  # fmt: skip
-        return await self._client.request(
-            method, url, headers=headers, data=data, allow_redirects=False,
-            skip_auto_headers=_AUTOMATIC,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
-        )  # fmt: skip
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=web.CONNECT_S, sock_read=silence_s)
+        try:
+            return await self._client.request(
+                method, url, headers=headers, data=data, allow_redirects=False,
+                skip_auto_headers=_AUTOMATIC, timeout=limits,
+            )  # fmt: skip
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            raise
+        except ValueError as error:  # a part of its name is too long, say
+            raise aiohttp.ClientError("its URL cannot be asked") from error
 
     async def close(self) -> None:
         if self._client is not None:
@@ -79,6 +80,8 @@ def words(error: BaseException) -> str:
     """Return in words why an origin could not be asked."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "its answer cannot be read"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not one to trust"
     if isinstance(error, aiohttp.ClientConnectorDNSError):

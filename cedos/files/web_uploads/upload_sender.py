@@ -11,10 +11,11 @@ from aiohttp import hdrs
 from yarl import URL
 
 from cedos.errors import TransferError
-from cedos.files.messages import MOST_ANSWER_BYTES, WebAnswer
+from cedos.files.messages import HEADER_NAME, MOST_ANSWER_BYTES, WebAnswer
 from cedos.files.objects.object_fetcher import object_url
 from cedos.files.objects.origin_client import OriginClient, words
 from cedos.files.web_uploads.upload_store import UploadRecord
+from cedos.web import AGENT, AnswerHead
 
 REPEATABLE: Final = frozenset({"PUT"})
 """The accepted methods that are idempotent (RFC 9110, 9.2.2)."""
@@ -50,7 +51,7 @@ class UploadSender:
         url, failures, redirects = object_url(record.url), 0, 0
         headers = [*record.headers, (hdrs.VIA, "1.1 cedos")]
         if not any(name.lower() == "user-agent" for name, _ in headers):
-            headers.append((hdrs.USER_AGENT, "cedos"))
+            headers.append((hdrs.USER_AGENT, AGENT))
         while True:
             try:
                 body = path.open("rb")  # aiohttp closes a body that it has sent
@@ -93,11 +94,12 @@ def failed(why: str) -> WebAnswer:
 
 def _further(url: URL, answer: aiohttp.ClientResponse) -> URL | None:
     """Return the place of a redirect, if it is the same origin, or the same host by TLS."""
-    if answer.status not in (307, 308) or not (to := answer.headers.get(hdrs.LOCATION)):
-        return None
     try:
-        there = object_url(str(url.join(URL(to))))
-    except (TransferError, ValueError):
+        there = AnswerHead.of(url, answer).redirect() if answer.status in (307, 308) else None
+        there = None if there is None else object_url(str(there))
+    except TransferError:
+        return None
+    if there is None:
         return None
     safer = (url.scheme, there.scheme) == ("http", "https") and there.host == url.host
     return there if safer or there.origin() == url.origin() else None
@@ -123,9 +125,10 @@ def _some(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     room = _MOST_HEADERS
     for name, value in raw:
         room -= len(name) + len(value)
-        if room < 0 or len(name) > 100 or len(found) >= 256:
+        if room < 0 or len(found) >= 256:
             break
-        found.append((_text(name), _text(value)))
+        if HEADER_NAME.fullmatch(name.decode("latin-1")):
+            found.append((_text(name), _text(value)))
     return found
 
 

@@ -12,7 +12,6 @@ from cedos.files.objects.http_rules import (
     CacheLookup,
     not_modified,
     one_range,
-    strong_validator,
 )
 from cedos.files.objects.object_store import HeaderLists, ObjectRecord
 
@@ -107,13 +106,6 @@ def test_a_range_is_what_a_slice_is(size: int, first: int, last: int) -> None:
     assert part(f"bytes=-{last}") == ((data[-last:] if last else b"") or None)
     for text in ("bytes=-", "bytes=1-2,4-5", "lines=1-2", "bytes=a-b", "", "bytes=١-"):
         assert part(text) is None
-
-
-def test_only_what_tells_every_byte_is_a_strong_validator() -> None:
-    assert strong_validator({"etag": ['"a"']}) == '"a"'
-    assert strong_validator({"etag": ['W/"a"'], "date": ["now"]}) == ""
-    assert strong_validator({"last-modified": ["then"], "date": ["now"]}) == "then"
-    assert strong_validator({"last-modified": ["now"], "date": ["now"]}) == ""
 
 
 TAGS = st.text(st.characters(min_codepoint=0x23, max_codepoint=0x7E), max_size=8).map('"{}"'.format)

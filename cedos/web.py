@@ -1,0 +1,154 @@
+"""Web servers: the client that asks them, its limits, and the parsing of what they answer.
+
+A server may answer anything. Each part of a head is parsed here, for all who ask; what cannot be used is
+a TransferError, or counts as missing.
+"""
+
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import hdrs
+from yarl import URL
+
+from cedos.errors import TransferError
+
+AGENT: Final = "cedos"  # many servers refuse agents that begin with "python"
+CONNECT_S: Final = 10.0
+SILENCE_S: Final = 60.0
+_MOST_LINE_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
+_MOST_FIELDS: Final = 128
+_LARGEST: Final = 1 << 62
+_MOST_REASON: Final = 200
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+
+Fields = dict[str, list[str]]
+"""The fields of a head: lower-case names; values in Latin-1, which keeps every byte."""
+
+
+def client(
+    socket_factory: Callable[[Any], Any],
+    *,
+    silence_s: float | None = SILENCE_S,
+    tls: ssl.SSLContext | bool = True,
+    agent: str | None = AGENT,
+    **connector: Any,
+) -> aiohttp.ClientSession:
+    """Return a client that neither keeps cookies nor decodes bodies.
+
+    Args:
+        agent: None: requests have only the headers that they are given.
+        connector: more arguments of aiohttp's connector.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(socket_factory=socket_factory, ssl=tls, **connector),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
+        headers={} if agent is None else {hdrs.USER_AGENT: agent},
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        max_line_size=_MOST_LINE_BYTES,
+        max_field_size=_MOST_LINE_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What a server answers to a request for `url`, before the body."""
+
+    url: URL
+    status: int
+    reason: str
+    fields: Fields
+
+    @classmethod
+    def of(cls, url: URL, answer: aiohttp.ClientResponse) -> "AnswerHead":
+        """Parse a head. TransferError: it has too many fields."""
+        fields: Fields = {}
+        if len(answer.raw_headers) > _MOST_FIELDS:
+            raise TransferError(f"{url.host} answers with more than {_MOST_FIELDS} fields")
+        for name, value in answer.raw_headers:
+            fields.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        reason = (answer.reason or "").encode(errors="replace").decode(errors="replace")
+        return cls(url, answer.status, reason[:_MOST_REASON], fields)
+
+    def field(self, name: str) -> str:
+        """Return the first value of a field; empty: there is none."""
+        return self.fields.get(name.lower(), [""])[0]
+
+    @property
+    def says(self) -> str:
+        return f"{self.status} {self.reason}".rstrip()
+
+    def redirect(self) -> URL | None:
+        """Return where the server sends the client; None: nowhere. TransferError: to no web server."""
+        to = self.field(hdrs.LOCATION)
+        if self.status not in _REDIRECTS or not to:
+            return None
+        # Servers write names in UTF-8, as browsers expect, or in Latin-1.
+        raw = to.encode("latin-1")
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = to
+        try:
+            there = self.url.join(URL(text)).with_fragment(None)
+        except ValueError:
+            there = URL()
+        if there.scheme not in ("http", "https") or not there.host:
+            raise TransferError(f"{self.url.host} leads to what is no URL of a web server")
+        return there
+
+    @property
+    def size(self) -> int | None:
+        """The body's size; None if the server does not say it."""
+        return _number(self.field(hdrs.CONTENT_LENGTH))
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """The first byte of a part, and the size of the whole; None: it is no part of known bytes."""
+        unit, _, rest = self.field(hdrs.CONTENT_RANGE).partition(" ")
+        span, _, whole = rest.partition("/")
+        first, size = _number(span.partition("-")[0]), _number(whole)
+        if unit.lower() != "bytes" or first is None or size is None or first >= size:
+            return None
+        return first, size
+
+    @property
+    def validator(self) -> str:
+        return strong_validator(self.fields)
+
+    @property
+    def modified_unix_s(self) -> float:
+        """When the object was changed, as far as the server says so, else now."""
+        for name in (hdrs.LAST_MODIFIED, hdrs.DATE):
+            if (seconds := date(self.field(name))) is not None:
+                return seconds
+        return time.time()
+
+
+def strong_validator(fields: Fields) -> str:
+    """Return what tells one version from another (RFC 9110, 8.8): a strong tag, or a date; else ""."""
+    tag = fields.get("etag", [""])[0]
+    if tag and not tag.startswith("W/"):
+        # It must come back as it was, and the client sends UTF-8.
+        return tag if tag.isascii() and tag.isprintable() and len(tag) <= 1000 else ""
+    modified, dated = fields.get("last-modified", [""])[0], fields.get("date", [""])[0]
+    # The object may have changed again within the second that the date counts in (8.8.2.2).
+    return modified if date(modified) is not None and modified != dated else ""
+
+
+def date(text: str) -> float | None:
+    """Return the Unix time of a date (RFC 9110, 5.6.7), of the years 1 to 9999; None: no date."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _number(text: str) -> int | None:
+    good = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _LARGEST
+    return int(text) if good else None

@@ -1,0 +1,76 @@
+"""Heads of web servers: what tells versions apart, parts, sizes, dates and places."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from cedos.errors import TransferError
+from cedos.web import AnswerHead, Fields, date, strong_validator
+
+NOW = "Sat, 28 Nov 2026 09:00:00 GMT"
+THEN = "Sat, 28 Nov 2026 08:00:00 GMT"
+
+
+def head(status: int = 200, **fields: str) -> AnswerHead:
+    named = {name.replace("_", "-"): [value] for name, value in fields.items()}
+    return AnswerHead(URL("http://a.test/b/c"), status, "", named)
+
+
+@pytest.mark.parametrize(
+    ("fields", "validator"),
+    [
+        ({"etag": ['"a"']}, '"a"'),
+        ({"etag": ["a"]}, "a"),
+        ({"etag": ['W/"a"'], "date": [NOW]}, ""),
+        ({"etag": ['"\xe9"'], "last-modified": [THEN]}, ""),
+        ({"etag": ["x" * 1001]}, ""),
+        ({"last-modified": [THEN], "date": [NOW]}, THEN),
+        ({"last-modified": [THEN]}, THEN),
+        ({"last-modified": [NOW], "date": [NOW]}, ""),
+        ({"last-modified": ["then"], "date": [NOW]}, ""),
+    ],
+)
+def test_only_what_tells_every_byte_is_a_strong_validator(fields: Fields, validator: str) -> None:
+    assert strong_validator(fields) == validator
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("bytes 5-9/10", (5, 10)), ("Bytes 5-9/10", (5, 10)), ("bytes 5-9/*", None), ("bytes */10", None),
+        ("bytes 10-19/10", None), ("items 5-9/10", None), ("bytes \u0665-9/10", None), ("", None),
+        ("bytes 5-9/" + "9" * 30, None),
+    ],
+)  # fmt: skip
+def test_a_part_is_of_known_bytes(text: str, part: tuple[int, int] | None) -> None:
+    assert head(206, content_range=text).part == part
+
+
+@pytest.mark.parametrize(
+    ("to", "there"),
+    [
+        ("d", "http://a.test/b/d"), ("//b.test/", "http://b.test/"), ("?q#f", "http://a.test/b/c?q"),
+        ("/caf\xc3\xa9", "http://a.test/caf%C3%A9"), ("/caf\xe9", "http://a.test/caf%C3%A9"),
+    ],
+)  # fmt: skip
+def test_a_redirect_is_read_as_browsers_do(to: str, there: str) -> None:
+    assert head(302, location=to).redirect() == URL(there)
+    assert head(200, location=to).redirect() is None
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=60))
+def test_any_field_is_something_or_a_transfer_error(text: str) -> None:
+    found = head(
+        301, location=text, etag=text, last_modified=text, date=text, content_range=text,
+        content_length=text,
+    )  # fmt: skip
+    assert (date(text) is None) or found.modified_unix_s == date(text)
+    assert found.validator.isascii()
+    assert found.size is None or found.size >= 0
+    assert found.part is None or found.part[0] < found.part[1]
+    try:
+        there = found.redirect()
+    except TransferError:
+        return
+    assert there is None or there.scheme in ("http", "https")
