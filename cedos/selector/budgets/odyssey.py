@@ -66,7 +66,8 @@ class Odyssey:
         self._left = supply
         self._now_s = begins_s if now_s is None else now_s
         self._ends_s = ends_s
-        left_s = max(ends_s - begins_s, 1.0)
+        # (The goal may be near already: a budget may be set in the last days of its month.)
+        left_s = max(ends_s - self._now_s, 1.0)
         self._spending = max(supply, 0.0) / left_s
         self._samples = 1.0
         self._rate = min(left_s / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE

@@ -417,3 +417,72 @@ def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
     assert stepped.rate_for(amount, 1.0) >= exact / 1.21
     near = [quote.rate_for(amount * 1.2 ** (n / 20), DURATION_S) for n in range(-21, 22)]
     assert stepped.rate_for(amount, 1.0) <= 1.21 * max(near)
+
+
+def first_hours(
+    length_s: float, left_share: float, burst: float, *, chosen: bool, units: float = 4e9
+) -> list[tuple[float, float]]:
+    """Return the share of the time and the price, times the supply, after a burst in a few minutes."""
+    ends_s = 1000 * DAY_S
+    begins_s = ends_s - left_share * length_s
+    pacer = Pacer(units, ends_s - length_s, ends_s, now_s=begins_s)
+    pacer.observe(begins_s, units)
+    found, spent = [], 0.0
+    minutes = [minute * length_s * left_share / 2000.0 for minute in range(1, 400)]
+    for number, after_s in enumerate(minutes):
+        if number < 10:
+            spent += burst * units / 10.0
+            if chosen:
+                ways = [Option(4.0, 0.0), Option(1.0, burst * units / 10.0)]
+                pacer.offered(begins_s + after_s, ways, ways[1])
+        pacer.observe(begins_s + after_s, units - spent)
+        quote = pacer.quote(begins_s + after_s)
+        found.append(
+            (after_s / (left_share * length_s), quote.rate_for(units / 1000.0, 10.0) * units)
+        )
+    return found
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize(
+    ("length_s", "left_share"),
+    [
+        (30 * DAY_S, 1.0),
+        (30 * DAY_S, 2.5 / 30),
+        (7 * DAY_S, 1.0),
+        (DAY_S, 1.0),
+        (DAY_S, 0.25),
+        (365 * DAY_S, 1.0),
+        (8 * 3600.0, 1.0),
+        (3600.0, 0.5),
+    ],
+)
+@pytest.mark.parametrize("units", [4e9, 20e3, 20.0])
+def test_a_burst_at_the_beginning_does_not_make_the_rest_dear(
+    length_s: float, left_share: float, chosen: bool, units: float
+) -> None:
+    """4 GB for a month, 80 MB in the first half hour: a megabyte cost 11 minutes for a day."""
+    found = first_hours(length_s, left_share, 0.02, chosen=chosen, units=units)
+    early = [price for share, price in found if share < 0.15]
+    # A thousandth of the supply (4 MB of 4 GB) for two seconds, or a few minutes of a year.
+    assert max(early) < 2e-3 * max(left_share * length_s, 1e6)
+
+
+@pytest.mark.parametrize("length_s", [30 * DAY_S, DAY_S, 8 * 3600.0])
+def test_what_runs_ahead_of_the_pace_pays_more_and_more(length_s: float) -> None:
+    def price(burst: float) -> float:
+        return first_hours(length_s, 1.0, burst, chosen=False)[12][1]
+
+    rising = [price(each) for each in (0.03, 0.05, 0.08, 0.11)]
+    assert rising == sorted(rising)
+    assert price(0.2) >= 0.5 * length_s  # as dear as the whole supply for the whole time
+
+
+@BOTH
+def test_a_budget_that_is_set_late_asks_for_the_time_that_is_left(make: MakeController) -> None:
+    """IMP's first price is the seconds to the goal over the supply, not those of the whole month."""
+    ends_s, units = 30 * DAY_S, 4e9
+    late = make(units, 0.0, ends_s, now_s=ends_s - 2 * DAY_S)
+    late.observe(ends_s - 2 * DAY_S, 0.9 * units)
+    dear = late.quote(ends_s - 2 * DAY_S).rate_for(0.5 * units, 1e6)
+    assert dear <= 2.5 * DAY_S / (0.4 * units)

@@ -374,7 +374,7 @@ def test_another_supply_costs_what_it_would_have_cost_from_the_beginning(
 
 def test_an_end_today_in_place_of_one_next_month_prices_the_day() -> None:
     pacer = begun(1e8)
-    assert pacer.quote(4600.0).dear == pytest.approx(MONTH_S / 1e8)
+    assert pacer.quote(4600.0).dear == pytest.approx((MONTH_S - 1000.0) / 1e8)
     pacer.changed(4600.0, 1e8, DAY_S)
     # Beyond what may be spent unseen, all of it is worth its period: a day.
-    assert pacer.quote(4600.0).dear == pytest.approx(DAY_S / 1e8)
+    assert pacer.quote(4600.0).dear == pytest.approx((DAY_S - 1000.0) / 1e8)
