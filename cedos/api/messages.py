@@ -263,11 +263,20 @@ class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
         )
 
 
+class NowMessage(ControlMessage, frozen=True, kw_only=True):
+    """The networks over which a living flow received data lately, and what is wrong with its networks."""
+
+    networks: list[str]
+    why: str = ""
+
+
 class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
     """A decision; `context` is by network and indicator, with ages at the time of the decision.
 
     `direct`: whether the connection goes around the gateway, if a proxy asked. `gateway`: the
     decision is about all data that this gateway carries, and explains one connection of them.
+    `now`: where a living flow is that was asked about; `began`: its first decision, if that was
+    another one.
     """
 
     number: int
@@ -280,6 +289,8 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
     reason: str
     direct: bool | None = None
     gateway: str | None = None
+    now: NowMessage | None = None
+    began: "DecisionMessage | None" = None
 
     @classmethod
     def of(

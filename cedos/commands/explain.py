@@ -7,7 +7,13 @@ import click
 
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
-from cedos.api.messages import DecisionMessage, EvaluationMessage, ProbingMessage, TransferMessage
+from cedos.api.messages import (
+    DecisionMessage,
+    EvaluationMessage,
+    NowMessage,
+    ProbingMessage,
+    TransferMessage,
+)
 from cedos.api.programs import PROGRAM, ItemMessage, ProgramMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
@@ -37,6 +43,9 @@ _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
 @json_option
 def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> None:
     """Explain why a flow uses its network.
+
+    For a living flow the first line has the networks that carry it now, and what is wrong with
+    them. Then comes the latest decision about it, and the first one if that was another.
 
     FLOW is a server's name or the end of it, an address, an address with its port, a local port, a
     flow as `cedos status` shows it, or the number of a decision. Without FLOW, the latest decision
@@ -85,6 +94,9 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
 
 def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None) -> Iterator[str]:
     """Yield the explanation; `asked` is the flow in the user's words."""
+    if decision.now is not None:
+        yield from render.wrapped(_now(decision.now, decision.choice))
+        yield ""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
     ago = render.ago(max(0.0, now_unix_s - decision.made_unix_s))
     yield from render.wrapped(
@@ -95,6 +107,12 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
         "  ",
     )
     yield ""
+    if (began := decision.began) is not None:
+        ago = render.ago(max(0.0, now_unix_s - began.made_unix_s))
+        yield from render.wrapped(
+            f"It began with decision {began.number}, {ago}: {render.sentence(began.reason)}", "  "
+        )
+        yield ""
     transfer = decision.transfer
     named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
     if decision.gateway:
@@ -131,6 +149,18 @@ def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None
         if render.worth_telling(name, (one := known[name]).value)
     ]
     yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", "HOW"), rows, indent="  ")
+
+
+def _now(now: NowMessage, choice: Strategy) -> str:
+    """Return the sentences about where a living flow is."""
+    over = " and ".join(now.networks)
+    if not over:
+        where = "Now: no data came lately"
+    elif set(now.networks) <= set(choice.networks):
+        where = f"Now: it goes over {over}"
+    else:
+        where = f"Now: it goes over {over}, though {render.strategy(choice)} was chosen"
+    return render.sentence(f"{where}. {now.why}" if now.why else where)
 
 
 def _expected(decision: DecisionMessage) -> Iterator[str]:

@@ -38,8 +38,9 @@ from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.deadlines.transfers import Transfers
-from cedos.daemon.decisions.decision_log import DecisionLog, explained
+from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.explanation import Explanations
 from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
@@ -192,9 +193,8 @@ class ApiBackend:
         ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        return await explained(
-            flow, time.time(), log=self._log, living=self._flows, carried=self._carried
-        )
+        known = Explanations(self._log, self._flows, self._carried)
+        return await known.of(flow, time.time(), self._observer.context(), self._director.networks)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         hard = self._hard_budgets

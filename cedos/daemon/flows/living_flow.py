@@ -53,6 +53,9 @@ connection, or a larger window for the peer, takes fewer bytes."""
 _OVER_S = 30.0
 """Bytes after a rest of so many seconds belong to another transfer."""
 
+_LATELY_S = 3.0
+"""A path over which the peer was heard within so many seconds carries the flow."""
+
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
@@ -127,6 +130,7 @@ class LivingFlow:
     base_bytes: int = 0
     strategy: Strategy | None = None
     decision: int | None = None
+    first_decision: int | None = None
     switches: list[tuple[float, Strategy]] = field(default_factory=list)
     server_name: str | None = None
     rate_bps: float | None = None
@@ -293,6 +297,16 @@ class LivingFlow:
     def _carried_now(self) -> int:
         return self.carried(self.transfer.direction) if self.transfer else 0
 
+    @property
+    def carriers(self) -> list[str]:
+        """Return the networks over which the peer was heard lately, the last one first."""
+        heard = sorted(
+            (path.heard_s, path.network)
+            for path in self.paths.values()
+            if path.closed is None and path.network is not None
+        )
+        return [name for heard_s, name in heard if heard_s < _LATELY_S]
+
     def left_behind(self) -> frozenset[str]:
         """Return the networks that the flow has left but may still have data on."""
         used = self.strategy.networks if self.strategy else ()
@@ -359,7 +373,7 @@ class LivingFlow:
         network = self.paths[self.key].network
         # Only a flow on one of the chosen networks follows the decision.
         if self.decision is None and decision is not None and network in decision.choice.networks:
-            self.decision = decision.number
+            self.decision = self.first_decision = decision.number
         if self.strategy is None and network is not None:
             self.strategy = Strategy(StrategyKind.SINGLE, (network,))
 
@@ -368,6 +382,7 @@ class LivingFlow:
         fewer = self.strategy and set(decision.choice.networks) < set(self.strategy.networks)
         self.tries = bool(fewer) and self.pace.sets(decision.context.at_s)
         self.strategy, self.decision = decision.choice, decision.number
+        self.first_decision = self.first_decision or decision.number
         self.switches.append((decision.made_unix_s, decision.choice))
         self._switched_at_s.append(decision.context.at_s)
 

@@ -34,6 +34,8 @@ class _Told:
 
     Attributes:
         moved_at_s: when more bytes were last reported.
+        carriers: the interfaces that carried those bytes, most first.
+        first_decision: the first number that was reported.
         written: what the history has of it.
         over_unix_s: when it ended, or its program fell silent, by the daemon's clock; 0: it lives.
     """
@@ -43,6 +45,8 @@ class _Told:
     moved_at_s: float
     written: CarriedConnection | None = None
     over_unix_s: float = 0.0
+    carriers: tuple[str, ...] = ()
+    first_decision: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -79,6 +83,14 @@ class _Program:
             self.gateway = report.gateway
         self.addresses = tuple(filter(is_address, report.addresses))
         self.heard_at_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedStanding:
+    """The networks that carried a connection's last bytes, most first, and its first decision."""
+
+    carriers: list[str]
+    first_decision: int | None
 
 
 class ToldConnections:
@@ -173,10 +185,7 @@ class ToldConnections:
 
         Of several at once the one with the latest decision.
         """
-        living = [
-            each for program in self._programs.values() for each in program.connections.values()
-        ]
-        found = _latest(wanted, living)
+        found = _latest(wanted, self._living())
         if found is not None:
             return found.record((), now_unix_s, self._names)
         found = _latest(wanted, self._over.values())
@@ -189,6 +198,19 @@ class ToldConnections:
             return server_matches(wanted, server, port)
 
         return next(iter(await asyncio.to_thread(self._history.carried, 1, server=meant)), None)
+
+    def lives(self, wanted: str) -> CarriedStanding | None:
+        """Return where the living connection with this server is that `find` returns; None: none."""
+        found = _latest(wanted, self._living())
+        if found is None:
+            return None
+        carriers = [self._names.get(each, each) for each in found.carriers]
+        return CarriedStanding(carriers, found.first_decision)
+
+    def _living(self) -> list[_Told]:
+        return [
+            each for program in self._programs.values() for each in program.connections.values()
+        ]
 
     def _told(
         self, key: tuple[int, str], program: _Program, news: CarriedConnection, now_s: float
@@ -220,8 +242,11 @@ class ToldConnections:
             decision=decision,
             strategy=strategy,
         )
+        told.first_decision = told.first_decision or decision
         if told.connection.totals != before.totals:
             told.moved_at_s = now_s
+            more = told.connection.since(before).bytes_by_network
+            told.carriers = tuple(sorted(more, key=lambda name: -more[name])) or told.carriers
 
     def _book(
         self, key: tuple[int, str], program: _Program, number: int, ended_unix_s: float

@@ -41,10 +41,13 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets, **known: Any) -> A
         return open_sockets
 
     others = (
-        "reliability director hints log observer budgets hard_budgets prefetching transfers"
-        " probing problems closed tunnelled config_file usage history history_file"
+        "reliability hints log budgets hard_budgets prefetching transfers"
+        " probing problems closed host_defaults config_file usage history history_file"
     )
-    parts: Any = dict.fromkeys(others.split()) | known
+    parts: Any = dict.fromkeys(others.split())
+    parts["observer"] = SimpleNamespace(context=lambda: Context(1.0, {}))
+    parts["director"] = SimpleNamespace(networks=())
+    parts |= known
     carried = ToldConnections(list, lambda _number: None, None)
     return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, carried=carried, **parts)
 

@@ -7,18 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from cedos.api.messages import CarriedReport, DecisionMessage
-from cedos.daemon.decisions.decision_log import DecisionLog, explained
+from cedos.api.messages import CarriedReport, DecisionMessage, NowMessage
+from cedos.commands import explain
+from cedos.daemon.decisions.decision_log import DecisionLog
+from cedos.daemon.decisions.explanation import Explanations
+from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
-from cedos.model import CarriedConnection, Decision, FlowKey
-from cedos.monitor.events import FlowOpened
+from cedos.model import (
+    CarriedConnection,
+    Context,
+    Decision,
+    FlowKey,
+    Indicator,
+    Network,
+    NetworkKind,
+    Strategy,
+    StrategyKind,
+)
+from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.storage.history import History
 
 pytestmark = pytest.mark.anyio
 
 KEY = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443)
+NETWORKS = tuple(
+    Network(name, name, number, NetworkKind.WIFI, metered=False)
+    for number, name in enumerate(("wlan0", "lte0"), 1)
+)
 MADE = 1.7e9
 """When `make_decision` makes its decisions."""
 
@@ -27,6 +44,7 @@ class Daemon:
     def __init__(self, path: Path, make_decision: Callable[[int], Decision]) -> None:
         self.history = History(path)
         self.make_decision = make_decision
+        self.context = Context(100.0, {})
         self.begins()
 
     def begins(self) -> None:
@@ -41,18 +59,29 @@ class Daemon:
         self.log.record(decision)
         return decision
 
-    def hears(self, decision: int | None, *, after_s: float = 5.0, ended: bool = False) -> None:
+    def silences(self, network: str, silence_s: float) -> None:
+        known = {network: {"silence_s": Indicator(silence_s, 100.0)}}
+        self.context = Context(100.0, known)
+
+    def hears(
+        self,
+        decision: int | None,
+        *,
+        after_s: float = 5.0,
+        ended: bool = False,
+        by: dict[str, int] | None = None,
+    ) -> None:
         news = CarriedConnection(
-            number=1, server="github.com", port=443, age_s=1.0, bytes_down=9, decision=decision,
+            number=1, server="github.com", port=443, age_s=1.0, decision=decision,
+            bytes_down=sum(by.values()) if by else 9, bytes_by_network=by or {},
             ended_unix_s=1.0 if ended else None,
         )  # fmt: skip
         report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
         self.carried.on_report(report, 1000, 0.0, MADE + after_s)
 
     async def explains(self, flow: str | None) -> DecisionMessage:
-        return await explained(
-            flow, MADE + 10.0, log=self.log, living=self.flows, carried=self.carried
-        )
+        known = Explanations(self.log, self.flows, self.carried)
+        return await known.of(flow, MADE + 10.0, self.context, NETWORKS)
 
     async def explanation(self, flow: str) -> tuple[int, str | None]:
         decision = await self.explains(flow)
@@ -131,3 +160,77 @@ async def test_what_nobody_knows_of_is_refused(daemon: Daemon) -> None:
         await daemon.explains("hub.com")
     with pytest.raises(NotFoundError, match=r"^nothing was decided yet$"):
         await daemon.explains(None)
+
+
+def heard(daemon: Daemon, *paths: tuple[FlowKey, str, float]) -> LivingFlow:
+    """A living flow with these paths: each by its network, and when its peer was last heard."""
+    flow = daemon.flows.opened(FlowOpened(KEY, 1.0, 1.0))
+    assert flow is not None
+    flow.paths.clear()
+    for key, network, idle_s in paths:
+        flow.add_path(key, network)
+        flow.paths[key].sampled(
+            FlowSample(key, 100.0, 1, None, 0.02, 0.02, None, 9, 9, 0, idle_s, 0, idle_ack_s=idle_s)
+        )
+    return flow
+
+
+async def test_a_flow_that_moved_says_where_it_is_and_how_it_began(daemon: Daemon) -> None:
+    other = replace(KEY, local_port=2222)
+    flow = heard(daemon, (KEY, "wlan0", 14.0), (other, "lte0", 0.1))
+    flow.note_mptcp(7)
+    flow.decided(daemon.decides(1))
+    moved = replace(daemon.make_decision(2), choice=Strategy(StrategyKind.SINGLE, ("lte0",)))
+    daemon.log.record(moved)
+    flow.decided(moved)
+    found = await daemon.explains("198.51.100.1:443")
+    assert found.number == 2
+    assert found.now == NowMessage(networks=["lte0"])
+    assert found.began is not None
+    assert found.began.number == 1
+
+
+async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_network(
+    daemon: Daemon,
+) -> None:
+    flow = heard(daemon, (KEY, "wlan0", 14.0), (replace(KEY, local_port=2222), "lte0", 0.1))
+    flow.note_mptcp(7)
+    flow.decided(daemon.decides(1))
+    daemon.silences("wlan0", 14.0)
+    found = await daemon.explains("198.51.100.1:443")
+    assert found.now == NowMessage(networks=["lte0"], why="wlan0 has not replied for 14 s")
+    assert found.began is None, "there was one decision"
+    shown = " ".join(" ".join(explain.lines(found, MADE, "198.51.100.1:443")).split())
+    assert shown.startswith(
+        "Now: it goes over lte0, though wlan0 was chosen. wlan0 has not replied for 14 s. Decision 1,"
+    )
+
+
+async def test_a_plain_connection_on_a_silent_network_waits(daemon: Daemon) -> None:
+    heard(daemon, (KEY, "wlan0", 14.0)).decided(daemon.decides(1))
+    daemon.silences("wlan0", 14.0)
+    found = await daemon.explains("198.51.100.1:443")
+    assert found.now == NowMessage(
+        networks=[],
+        why="wlan0 has not replied for 14 s. A connection that is not MPTCP stays on the network where"
+        " it began",
+    )
+    assert next(explain.lines(found, MADE)).startswith("Now: no data came lately. wlan0 has not")
+
+
+async def test_a_connection_through_a_gateway_says_where_its_last_bytes_went(
+    daemon: Daemon,
+) -> None:
+    daemon.decides(1)
+    daemon.decides(2)
+    daemon.hears(1, by={"wlan0": 100})
+    assert (await daemon.explains("github.com")).now == NowMessage(networks=["wlan0"])
+    daemon.hears(1, by={"wlan0": 100, "lte0": 50})
+    daemon.silences("wlan0", 14.0)
+    found = await daemon.explains("github.com")
+    assert found.now == NowMessage(networks=["lte0"], why="wlan0 has not replied for 14 s")
+    daemon.hears(2, by={"wlan0": 100, "lte0": 90})
+    found = await daemon.explains("github.com")
+    assert (found.number, found.began and found.began.number) == (2, 1)
+    daemon.hears(2, by={"wlan0": 100, "lte0": 90}, ended=True)
+    assert (await daemon.explains("github.com")).now is None, "it is over"
