@@ -73,14 +73,14 @@ class _Set(Manual):
 def command(context: click.Context, as_json: bool) -> None:
     """Show, set and remove budgets.
 
-    A budget is met in both directions: every decision spends data, joules and money where they
-    save most time, so that the supply lasts until the end and little is left over. The use of all
-    programs counts, from the start of the period or of the counting.
+    Every decision spends data, joules and money where they save most time, so that the supply lasts
+    until the end and little is left over. The use of all programs counts, from the start of the
+    period or of the counting.
 
-    A budget is a price: programs still get through when it is used up, if there is no other way. A
-    hard budget (--hard) then blocks programs on its networks, and hosts whose packets this host
-    forwards, until it grows or a new period begins. This host keeps its addresses. `cedos status`
-    warns from 90 % on.
+    A budget is a price: programs still get through when it is used up, if there is no other network.
+    A hard budget (--hard) is also a wall: once it is used up, its networks are closed to programs and
+    to hosts whose packets this host forwards, until the budget grows or a new period begins. This
+    host keeps its addresses. `cedos status` warns from 90 % on.
 
     Without a subcommand, all budgets are shown. While no daemon runs, the last daemon's counts are
     shown, and changes apply from the next start.
@@ -107,7 +107,16 @@ def command(context: click.Context, as_json: bool) -> None:
         click.echo(note, err=as_json)
 
 
-@command.command("set", cls=_Set, exits=_EXITS, files=[SOCKET, STATE])
+@command.command(
+    "set",
+    cls=_Set,
+    examples=[
+        ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
+        ("cedos budget set battery --until 18:00", "The battery lasts until six."),
+    ],
+    exits=_EXITS,
+    files=[SOCKET, STATE],
+)
 @click.argument("what", type=click.Choice([*(each.value for each in Resource), "battery"]))
 @click.argument("amount", required=False)
 @click.option("--until", required=True, help='The end: "18:00", "30d", "2026-12-01 08:00".')
@@ -197,7 +206,13 @@ def set_command(
             )
 
 
-@command.command("remove", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
+@command.command(
+    "remove",
+    cls=Manual,
+    examples=[("cedos budget remove data", "Removes the budget of this name.")],
+    exits=_EXITS,
+    files=[SOCKET, STATE],
+)
 @click.argument("name")
 def remove_command(name: str) -> None:
     """Remove the budget NAME. To remove one of the configuration file, edit the file."""

@@ -15,7 +15,7 @@ COMMANDS: Final = {
     "budget": "Show, set and remove budgets of data, energy and money.",
     "usage": "Show the use of each network: metered data, energy, servers.",
     "rule": "Show, add and remove rules: hosts that keep to some networks.",
-    "top": "Watch the status as it changes.",
+    "top": "Watch problems, networks and flows.",
     "exec": "Run a program with hints about its transfers.",
     "choose": "Print the networks that a transfer should use now.",
     "join": "Join the gateway that carries programs' connections.",

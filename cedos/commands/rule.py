@@ -39,13 +39,12 @@ def command(context: click.Context, as_json: bool) -> None:
 
     A connection uses the best network that its rule allows. If none of them is up, the connection
     is refused as unreachable. Living connections stay. A rule for a name includes its subdomains.
-    It holds for the addresses that the name has now, and for those to which programs connect by it
-    later.
+    It applies to the addresses that the name has now, and to those that programs get for it later.
 
     Rules apply to new TCP and UDP connections of this host while the daemon runs, to all paths of
     MPTCP connections, and to `cedos-get`, `cedos-put` and `cedos-cat`. Sockets that a program
-    binds to a network are left alone. Connections under a rule go direct instead of through a
-    gateway, unless `cedos forward` has `--fail closed`.
+    binds to a network are left alone. Connections under a rule bypass the
+    gateway, except with `cedos forward --fail closed`.
     """
     if context.invoked_subcommand is not None:
         return
@@ -112,7 +111,13 @@ def _network(word: str) -> str:
     return spelt if spelt in GROUPS else word
 
 
-@command.command("remove", cls=Manual, exits=(0, 1, 2, 3, 6), files=[SOCKET])
+@command.command(
+    "remove",
+    cls=Manual,
+    examples=[("cedos rule remove 1", "Removes the first rule of `cedos rule`.")],
+    exits={0: "", 1: "There is no such rule.", **dict.fromkeys((2, 3, 6), "")},
+    files=[SOCKET],
+)
 @click.argument("number", type=click.IntRange(1))
 def remove(number: int) -> None:
     """Remove a rule by its number."""

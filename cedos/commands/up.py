@@ -67,8 +67,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
     next daemon, or `cedos restore`, undoes the changes of a killed one. SIGHUP means a closed
     terminal; only the daemon of a service (`systemctl reload cedos`) reads its configuration again.
 
-    With fewer than two usable networks there is nothing to choose until another one appears.
-    Budgets, rules and transfers with a deadline work meanwhile.
+    With one network, budgets, rules and deadlines still apply.
 
     The daemon needs CAP_NET_ADMIN and CAP_NET_RAW. `cedos doctor` lists what else is useful. One
     daemon runs per network namespace.

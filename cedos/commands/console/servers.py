@@ -20,8 +20,8 @@ OWN_KEY: Final = (
 )
 KNOWN_HOSTS: Final = (
     "~/.config/cedos/hosts.toml",
-    "The servers you know: a table [hosts.NAME] with host, port and key for each. NAME stands for its "
-    "server then; it may be edited by hand.",
+    "The known servers: a table [hosts.NAME] with host, port and key for each, where NAME stands for "
+    "the server. You may edit it.",
 )
 
 
@@ -120,19 +120,18 @@ def interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
 
 own_key_option = click.option(
     "--own-key", type=click.Path(path_type=Path, dir_okay=False),
-    help="A key file of one's own; made if it does not exist.",
+    help="The file of your own key; made if it does not exist.",
 )  # fmt: skip
 print_key_option = click.option(
-    "--print-key", is_flag=True, help="Print one's own public key and end."
+    "--print-key", is_flag=True, help="Print your own public key and end."
 )
 key_option = click.option(
     "-k", "--key", "given_key", type=KEY_TEXT,
-    help="The server's key, needed once: it is remembered for this server. Ask its owner over a way "
-    "that you trust.",
+    help="The server's key, which is remembered. Ask the server's owner in a way that you trust.",
 )  # fmt: skip
 save_option = click.option(
     "--save", "alias", metavar="NAME",
-    help="With --key: remember the server as NAME, which stands for its host and port from then on.",
+    help="With --key: remember the server as NAME, which then stands for its host and port.",
 )  # fmt: skip
 
 

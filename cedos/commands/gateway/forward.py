@@ -118,34 +118,36 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
         ),
         (
             "sudo cedos forward --redirect alice --redirect _apt",
-            "All that alice's programs and apt connect to, and their calls; nothing needs to be told of a"
-            " proxy.",
+            "All connections and calls of alice's programs and of apt, which need no settings.",
         ),
         (
             "sudo cedos forward --redirect-cgroup 'app-*firefox*' --redirect-cgroup transmission.service",
-            "Some programs alone, whenever they are started.",
+            "Only some programs, also if they start later.",
         ),
         (
             "sudo cedos forward --redirect alice --only :443 --only 198.51.100.0/24",
-            "Of all that alice's programs send, https and what goes to one network.",
+            "Only HTTPS of alice's programs, and their traffic to one network.",
         ),
-        ("cedos forward -L 8080:intranet:80", "What connects to port 8080 here reaches intranet."),
+        (
+            "cedos forward -L 8080:intranet:80",
+            "Connections to port 8080 here reach port 80 of intranet.",
+        ),
         (
             "ssh -o ProxyCommand='cedos forward -W %h:%p' server.example.org",
             "SSH that stays connected.",
         ),
         (
             "cedos forward --dns 5353",
-            "The same proxy, and a resolver at 127.0.0.1 port 5353 that asks the gateway's.",
+            "A resolver at 127.0.0.1 port 5353, which asks the gateway's resolver.",
         ),
         (
             "cedos forward --fail closed -n wlan0",
-            "Nothing goes around the gateway, and nothing over another network.",
+            "Everything goes through the gateway, and over wlan0 only.",
         ),
     ],
     exits={
-        0: "Ended by Ctrl-C or SIGTERM; with -W, both ends have ended.",
-        1: "With -W: refused, or broken off.",
+        0: "Ended by Ctrl-C or SIGTERM; with -W: both ends have closed the connection.",
+        1: "With -W: the connection was refused or broken.",
         2: "",
         4: "It cannot listen there.",
     },
@@ -153,77 +155,75 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
 )
 @click.option(
     "-D", "--proxy", "proxies", type=listen_address_at(PORT), multiple=True, metavar="[ADDRESS:]PORT",
-    help=f"Where programs find the proxy; may be repeated.  [default: {PORT} on loopback, unless -L,"
+    help=f"The address of the proxy; may be repeated.  [default: {PORT} on loopback, unless -L,"
     " -W or --redirect is given]",
 )  # fmt: skip
 @click.option(
     "-L", "--local", "locals_", type=Parsed("[address:]port:host:port", _forwarding), multiple=True,
-    help="What connects here reaches that host's port, as the gateway sees it; may be repeated.",
+    help="Connections to this port reach that host's port from the gateway; may be repeated.",
 )  # fmt: skip
 @click.option(
     "-W",
     "--stdio",
     type=Parsed("host:port", _far_end),
-    help="Join standard input and output with that host's port, as ssh's ProxyCommand wants it.",
+    help="Connect standard input and output with that host's port, for ssh's ProxyCommand.",
 )
 @click.option(
     "-r", "--redirect", "users", type=Parsed("user", _user), multiple=True, metavar="USER",
-    help="Carry what this user's programs send by TCP and UDP, and look names up at the gateway,"
-    " without their knowing; may be repeated. Needs root. Their QUIC is refused, so that browsers take"
-    " TCP.",
+    help="Carry TCP and UDP of this user's programs, and look their names up at the gateway; may be"
+    " repeated. The programs need no settings. QUIC is refused, so that browsers use TCP. Needs root.",
 )  # fmt: skip
 @click.option(
     "--redirect-cgroup", "cgroups", multiple=True, metavar="CGROUP",
-    help="The same of what runs in this cgroup and below, whosever it is: a systemd unit or scope, which"
-    " may have * (apt-daily.service, 'app-*firefox*.scope'), or a path with a slash. May be repeated.",
+    help="The same for the programs of a cgroup, of any user; may be repeated. CGROUP is a systemd unit"
+    " or scope, also with * (apt-daily.service, 'app-*firefox*.scope'), or a path with a slash.",
 )  # fmt: skip
 @click.option(
     "--only", "onlys", type=Parsed("network|:port", _place), multiple=True,
     metavar="NETWORK|:PORT",
-    help="With --redirect: nothing is carried but what goes to there, and questions for names; may be"
-    " repeated.",
+    help="With --redirect: carry only traffic to there, and look-ups of names; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--direct", "directs", type=Parsed("network|:port|udp", _direct), multiple=True,
     metavar="NETWORK|:PORT|udp",
-    help="With --redirect: what goes to there is left alone, with udp all datagrams but questions for"
-    " names; may be repeated.  [default: this host's own networks, private addresses and VPNs]",
+    help="With --redirect: leave traffic to there alone; udp: all datagrams but look-ups of names. May be"
+    " repeated.  [default: this host's own networks, private addresses and VPNs]",
 )  # fmt: skip
 @click.option(
     "--dns", "dns", type=listen_address_at(53), multiple=True, metavar="[ADDRESS:]PORT",
-    help="A resolver here, on loopback, that asks the gateway's; may be repeated. Names without a dot,"
-    " .local and the like, and those of search domains are looked up here.",
+    help="Run a resolver on loopback that asks the gateway's resolver; may be repeated. Names without a"
+    " dot, .local and the like, and names of search domains are looked up by this host.",
 )  # fmt: skip
 @click.option(
     "--dns-direct", "domains", multiple=True, metavar="DOMAIN",
-    help="Names of this domain, a VPN's say, are looked up by this host's own resolvers; may be"
+    help="Look up names of this domain by this host's own resolvers (a VPN's, for example); may be"
     " repeated.",
 )  # fmt: skip
 @click.option(
     "--gateway", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="The gateway that was joined.  [default: ~/.config/cedos/gateway.toml, with sudo also"
-    " that of who called it]",
+    help="The file of joined gateways.  [default: ~/.config/cedos/gateway.toml; under sudo also that of"
+    " the calling user]",
 )  # fmt: skip
 @click.option(
     "--fail", type=click.Choice([str(each) for each in Fail]), default="open", show_default=True,
-    help="While the gateway is out of reach: open, connections go direct; closed, they are refused.",
+    help="While the gateway cannot be reached, connections go direct (open) or are refused (closed).",
 )  # fmt: skip
 @click.option(
     "--detour", type=click.Choice(["worth", "always"]), default="worth", show_default=True,
-    help="worth: a connection for which the gateway would cost more time than it is worth goes direct, as"
-    " a daemon says (`cedos explain` says why); always: none does. It is always without a daemon, with"
-    " --fail closed and with -n.",
+    help="worth: a connection goes direct if the daemon finds that the gateway costs more time than it"
+    " saves (`cedos explain` says why). always: every connection uses the gateway, as also without a"
+    " daemon, with --fail closed and with -n.",
 )  # fmt: skip
 @click.option(
     "--udp", type=click.Choice(["hedged", "doubled"]), default="hedged", show_default=True,
-    help="Datagrams (--redirect, and SOCKS 5's UDP ASSOCIATE): hedged, over one network, and over another"
-    " as well while that one does not answer in time; doubled, over all of them at once, so that a call"
-    " loses only what all of them lose.",
+    help="Datagrams (--redirect, and SOCKS 5's UDP ASSOCIATE). hedged: over one network, and also over"
+    " another one while the first does not answer in time. doubled: over all networks at once, so that a"
+    " call loses only what all of them lose.",
 )  # fmt: skip
 @click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
-    help="Reach the gateway over this interface only; may be repeated.  [default: all; which of them"
-    " carry what, a daemon says]",
+    help="Reach the gateway over this interface only; may be repeated.  [default: all; the daemon chooses"
+    " among them]",
 )  # fmt: skip
 @click.option(
     "--log-level", default="info", show_default=True,
@@ -250,17 +250,17 @@ def command(
     log_level: logs.Level,
     log_format: logs.Format,
 ) -> None:
-    """Carries programs' connections through the gateway, over every network there is.
+    """Carry programs' connections through the gateway, over all networks of this host.
 
-    A connection survives Wi-Fi that dies and a phone that changes its address, and can use both
-    networks at once. What belongs to this place (private addresses, names without a dot, .local) goes
-    direct, and so does everything while the gateway is out of reach, unless --fail says otherwise.
-    Where a cedos daemon runs, it chooses the networks for each connection; without one, metered networks
-    are used only while no other one is there.
+    A connection survives a dead Wi-Fi and a phone with a new address, and can use both networks at
+    once. Local destinations go direct: private addresses, names without a dot, .local. Everything goes
+    direct while the gateway cannot be reached, unless --fail says otherwise. If a daemon runs, it
+    chooses the networks of each connection. Without one, metered networks are used only while there is
+    no other.
 
-    Whoever may connect to the ports that it listens at may use the gateway: by default all users of
-    this host, and nobody else. With --redirect it carries connections of these users alone, with
-    --redirect-cgroup of these programs; its resolver answers whoever asks it on loopback.
+    All users of this host may use the proxy, and no other host, unless --proxy names another address.
+    --redirect carries the connections of these users only, and --redirect-cgroup those of these
+    programs. Its resolver answers all programs on loopback.
     """
     redirects = bool(users or cgroups)
     if stdio is not None and (proxies or locals_ or redirects or dns):
@@ -287,7 +287,7 @@ def command(
             Listening(address, 0, optional=":" in address, redirection=redirection)
             for address in _LOOPBACK
         ]
-    # (Standard output may be somebody's connection.)
+    # With -W standard output is the connection.
     logs.configure("warning" if stdio is not None else log_level, log_format)
     try:
         process_limits.one_arena()
@@ -521,7 +521,7 @@ async def _join(proxy: LocalProxy, host: str, port: int) -> None:
                 while data := await loop.sock_recv(near, 1 << 16):
                     await writer.write(data)
             await writer.drained()
-            # Whoever speaks to a server that has ended has nobody to speak to.
+            # The server has closed the connection: what is written to it is lost.
             near.close()
             ended = await carrying
         finally:

@@ -56,7 +56,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
             "cedos gateway --name gw.example.org --invite phone",
             "Prints a line for one more client.",
         ),
-        ("cedos gateway --revoke phone", "Lets that client in no more, at once."),
+        ("cedos gateway --revoke phone", "Refuses that client from now on."),
         (
             "cedos gateway --allow-inside 10.1.0.0/16",
             "Also connects to the private network that it is in.",
@@ -67,7 +67,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         ),
     ],
     exits={
-        0: "Ended by Ctrl-C or SIGTERM, or what was asked for was done.",
+        0: "Done, or ended by Ctrl-C or SIGTERM.",
         **dict.fromkeys((1, 2), ""),
         4: "It cannot listen there.",
     },
@@ -75,10 +75,13 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         OWN_KEY,
         (
             "~/.config/cedos/gateway-clients.toml",
-            "Who is invited, and the public keys; read again when it changes.",
+            "The invited clients with their public keys; read again when it changes.",
         ),
-        ("~/.cache/cedos/objects", "What clients had it fetch, each client's apart (--cache)."),
-        ("~/.cache/cedos/uploads", "What clients send through it, until its server has answered."),
+        (
+            "~/.cache/cedos/objects",
+            "Files that it fetched for clients, each client's apart (--cache).",
+        ),
+        ("~/.cache/cedos/uploads", "Uploads of clients, until the web server has answered."),
         (
             "~/.cache/cedos/idle-sessions",
             "The sessions of clients that are away, an hour at most; secret.",
@@ -94,10 +97,12 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="The name or address by which clients reach this host.  [default: an address of its own]",
 )  # fmt: skip
 @click.option("--invite", metavar="CLIENT", help="Print a line for one more client, and end.")
-@click.option("--revoke", metavar="CLIENT", help="Let a client in no more, and end.")
-@click.option("--list", "listed", is_flag=True, help="Print who is invited, and end.")
+@click.option("--revoke", metavar="CLIENT", help="Refuse a client from now on, and end.")
+@click.option("--list", "listed", is_flag=True, help="Print the invited clients, and end.")
 @click.option(
-    "--clients", type=click.Path(path_type=Path, dir_okay=False), help="The file of who is invited."
+    "--clients",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file of the invited clients.",
 )
 @own_key_option
 @click.option(
@@ -105,8 +110,8 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )
 @click.option(
     "--allow-inside", type=NETWORK, multiple=True,
-    help="Also connect to this network, which is no part of the internet; may be repeated. A wider one"
-    " opens no link-local address and none of clouds' metadata: 169.254.0.0/16 does.",
+    help="Also connect to this private network; may be repeated. Link-local addresses, such as those of"
+    " clouds' metadata, need 169.254.0.0/16 itself.",
 )  # fmt: skip
 @click.option(
     "--allow-local", is_flag=True,
@@ -122,11 +127,11 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )  # fmt: skip
 @click.option(
     "--idle", default="24h", show_default=True, type=DURATION,
-    help="A connection on which nothing moves is ended after this.",
+    help="Close a connection without traffic after this time.",
 )  # fmt: skip
 @click.option(
     "--connect-timeout", default="10s", show_default=True, type=DURATION,
-    help="For finding and reaching a server.",
+    help="The longest time for looking up and reaching a server.",
 )  # fmt: skip
 @click.option(
     "--metrics", type=listen_address_at(PORT + 1), metavar="[ADDRESS:]PORT",
@@ -134,12 +139,12 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )  # fmt: skip
 @click.option(
     "--cache", default="2GB", show_default=True, type=SIZE, metavar="SIZE",
-    help="What clients have it fetch (cedos-get --via gateway) takes no more than this of the disk, what"
-    " they send through it (cedos-put --via gateway) as much, and what one client has half of it.",
+    help="The most disk for files that it fetches for clients (cedos-get --via gateway), and as much for"
+    " their uploads (cedos-put --via gateway). One client may use half of it.",
 )  # fmt: skip
 @click.option(
     "--cache-folder", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-    help="Where that is kept.  [default: ~/.cache/cedos, or the service's CACHE_DIRECTORY]",
+    help="The folder of these files.  [default: ~/.cache/cedos, or the service's CACHE_DIRECTORY]",
 )  # fmt: skip
 @click.option(
     "--no-cache",
@@ -148,12 +153,12 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )
 @click.option(
     "--log-destinations", is_flag=True,
-    help="With --log-level debug: say where connections go. Otherwise nobody learns it.",
+    help="With --log-level debug: log the destinations of connections. They are logged in no other way.",
 )  # fmt: skip
 @click.option(
     "--log-level", default="info", show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="info says which clients come and go; debug has a line for each connection.",
+    help="info: clients that connect and leave; debug: also a line for each connection.",
 )  # fmt: skip
 @click.option(
     "--log-format", default="console", show_default=True, type=click.Choice(["console", "json"])
@@ -181,15 +186,16 @@ def command(
     log_level: logs.Level,
     log_format: logs.Format,
 ) -> None:
-    """Carries the connections of laptops that joined it, so that they survive a change of networks.
+    """Carry the connections of laptops, so that they survive a change of networks.
 
-    Run this on a host with a good line. It prints one line; on the laptop, `cedos join LINE` and
-    `cedos forward` make it the way of programs that know nothing of it. Between the two all
-    connections of a laptop are one session over all its networks; from here on they are plain TCP.
+    Run this on a host with a good line. At the first start it prints a line for the laptop: `cedos
+    join LINE` and `cedos forward` there send programs' connections through this gateway, and the
+    programs need no change. All connections of a laptop share one session with the gateway, over all
+    the laptop's networks. The gateway connects to the servers by plain TCP.
 
-    Only who was invited gets in, by a key; the line is a secret. It connects to no private network, to
-    no address of its own host and not to port 25 (mail between servers), unless told otherwise. It
-    needs no privilege and logs to standard error, without destinations.
+    Only invited clients are admitted, by their keys. The printed line is a secret. By default the
+    gateway connects to no private network, to no address of its own host, and not to port 25 (mail
+    between servers). It needs no privilege. It logs to standard error, without destinations.
     """
     if sum(map(bool, (invite, revoke, listed))) > 1:
         raise click.UsageError("one of --invite, --revoke and --list at a time")
@@ -298,8 +304,8 @@ def _print_line(
 ) -> None:
     secret = invited.invite(client)
     click.echo(
-        f'Run this line on the client "{client}". Keep it secret: whoever has it may use this gateway,'
-        " and it is not shown again.",
+        f'Run this line on the client "{client}". Keep it secret: anyone who has it may use this gateway.'
+        " It is not shown again.",
         err=True,
     )
     click.echo(f"cedos join {invitation(address, me.public, secret)}")

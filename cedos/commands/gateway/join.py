@@ -35,9 +35,9 @@ _PATIENCE_S = 5.0
 )
 @click.argument("line", metavar="LINE|HOST", required=False)
 @click.option("--leave", is_flag=True, help="Forget the gateway HOST, or all of them.")
-@click.option("--no-check", is_flag=True, help="Do not try whether the gateway answers.")
+@click.option("--no-check", is_flag=True, help="Do not check whether the gateway answers.")
 def command(line: str | None, leave: bool, no_check: bool) -> None:
-    """Join the gateway whose LINE was printed by `cedos gateway` there; `-` reads it from input.
+    """Join a gateway by the LINE that `cedos gateway` printed there; `-` reads the line from input.
 
     `cedos forward` then carries programs' connections through it. Several gateways may be joined;
     a connection goes through the first one that answers.

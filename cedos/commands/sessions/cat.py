@@ -191,9 +191,8 @@ class Reporter:
 )  # fmt: skip
 @click.option(
     "-d", "--deadline", type=DURATION, default="24h", show_default=True,
-    help="The longest time without a network. "
-    "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
-    "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
+    help="Give up after this time without a network or without the other end. It counts from its last "
+    "packet, or from when the network went down.",
 )  # fmt: skip
 @click.option(
     "--label", type=LABEL, default="foreground,large", show_default=True,
@@ -205,7 +204,7 @@ class Reporter:
 )  # fmt: skip
 @click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
-    help="Use only this interface; may be repeated.  [default: all that lead there]",
+    help="Use only this interface; may be repeated.  [default: all that lead to the server]",
 )  # fmt: skip
 @click.option(
     "--timeout", type=DURATION, default="30s", show_default=True, help="For the first connection."

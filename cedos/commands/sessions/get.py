@@ -102,31 +102,31 @@ _PLAYED_PIECE: Final = 1 << 14
 @click.argument("sources", nargs=-1, type=SOURCE, metavar="HOST[:PORT]/PATH|URL...")
 @click.option(
     "-o", "--output", "wanted", default=".",
-    help="A folder, or for one file its name; what ends with / is a folder, and is made. - is standard "
-    "output.  [default: here, same name]",
+    help="A folder, or the name of one file. A folder ends with / and is made if needed. - is standard "
+    "output.  [default: this folder, same name]",
 )  # fmt: skip
-@click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
+@click.option("-r", "--recursive", is_flag=True, help="Fetch folders with their contents.")
 @click.option(
     "--dot-files", is_flag=True,
-    help="With -r: also what begins with a dot at the top of the folder, such as .profile or .git.",
+    help="With -r: also names with a leading dot at the top of the folder, such as .profile or .git.",
 )  # fmt: skip
 @click.option(
     "--bitrate", type=BIT_RATE, metavar="RATE",
-    help="With -o -: it is played at this rate (640k, 2.5M bits a second). Wi-Fi brings it ahead, and a "
-    "metered network only what would else be missing. While Wi-Fi is missed NetworkManager is asked to "
-    "look for access points every 5 s, while a person is at the screen.",
+    help="With -o -: a player reads at this rate (640k, 2.5M bits a second). Wi-Fi fetches ahead; a "
+    "metered network fetches only what the player would miss. Without Wi-Fi and while a person is at the "
+    "screen, NetworkManager is asked to look for access points every 5 s.",
 )  # fmt: skip
 @click.option(
     "--store", type=SIZE, show_default="64MB", metavar="SIZE",
-    help="With --bitrate: how much is brought ahead at most.",
+    help="With --bitrate: the most that is fetched ahead.",
 )  # fmt: skip
 @click.option(
-    "--limit-rate", type=SIZE, metavar="SIZE", help="No more than this in a second: 500kB, 2MB."
+    "--limit-rate", type=SIZE, metavar="SIZE", help="The most bytes in a second: 500kB, 2MB."
 )
 @click.option(
     "--via", type=click.Choice(["gateway"]),
-    help="URLs (http, https) are fetched by the gateway that was joined: it reads them, also what is"
-    " encrypted on its way to it, and keeps them until they are here.",
+    help="Let the joined gateway fetch URLs (http, https). It can read them, also https, and keeps them"
+    " until they are here.",
 )  # fmt: skip
 @networks_option
 @servers.key_option

@@ -55,7 +55,7 @@ _BEYOND_S: Final = 86_400.0
         ),
         (
             "cedos-put --via gateway --by 20:00 photos/*.jpg https://dav.example.org/2026/",
-            "The gateway that was joined puts them together and sends each on (PUT) once it is whole.",
+            "The joined gateway collects each file and then sends it (PUT).",
         ),
         (
             "cedos-put --via gateway --form photo -H @token walk.jpg https://example.org/upload",
@@ -64,11 +64,10 @@ _BEYOND_S: Final = 86_400.0
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "The server has all files, whole; a web server has answered 2xx or 3xx. With --by also where "
-        "that was too late.",
-        1: "The server takes no files or not this one, does not let you in, was not found for too long, "
-        "or a file cannot be read; a web server has answered otherwise, or it is not known whether it "
-        "has the file. What has arrived is kept there; the other files are sent.",
+        0: "The server has all files; a web server has answered 2xx or 3xx. With --by also if late.",
+        1: "The server refuses files, this file or you, or was not reached for too long; a file cannot "
+        "be read; a web server has answered otherwise, or its answer is unknown. The server keeps what "
+        "has arrived; the other files are sent.",
         2: "",
         130: "Interrupted by Ctrl-C. What has arrived is kept there.",
     },
@@ -79,11 +78,11 @@ _BEYOND_S: Final = 86_400.0
     type=click.Path(path_type=Path, exists=True),
 )  # fmt: skip
 @click.argument("to", type=SOURCE, metavar="HOST[:PORT]/PATH|URL")
-@click.option("-r", "--recursive", is_flag=True, help="Send folders, with all that is in them.")
+@click.option("-r", "--recursive", is_flag=True, help="Send folders with their contents.")
 @click.option(
     "--via", type=click.Choice(["gateway"]),
-    help="The URL's server gets each file from the gateway that was joined, in one request, once all of"
-    " it is there: the gateway reads it.",
+    help="Let the joined gateway send each file to the URL's server in one request, once it has all of"
+    " the file. The gateway can read it.",
 )  # fmt: skip
 @click.option(
     "-X", "--method", type=click.Choice(["PUT", "POST", "PATCH"]),
@@ -91,17 +90,17 @@ _BEYOND_S: Final = 86_400.0
 )  # fmt: skip
 @click.option(
     "-H", "--header", "headers", type=HEADERS, multiple=True, metavar="NAME: VALUE|@FILE",
-    help="With --via: one more header, or all lines of a file; may be repeated.",
+    help="With --via: another header, or all lines of a file; may be repeated.",
 )  # fmt: skip
 @click.option(
     "-F", "--form", metavar="FIELD",
-    help="With --via: as browsers send a form, with the file as this field of it.",
+    help="With --via: send a form as browsers do, with the file as this field.",
 )  # fmt: skip
 @click.option(
     "--form-value", "values", type=FORM_VALUE, multiple=True, metavar="NAME=VALUE",
-    help="With --form: one more field of it; may be repeated.",
+    help="With --form: another field; may be repeated.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="With --via: send what was sent before once more.")
+@click.option("--again", is_flag=True, help="With --via: send a file again that was sent before.")
 @networks_option
 @servers.key_option
 @servers.save_option

@@ -2,8 +2,10 @@
 
 import errno
 import importlib
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from ipaddress import ip_network
 from pathlib import Path
@@ -47,6 +49,35 @@ def test_help_is_a_manual_page(cedos: Any, name: str) -> None:
     assert isinstance(command, Manual)
     assert any(f"cedos {name}" in line for line, _ in command.examples)
     assert len(command.help or "") > 100
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands, subcommands and programs with their names as they are typed."""
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        yield f"cedos {name}", command
+        if isinstance(command, click.Group):
+            yield from ((f"cedos {name} {sub}", each) for sub, each in command.commands.items())
+    for name in files_in("cedos.commands.sessions"):
+        module = importlib.import_module(f"cedos.commands.sessions.{name}")
+        program = module.main if name == "cat" else module.command
+        yield f"cedos-{name}", program
+
+
+@pytest.mark.parametrize(("typed", "command"), list(every_command()))
+def test_every_help_begins_with_a_verb_and_has_an_example(
+    typed: str, command: click.Command
+) -> None:
+    assert isinstance(command, Manual)
+    assert any(typed in line for line, _ in command.examples), "an example of this command itself"
+    help_text = command.help or ""
+    assert not re.match(r"\w+s\b", help_text), f"not in the imperative: {help_text[:40]}"
+    options = [each.help or "" for each in command.params if isinstance(each, click.Option)]
+    for text in (help_text, *options, *(what for _, what in command.examples)):
+        vague = re.search(r"\b(whoever|nobody|somebody|anybody|whosever)\b", text, re.IGNORECASE)
+        assert vague is None, text
 
 
 def test_help_lists_every_command(cedos: Any) -> None:

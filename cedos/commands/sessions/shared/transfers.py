@@ -38,17 +38,16 @@ _ANSWER_S: Final = 1.0
 
 networks_option = click.option(
     "-n", "--network", "networks", multiple=True, metavar="INTERFACE",
-    help="Use only this interface; may be repeated.  [default: all that lead there]",
+    help="Use only this interface; may be repeated.  [default: all that lead to the server]",
 )  # fmt: skip
 timeout_option = click.option(
     "--timeout", default="30s", show_default=True, type=DURATION,
-    help="For the first connection; then it is given up, for the name may be wrong.",
+    help="Give up after this time without a first connection: the name may be wrong.",
 )  # fmt: skip
 deadline_option = click.option(
     "-d", "--deadline", default="24h", show_default=True, type=DURATION,
-    help="Afterwards: so long without any network, or without the server, before it is given up. "
-    "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
-    "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
+    help="Give up after this time without a network or without the server. It counts from the last "
+    "packet of the server, or from when the network went down.",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def config_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def invited(cedos: Any, name: str = "laptop") -> str:
     result = cedos("gateway", "--name", "gw.example", "--listen", "7100", "--invite", name)
     assert result.exit_code == 0
-    assert "whoever has it may use this gateway" in result.stderr
+    assert "anyone who has it may use this gateway" in result.stderr
     command, word, line = result.stdout.split()
     assert (command, word) == ("cedos", "join")
     return line
