@@ -1,15 +1,18 @@
-"""The files that a gateway keeps for its clients: a folder for each client, one limit of bytes for all.
+"""The files that a gateway keeps for its clients: a folder for each client, limits for each and for all.
 
-A kept body lies beside its record, ID.json. One process uses the folder at a time.
+A kept body lies beside its record, ID.json. One process uses the folder at a time. Two accounts are
+kept, of which one client has half at most: the disk's (bodies and records, in whole blocks) and the
+memory's (records, and what each costs beside). All that is done for one body takes constant time.
 """
 
 import fcntl
 import os
 import re
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -18,7 +21,13 @@ from cedos.errors import TransferError
 from cedos.files.partial import files_of
 from cedos.kernel import own_file
 
-_LONGEST_RECORD: Final = 1 << 18
+LONGEST_RECORD: Final = 1 << 17
+MEMORY_BYTES: Final = 32 << 20
+"""The memory for the records of all clients."""
+
+_EACH_BYTES: Final = 4_096  # of memory, beside its record
+_BLOCK: Final = 4_096
+_TIDIED_EVERY_S: Final = 60.0
 _CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -37,7 +46,7 @@ class KeptBody(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the disk that it takes, or will take."""
+        """Bytes of the disk that its body takes, or will take."""
 
     @property
     def used_unix_s(self) -> float:
@@ -54,8 +63,32 @@ class KeptBody(Protocol):
 Kept = TypeVar("Kept", bound=KeptBody)
 
 
+class Cost(NamedTuple):
+    """Bytes on the disk and in memory."""
+
+    disk: int
+    memory: int
+
+
+class _Account:
+    """The costs of some bodies."""
+
+    def __init__(self) -> None:
+        self.disk = self.memory = 0
+
+    def change(self, old: Cost, new: Cost) -> None:
+        self.disk += new.disk - old.disk
+        self.memory += new.memory - old.memory
+
+    def has_room(self, more: Cost, most: Cost) -> bool:
+        return self.disk + more.disk <= most.disk and self.memory + more.memory <= most.memory
+
+
+_NOTHING: Final = Cost(0, 0)
+
+
 class ClientStore(Generic[Kept]):
-    """Kept bodies by client, within `most_bytes`; one client has half of that at most.
+    """Kept bodies by client, in the order of their last use, within `most_bytes` of the disk.
 
     Args:
         restore: returns what an earlier process kept at a path, by its record; None: it is of no use.
@@ -72,9 +105,13 @@ class ClientStore(Generic[Kept]):
         *,
         durable: bool,
     ) -> None:
-        self._folder, self._most = folder, most_bytes
+        self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
         self._restore, self._ours, self._durable = restore, ours, durable
-        self._kept: dict[str, dict[str, Kept]] = {}
+        self._kept: dict[str, OrderedDict[str, Kept]] = {}
+        self._costs: dict[str, Cost] = {}
+        self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
+        self._total = _Account()
+        self._tidied_unix_s = 0.0
         self._lock = -1
 
     @property
@@ -84,7 +121,7 @@ class ClientStore(Generic[Kept]):
 
     @property
     def most_per_client(self) -> int:
-        return self._most // 2
+        return self._most.disk // 2
 
     def open(self) -> None:
         """Lock the folder and read it, if that was not done. TransferError: it cannot be used."""
@@ -118,23 +155,50 @@ class ClientStore(Generic[Kept]):
         return [(client, each) for client in self._kept for each in self.of(client)]
 
     def remove(self, client: str, kept: Kept) -> None:
-        self._kept.get(client, {}).pop(kept.record.id, None)
+        if self._kept.get(client, {}).pop(kept.record.id, None) is not None:
+            self._settle(client, kept.record.id, _NOTHING)
         for path in (kept.path, *files_of(kept.path), kept.path.with_suffix(".json")):
             path.unlink(missing_ok=True)
 
+    def used(self, client: str, kept: Kept) -> None:
+        """Note that a client uses a body now: others make room before it."""
+        if client in self._kept and kept.record.id in self._kept[client]:
+            self._kept[client].move_to_end(kept.record.id)
+
     def tidy(self, now_unix_s: float) -> None:
         """Remove what has expired."""
+        self._tidied_unix_s = now_unix_s
         for client, each in self.all():
             if each.expired(now_unix_s):
                 self.remove(client, each)
 
+    def account(self, client: str, kept: Kept, record: bytes | None = None) -> None:
+        """Count a body, new or changed, with its record."""
+        of = self._kept.setdefault(client, OrderedDict())
+        of.setdefault(kept.record.id, kept)
+        if record is not None:
+            cost = cost_of(kept.held_bytes, len(record))
+        else:
+            old = self._costs.get(kept.record.id, _NOTHING)
+            in_record = max(old.memory - _EACH_BYTES, 0)
+            cost = cost_of(kept.held_bytes, in_record)
+        self._settle(client, kept.record.id, cost)
+
+    def _settle(self, client: str, name: str, cost: Cost) -> None:
+        old = self._costs.pop(name, _NOTHING)
+        if cost != _NOTHING:
+            self._costs[name] = cost
+        for account in (self._accounts[client], self._total):
+            account.change(old, cost)
+
     def write(self, client: str, kept: Kept) -> None:
         """Write the record, so that the body survives a restart. TransferError."""
         draft, folder = kept.path.with_suffix(".new"), self._folder_of(client)
+        record = encoded(kept.record)
         try:
             draft.unlink(missing_ok=True)
             with os.fdopen(own_file.create(draft), "wb") as written:
-                written.write(msgspec.json.encode(kept.record))
+                written.write(record)
                 written.flush()
                 if self._durable:
                     os.fdatasync(written.fileno())
@@ -143,33 +207,36 @@ class ClientStore(Generic[Kept]):
                 _sync(folder)
         except OSError as error:
             raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
-        self._kept.setdefault(client, {})[kept.record.id] = kept
+        self.account(client, kept, record)
 
-    def make_room(self, client: str, more_bytes: int, now_unix_s: float) -> None:
-        """Make room for so many more bytes of a client. TransferError: there is none."""
-        if more_bytes > self.most_per_client:
+    def make_room(self, client: str, more: Cost, now_unix_s: float) -> None:
+        """Make room for one more body of a client. TransferError: there is none."""
+        if more.disk > self.most_per_client:
             raise TransferError(
                 f"it is larger than the {self.most_per_client} bytes that this gateway keeps for a client"
             )
-        self.tidy(now_unix_s)
-        for owner, most in ((client, self.most_per_client), (None, self._most)):
-            spare = sorted(
-                (each for each in self._owned(owner) if each[1].may_make_room),
-                key=lambda each: each[1].used_unix_s,
-            )
-            while sum(each.held_bytes for _, each in self._owned(owner)) + more_bytes > most:
-                if not spare:
-                    raise TransferError(
-                        "the gateway has no room for it now: others are on their way"
-                    )
-                self._drop(*spare.pop(0))
+        if now_unix_s > self._tidied_unix_s + _TIDIED_EVERY_S:
+            self.tidy(now_unix_s)
+        half = Cost(self._most.disk // 2, self._most.memory // 2)
+        while not self._accounts[client].has_room(more, half):
+            self._drop_oldest([client])
+        while not self._total.has_room(more, self._most):
+            self._drop_oldest(list(self._kept))
 
-    def _owned(self, client: str | None) -> list[tuple[str, Kept]]:
-        """Return all bodies of a client; None: of all."""
-        return [each for each in self.all() if client in (None, each[0])]
+    def _drop_oldest(self, clients: list[str]) -> None:
+        """Drop what was used longest ago of what may go. TransferError: nothing may."""
+        oldest = []
+        for client in clients:
+            found = next((each for each in self.of(client) if each.may_make_room), None)
+            if found is not None:
+                oldest.append((found.used_unix_s, client, found))
+        if not oldest:
+            raise TransferError("the gateway has no room for it now: others are on their way")
+        _, client, kept = min(oldest, key=lambda each: each[0])
+        self._drop(client, kept)
 
     def _drop(self, client: str, kept: Kept) -> None:
-        """Remove a body that may make room."""
+        """Make room with a body that may."""
         self.remove(client, kept)
 
     def _folder_of(self, client: str) -> Path:
@@ -183,13 +250,15 @@ class ClientStore(Generic[Kept]):
 
     def _read(self) -> None:
         for folder in self._clients():
-            found = self._kept[folder.name] = {}
+            found: dict[str, tuple[Kept, bytes]] = {}
             for path in folder.glob("*.json"):
                 with suppress(OSError, msgspec.MsgspecError):
-                    record = own_file.read(path, _LONGEST_RECORD)
+                    record = own_file.read(path, LONGEST_RECORD)
                     kept = self._restore(path.with_suffix(""), record)
                     if kept is not None and kept.record.id == path.stem:
-                        found[path.stem] = kept
+                        found[path.stem] = kept, record
+            for kept, record in sorted(found.values(), key=lambda each: each[0].used_unix_s):
+                self.account(folder.name, kept, record)
             for path in folder.iterdir():
                 # Remove what an earlier process began, and no file of others.
                 ours = self._ours.fullmatch(path.name)
@@ -200,6 +269,19 @@ class ClientStore(Generic[Kept]):
         for each in self._folder.iterdir():
             if not each.is_symlink() and each.is_dir() and _CLIENT.fullmatch(each.name):
                 yield each
+
+
+def encoded(record: Any) -> bytes:
+    """Return a record as it lies on the disk. TransferError: it is too long to be kept."""
+    found = msgspec.json.encode(record)
+    if len(found) > LONGEST_RECORD:
+        raise TransferError(f"its head is longer than the {LONGEST_RECORD} bytes that are kept")
+    return found
+
+
+def cost_of(body_bytes: int, record_bytes: int) -> Cost:
+    blocks = -(-body_bytes // _BLOCK) + -(-record_bytes // _BLOCK)
+    return Cost(blocks * _BLOCK, _EACH_BYTES + record_bytes)
 
 
 def _sync(folder: Path) -> None:

@@ -273,7 +273,7 @@ async def _run(
 
     fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused)
     store = UploadStore(folder / "uploads", cache_bytes)
-    sender = UploadSender(OriginClient(refused, fresh=True))
+    sender = UploadSender(OriginClient(refused))
     uploads = WebUploads(store, sender, fetcher.changed)
 
     def serving(connection: Connection) -> ObjectServing:

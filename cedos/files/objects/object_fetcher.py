@@ -3,9 +3,13 @@
 import asyncio
 import hashlib
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import aiohttp
 import structlog
@@ -20,10 +24,17 @@ from cedos.files.objects.origin_client import OriginClient, words
 from cedos.web import AGENT, AnswerHead, strong_validator
 
 _BLOCK: Final = 1 << 17
-_SILENCE_S: Final = 60.0
+SILENCE_S: Final = 60.0
+"""An origin that brings less than `_LEAST_BYTES` in this time is given up."""
+
+_LEAST_BYTES: Final = 16_384
 _MOST_REDIRECTS: Final = 10
-_AT_ONCE: Final = 8
-_MOST_PER_CLIENT: Final = 256
+AT_ONCE: Final = 8
+AT_ONCE_OF_ORIGIN: Final = 4
+PROGRAMS_AT_ONCE: Final = 32
+MOST_WAITING: Final = 256
+"""Objects that a client waits for at once."""
+
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _ASKED: Final[dict[str, str]] = {
     hdrs.ACCEPT: "*/*",
@@ -38,6 +49,22 @@ _CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """An origin's answer for the caller to hand on; `close` ends it and gives its slot back."""
+
+    answer: aiohttp.ClientResponse
+    slot: ExitStack
+
+    def close(self, *, whole: bool) -> None:
+        with self.slot:
+            if whole:
+                self.answer.release()
+            else:
+                self.answer.close()
+
+
 _Ways = StoredObject | str
 """The result of an origin's answer: an object, or the URL of its new place."""
 
@@ -45,6 +72,48 @@ _Answered = Callable[
     [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],
     _Ways | aiohttp.ClientResponse,
 ]
+
+
+class _Slots:
+    """The requests of a client to origins: so many at once, and of these so many to one origin."""
+
+    def __init__(self, most: int, most_of_origin: int) -> None:
+        self._all, self._most_of_origin = asyncio.Semaphore(most), most_of_origin
+        self._of_origin: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
+
+    def full(self, url: URL) -> bool:
+        return self._all.locked() or self._of(url).locked()
+
+    async def take(self, url: URL, taken: ExitStack) -> None:
+        # First the origin's: who waits for a silent origin keeps no other one waiting.
+        for slot in (self._of(url), self._all):
+            await slot.acquire()
+            taken.callback(slot.release)
+
+    def _of(self, url: URL) -> asyncio.Semaphore:
+        slot = self._of_origin.get(url.origin())
+        if slot is None:
+            slot = self._of_origin[url.origin()] = asyncio.Semaphore(self._most_of_origin)
+        return slot
+
+
+class _Asking:
+    """A question to an origin, for all who ask it now; it ends with the last of them."""
+
+    def __init__(self, asking: Coroutine[Any, Any, _Ways], over: Callable[[], object]) -> None:
+        self._task = asyncio.get_running_loop().create_task(asking)
+        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._over, self._askers = over, 0
+
+    async def result(self) -> _Ways:
+        self._askers += 1
+        try:
+            return await asyncio.shield(self._task)
+        finally:
+            self._askers -= 1
+            if not self._askers:
+                self._task.cancel()
+                self._over()
 
 
 class ObjectFetcher:
@@ -56,10 +125,12 @@ class ObjectFetcher:
 
     def __init__(self, store: ObjectStore, refused: Callable[[str, int], str]) -> None:
         self.store, self._origins = store, OriginClient(refused)
-        self._under_way: dict[tuple[str, str], asyncio.Task[_Ways]] = {}
+        self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slots: dict[str, asyncio.Semaphore] = {}
-        self._fetching: Counter[str] = Counter()
+        self._slots = defaultdict[str, _Slots](lambda: _Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
+        self._programs = defaultdict[str, _Slots](
+            lambda: _Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
+        )
 
     async def find(self, client: str, url: str, version: str) -> StoredObject:
         """Return the object, which may still grow; `version`: the one that the client has begun with.
@@ -82,42 +153,37 @@ class ObjectFetcher:
         raise TransferError(f"{url} leads from one place to the next, {_MOST_REDIRECTS} times")
 
     async def close(self) -> None:
-        tasks = [*self._under_way.values(), *self._tasks]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._origins.close()
         self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
         """Ask the origin once for all requests of now."""
-        key = client, str(url)
-        asking = self._under_way.get(key)
+        under_way = self._under_way[client]
+        asking = under_way.get(str(url))
         if asking is None:
-            if self._fetching[client] >= _MOST_PER_CLIENT:
-                raise TransferError(f"{_MOST_PER_CLIENT} objects are on their way for this client")
-            asking = asyncio.get_running_loop().create_task(self._asked(client, url))
-            self._under_way[key] = asking
-            asking.add_done_callback(lambda done: self._asked_for(key, done))
-        return await asyncio.shield(asking)
-
-    def _asked_for(self, key: tuple[str, str], done: "asyncio.Task[_Ways]") -> None:
-        del self._under_way[key]
-        if not done.cancelled():
-            done.exception()  # who asked may have gone
+            if len(under_way) >= MOST_WAITING:
+                raise TransferError(f"{MOST_WAITING} objects are on their way for this client")
+            asking = under_way[str(url)] = _Asking(
+                self._asked(client, url), partial(under_way.pop, str(url))
+            )
+        return await asking.result()
 
     async def _asked(self, client: str, url: URL) -> _Ways:
-        same = [each for each in self.store.of(client) if each.record.url == str(url)]
-        for each in same:
+        for each in self.store.of_url(client, str(url)):
             if not (each.whole or each.failed):
                 return each
-        way = await self._looked_up(client, url, _ASKED, self._answered)
-        assert not isinstance(way, aiohttp.ClientResponse)
+        if (found := self.kept(client, url, _ASKED)) is not None:
+            return found
+        way = await self._looked_up(client, url, _ASKED, self._slots[client], self._answered)
+        assert not isinstance(way, PassedOn)
         return way
 
     async def answer(
         self, client: str, url: URL, asked: dict[str, str]
-    ) -> StoredObject | aiohttp.ClientResponse | None:
+    ) -> StoredObject | PassedOn | None:
         """Answer a program's own request; None: this client has too many requests pending.
 
         Large ones that are whole answers are kept and brought, whatever becomes of the program; others
@@ -126,28 +192,30 @@ class ObjectFetcher:
         Raises:
             TransferError: the origin cannot be asked.
         """
-        self.store.open()
-        slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
-        if slot.locked():
+        if (found := self.kept(client, url, asked)) is not None:
+            return found
+        slots = self._programs[client]
+        if slots.full(url):
             return None
-        way = await self._looked_up(client, url, asked, self._kept_or_not)
+        way = await self._looked_up(client, url, asked, slots, self._kept_or_not)
         assert not isinstance(way, str)
         return way
 
     def kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
         """Return a whole object that answers a request by itself. TransferError: the disk fails."""
         self.store.open()
-        there = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
+        there = self._whole(client, url)
+        if not there:
+            return None
         fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
         return None if fresh is None else there[fresh]
 
     def changed(self, client: str, url: URL) -> None:
         """Invalidate a URL that a request has changed at its origin (RFC 9111, 4.4)."""
-        for each in self.store.of(client):
-            if each.record.url == str(url):
-                each.record.reusable = False  # (of one that is on its way yet)
-                if each.whole:
-                    self.store.remove(client, each)
+        for each in self.store.of_url(client, str(url)):
+            each.record.reusable = False  # (of one that is on its way yet)
+            if each.whole:
+                self.store.remove(client, each)
 
     def unwanted(self, client: str, found: StoredObject) -> None:
         """Drop an object without users, unless it may answer other requests."""
@@ -156,43 +224,47 @@ class ObjectFetcher:
             self.store.remove(client, found)
 
     async def _looked_up(
-        self, client: str, url: URL, asked: dict[str, str], answered: _Answered
-    ) -> _Ways | aiohttp.ClientResponse:
-        slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
-        self._fetching[client] += 1
-        kept: dict[str, StoredObject] = {}
-        bringing = False
-        await slot.acquire()
-        try:
-            kept = {each.record.id: each for each in self.store.of(client) if _is_kept(each, url)}
-            for each in kept.values():
-                each.users += 1  # an object that the origin is asked about stays meanwhile
-            lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
-            # Fast path: a stored object is fresh.
-            if lookup.fresh is not None:
-                return kept[lookup.fresh]
-            answer = await self._request(url, lookup.headers, patient=asked is not _ASKED)
-            try:
-                way = answered(client, url, lookup, kept, answer)
-            except TransferError:
-                answer.close()
-                raise
-            except Exception as error:
-                answer.close()
-                _log.warning("an answer cannot be used", host=url.host, exc_info=True)
-                raise TransferError(f"{url.host} answers what cannot be used") from error
-            # A new object grows in a task of its own, which keeps the slot.
+        self, client: str, url: URL, asked: dict[str, str], slots: _Slots, answered: _Answered
+    ) -> _Ways | PassedOn:
+        with ExitStack() as taken:
+            await slots.take(url, taken)
+            with self._asked_about(client, url) as kept:
+                lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
+                if lookup.fresh is not None:  # it came while this waited
+                    return kept[lookup.fresh]
+                answer = await self._request(url, lookup.headers)
+                try:
+                    way = answered(client, url, lookup, kept, answer)
+                except TransferError:
+                    answer.close()
+                    raise
+                except Exception as error:
+                    answer.close()
+                    _log.warning("an answer cannot be used", host=url.host, exc_info=True)
+                    raise TransferError(f"{url.host} answers what cannot be used") from error
+            # What takes longer keeps the slot.
+            if isinstance(way, aiohttp.ClientResponse):
+                return PassedOn(answer, taken.pop_all())
             if isinstance(way, StoredObject) and not way.whole:
-                bringing = True
-                self._bring_later(client, url, asked, way, answer, slot)
-            elif way is not answer:
+                self._bring_later(client, url, asked, way, answer, taken.pop_all())
+            else:
                 answer.release()
             return way
+
+    def _whole(self, client: str, url: URL) -> dict[str, StoredObject]:
+        return {each.record.id: each for each in self.store.of_url(client, str(url)) if each.whole}
+
+    @contextmanager
+    def _asked_about(self, client: str, url: URL) -> Iterator[dict[str, StoredObject]]:
+        """Return the whole objects of a URL, which stay while the origin is asked about them."""
+        kept = self._whole(client, url)
+        for each in kept.values():
+            each.users += 1
+        try:
+            yield kept
         finally:
             for each in kept.values():
                 each.users -= 1
-            if not bringing:
-                self._over(client, slot)
 
     def _bring_later(
         self,
@@ -201,26 +273,19 @@ class ObjectFetcher:
         asked: dict[str, str],
         found: StoredObject,
         answer: aiohttp.ClientResponse,
-        slot: asyncio.Semaphore,
+        slot: ExitStack,
     ) -> None:
         bringing = self._bring(client, url, asked, found, answer)
         task = asyncio.get_running_loop().create_task(bringing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _done: self._over(client, slot))
+        task.add_done_callback(lambda _done: slot.close())
 
-    def _over(self, client: str, slot: asyncio.Semaphore) -> None:
-        self._fetching[client] -= 1
-        slot.release()
-
-    async def _request(
-        self, url: URL, headers: dict[str, str], *, patient: bool
-    ) -> aiohttp.ClientResponse:
-        """Ask the origin; `patient`: without a limit of silence."""
+    async def _request(self, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        """Ask the origin, which answers in time. TransferError."""
         try:
-            return await self._origins.ask(
-                "GET", url, headers, silence_s=None if patient else _SILENCE_S
-            )
+            async with asyncio.timeout(SILENCE_S):
+                return await self._origins.ask("GET", url, headers, silence_s=None)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
@@ -319,7 +384,7 @@ class ObjectFetcher:
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                     # Only a strong validator allows to ask for the rest of the same bytes.
                     answer = None
-                    failures = 0 if found.have > had else failures + 1
+                    failures = 0 if found.have >= had + _LEAST_BYTES else failures + 1
                     if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
                         raise TransferError(f"{url.host} broke off: {words(error)}") from None
                     await asyncio.sleep(_AGAIN_S[failures])
@@ -342,7 +407,8 @@ class ObjectFetcher:
         """Ask for the missing rest of the same version."""
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
-        answer = await self._origins.ask("GET", url, asked | wanted, silence_s=_SILENCE_S)
+        async with asyncio.timeout(SILENCE_S):
+            answer = await self._origins.ask("GET", url, asked | wanted, silence_s=None)
         part = AnswerHead.of(url, answer).part
         if answer.status == 206 and part is not None and part[0] == found.have:
             return answer
@@ -353,26 +419,21 @@ class ObjectFetcher:
         raise TransferError(f"{url.host} has another one now")
 
     async def _take(self, client: str, found: StoredObject, answer: aiohttp.ClientResponse) -> None:
-        size = found.record.size
-        while True:
-            async with asyncio.timeout(_SILENCE_S):
-                block = await answer.content.read(_BLOCK)
-            if not block:
-                break
-            if found.failed:
-                raise TransferError(found.failed)
-            # Room for an unknown size is made block by block.
-            if size is None:
-                self.store.room(client, len(block))
-            elif found.have + len(block) > size:
-                raise TransferError("more came than the origin had said")
-            found.write(block)
+        size, since = found.record.size, 0
+        now_s = asyncio.get_running_loop().time
+        async with asyncio.timeout(SILENCE_S) as silence:
+            while block := await answer.content.read(_BLOCK):
+                since += len(block)
+                if since >= _LEAST_BYTES:
+                    silence.reschedule(now_s() + SILENCE_S)
+                    since = 0
+                if found.failed:
+                    raise TransferError(found.failed)
+                if size is not None and found.have + len(block) > size:
+                    raise TransferError("more came than the origin had said")
+                self.store.grow(client, found, block)
         if size is not None and found.have < size:
             raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")
-
-
-def _is_kept(each: StoredObject, url: URL) -> bool:
-    return each.whole and each.record.url == str(url)
 
 
 def object_url(text: str) -> URL:

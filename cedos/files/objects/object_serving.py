@@ -1,10 +1,9 @@
 """Hands objects of the web on over a session's stream, as `cedos-serve` does with files."""
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -25,12 +24,15 @@ from cedos.files.messages import (
     read,
 )
 from cedos.files.objects.object_fetcher import ObjectFetcher
-from cedos.files.objects.object_store import StoredObject
+from cedos.files.objects.object_store import OpenObject, StoredObject
 from cedos.files.tree import reader
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.connection import Connection
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+MOST_AHEAD: Final = 8
+"""Objects of one session that are not acknowledged."""
 
 _GOODBYE_S: Final = 3.0
 _AHEAD_BYTES: Final = 32 << 20
@@ -42,8 +44,7 @@ class _HandedOn:
     """An object that was handed to the session; its digest ends at `end` of the stream."""
 
     end: int
-    number: int
-    found: StoredObject
+    opened: OpenObject
 
 
 class UploadTaker(Protocol):
@@ -105,7 +106,7 @@ class ObjectServing:
         finally:
             self._let_go()
             for each in self._handed_on:
-                self._close(each)
+                each.opened.close()
 
     async def _answer(self, request: AnyRequest) -> None:
         if not self._admitted():
@@ -123,47 +124,37 @@ class ObjectServing:
             raise TransferError(
                 "a gateway has neither folders nor room for files, but takes uploads to web servers"
             )
+        # A client that asks ahead waits until it has acknowledged what came before.
+        while len(self._handed_on) >= MOST_AHEAD:
+            await self._connection.acknowledged(self._handed_on[0].end)
+            self._let_go()
         found = await self._fetcher.find(self._client, request.path, request.version)
         if found.whole and not found.path.exists():  # a user deleted it
             self._fetcher.store.remove(self._client, found)
             found = await self._fetcher.find(self._client, request.path, request.version)
-        found.users += 1
-        try:
+        with ExitStack() as taken:
+            opened = self._fetcher.store.open_object(self._client, found)
+            taken.callback(opened.close)
             size = await found.known_size()
-            number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            found.users -= 1
-            raise TransferError(f"the gateway has lost it: {error.strerror}") from error
-        except BaseException:
-            found.users -= 1
-            raise
-        if request.head:  # the object stays until the client asks for it, while there is room
-            os.close(number)
-            found.users -= 1
-            await self._connection.write(pack(_answer(request, found, size)))
-            return
-        # The file stays open until the client has acknowledged all of it.
-        end = self._connection.written_bytes + (1 << 62)
-        try:
-            await self._hand_on(request, found, number, size)
-            end = self._connection.written_bytes
-        finally:
-            self._handed_on.append(_HandedOn(end, number, found))
+            if request.head:  # the object stays until the client asks for it, while there is room
+                await self._connection.write(pack(_answer(request, found, size)))
+                return
+            await self._hand_on(request, opened, size)
+            # It stays open until the client has acknowledged all of it.
+            taken.pop_all()
+            self._handed_on.append(_HandedOn(self._connection.written_bytes, opened))
 
-    async def _hand_on(
-        self, request: FileRequest, found: StoredObject, number: int, size: int
-    ) -> None:
-        connection, record = self._connection, found.record
+    async def _hand_on(self, request: FileRequest, opened: OpenObject, size: int) -> None:
+        connection, found = self._connection, opened.found
         answer = _answer(request, found, size)
         at = answer.start
         await connection.write(pack(answer))
-        self._fetcher.store.used(found)
         try:
             while at < size:
                 have = min(await found.beyond(at), size, at + _AHEAD_BYTES // 4)
                 # Hand on what is here; the session reads the file when it sends.
                 if have > at:
-                    await connection.write_source(reader(number, at), have - at)
+                    await connection.write_source(reader(opened.number, at), have - at)
                     at = have
                     await connection.acknowledged(connection.written_bytes - _AHEAD_BYTES)
             await found.beyond(size)
@@ -171,7 +162,7 @@ class ObjectServing:
             # The announced rest will not come: the client asks again, in another session.
             connection.abort(str(error))
             raise SessionError(str(error)) from error
-        digest = bytes.fromhex(record.sha256)
+        digest = bytes.fromhex(found.record.sha256)
         assert len(digest) == DIGEST_BYTES
         await connection.write(digest)
 
@@ -179,14 +170,10 @@ class ObjectServing:
         """Release objects that the client has received; those that may not be reused are removed."""
         handed = self._handed_on
         while handed and handed[0].end <= self._connection.acknowledged_bytes:
-            each = handed.popleft()
-            self._close(each)
+            each = handed.popleft().opened
+            each.close()
             if not each.found.record.reusable and not each.found.users:
                 self._fetcher.store.remove(self._client, each.found)
-
-    def _close(self, each: _HandedOn) -> None:
-        os.close(each.number)
-        each.found.users -= 1
 
 
 def _answer(request: FileRequest, found: StoredObject, size: int) -> Answer:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -13,11 +14,14 @@ from uuid import uuid4
 import msgspec
 
 from cedos.errors import TransferError
-from cedos.files.client_store import ClientStore
+from cedos.files.client_store import ClientStore, cost_of, encoded
 from cedos.kernel import own_file
 
 KEPT_S: Final = 7 * 86_400.0
 """An object that is not asked for in so long is removed."""
+
+MOST_OPEN: Final = 64
+"""Objects that are open for one client at once."""
 
 _ENOUGH: Final = 1 << 18
 _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")
@@ -140,11 +144,28 @@ class StoredObject:
         self._tell()
 
 
+class OpenObject:
+    """An object that is open for reading: until `close` it stays, whatever it makes room for."""
+
+    def __init__(self, store: "ObjectStore", client: str, found: StoredObject) -> None:
+        self.found = found
+        self._store, self._client = store, client
+        self.number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        found.users += 1
+
+    def close(self) -> None:
+        os.close(self.number)
+        self.found.users -= 1
+        self._store.closed(self._client)
+
+
 class ObjectStore(ClientStore[StoredObject]):
     """The objects of all clients: those used longest ago make room first, whosever they are."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         super().__init__(folder, most_bytes, _restored, _OURS, durable=False)
+        self._open: Counter[str] = Counter()
+        self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
 
     def find(self, client: str, version: str) -> StoredObject | None:
         """Return that state of an object, if it is here or on its way."""
@@ -152,6 +173,9 @@ class ObjectStore(ClientStore[StoredObject]):
             if each.record.version == version and not each.failed:
                 return each
         return None
+
+    def of_url(self, client: str, url: str) -> list[StoredObject]:
+        return list(self._by_url.get((client, url), {}).values())
 
     def create(
         self,
@@ -165,11 +189,12 @@ class ObjectStore(ClientStore[StoredObject]):
         size: int | None,
     ) -> StoredObject:
         """Return a new object, to be written. TransferError: there is no room, or no disk."""
-        self.room(client, size or 0)
         name, now_s = str(uuid4()), time.time()
         record = ObjectRecord(
             name, url, version or name, asked, headers, reusable, now_s, size, used_unix_s=now_s
         )
+        head = encoded(record)
+        self.make_room(client, cost_of(size or 0, len(head)), now_s)
         path = self._folder_of(client) / name
         try:
             made = StoredObject(path, record)
@@ -181,15 +206,46 @@ class ObjectStore(ClientStore[StoredObject]):
             made.fail("the disk is full")
             path.unlink(missing_ok=True)
             raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
-        self._kept.setdefault(client, {})[name] = made
+        self.account(client, made, head)
         return made
 
-    def room(self, client: str, more_bytes: int) -> None:
-        """Make room for so many bytes. TransferError: there is none."""
-        self.make_room(client, more_bytes, time.time())
+    def open_object(self, client: str, found: StoredObject) -> OpenObject:
+        """Open an object for reading. TransferError: its file is gone, or the client has too many."""
+        if self._open[client] >= MOST_OPEN:
+            raise TransferError(f"{MOST_OPEN} objects are open for this client: try again later")
+        try:
+            opened = OpenObject(self, client, found)
+        except OSError as error:
+            raise TransferError(f"the gateway has lost it: {error.strerror}") from error
+        self._open[client] += 1
+        self.used(client, found)
+        return opened
 
-    def used(self, found: StoredObject) -> None:
-        found.record.used_unix_s = time.time()
+    def closed(self, client: str) -> None:
+        self._open[client] -= 1
+
+    def grow(self, client: str, found: StoredObject, data: bytes) -> None:
+        """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
+        if found.record.size is None:
+            self.make_room(client, cost_of(len(data), 0), time.time())
+        found.write(data)
+        if found.record.size is None:
+            self.account(client, found)
+
+    def used(self, client: str, kept: StoredObject) -> None:
+        kept.record.used_unix_s = time.time()
+        super().used(client, kept)
+
+    def account(self, client: str, kept: StoredObject, record: bytes | None = None) -> None:
+        super().account(client, kept, record)
+        self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
+
+    def remove(self, client: str, kept: StoredObject) -> None:
+        super().remove(client, kept)
+        same = self._by_url.get((client, kept.record.url), {})
+        same.pop(kept.record.id, None)
+        if not same:
+            self._by_url.pop((client, kept.record.url), None)
 
 
 def _restored(path: Path, record: bytes) -> StoredObject | None:

@@ -13,6 +13,7 @@ from yarl import URL
 
 from cedos import web
 
+LONGEST_HEAD: Final = 1 << 17
 _AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE)
 
 _SILENT: Final = {
@@ -25,12 +26,10 @@ class OriginClient:
 
     Args:
         refused: why there may be no connection to that address and port, in words; empty: there may.
-        fresh: each request has a connection of its own. A reused one may have been closed, and the
-            client could not know whether the origin received the request.
     """
 
-    def __init__(self, refused: Callable[[str, int], str], *, fresh: bool = False) -> None:
-        self._refused, self._fresh = refused, fresh
+    def __init__(self, refused: Callable[[str, int], str]) -> None:
+        self._refused = refused
         self._client: aiohttp.ClientSession | None = None
 
     async def ask(
@@ -47,13 +46,15 @@ class OriginClient:
         Raises: aiohttp.ClientError, OSError, TimeoutError (`words` says which).
         """
         if self._client is None:
+            # Each request has a connection of its own. A reused one may have been closed, and nothing would
+            # say whether the origin received the request; and idle ones would have no bound.
             self._client = web.client(
                 self._socket, tls=ssl.create_default_context(), agent=None, limit=0,
-                force_close=self._fresh,
+                force_close=True,
             )  # fmt: skip
         limits = aiohttp.ClientTimeout(total=None, sock_connect=web.CONNECT_S, sock_read=silence_s)
         try:
-            return await self._client.request(
+            answer = await self._client.request(
                 method, url, headers=headers, data=data, allow_redirects=False,
                 skip_auto_headers=_AUTOMATIC, timeout=limits,
             )  # fmt: skip
@@ -61,6 +62,10 @@ class OriginClient:
             raise
         except ValueError as error:  # a part of its name is too long, say
             raise aiohttp.ClientError("its URL cannot be asked") from error
+        if sum(len(name) + len(value) for name, value in answer.raw_headers) > LONGEST_HEAD:
+            answer.close()
+            raise aiohttp.ClientError(f"its head is longer than {LONGEST_HEAD} bytes")
+        return answer
 
     async def close(self) -> None:
         if self._client is not None:
@@ -73,6 +78,7 @@ class OriginClient:
             raise OSError(why)
         one = socket.socket(family, kind, protocol)
         one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return one
 
 

@@ -14,7 +14,7 @@ from yarl import URL
 
 from cedos.errors import TransferError
 from cedos.files.objects.http_rules import not_modified, one_range
-from cedos.files.objects.object_fetcher import ObjectFetcher
+from cedos.files.objects.object_fetcher import ObjectFetcher, PassedOn
 from cedos.files.objects.object_store import ObjectRecord, StoredObject
 from cedos.session.protocol.crypto import host_id
 
@@ -62,7 +62,7 @@ class ProgramRequests:
             return None  # its origin itself says what is wrong
         if found is None:
             return None
-        if isinstance(found, aiohttp.ClientResponse):
+        if isinstance(found, PassedOn):
             return PassedAnswer(found)
         return self._stored(whose, found)
 
@@ -71,7 +71,7 @@ class ProgramRequests:
     ) -> "StoredAnswer | None":
         try:
             return StoredAnswer(self._fetcher, client, found, part)
-        except OSError:
+        except TransferError:
             return None
 
     def _on_condition(
@@ -99,7 +99,7 @@ UNCHANGED: Final = (0, 0)
 class StoredAnswer:
     """An object of the store, which may still grow, or a `part` of one.
 
-    OSError: its file cannot be opened.
+    TransferError: it cannot be opened.
     """
 
     def __init__(
@@ -112,44 +112,38 @@ class StoredAnswer:
         self._fetcher, self._client, self._found = fetcher, client, found
         self._first, self._end = part or (0, found.record.size or 0)
         self.head = _stored_head(found.record, part)
-        # What is taken from here on, `close` gives back: nothing below it may fail.
-        self._number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
-        found.users += 1
-        fetcher.store.used(found)
+        # `close` gives this back: nothing may fail below.
+        self._opened = fetcher.store.open_object(client, found)
 
     async def body(self, offset: int) -> bytes:
         at = self._first + offset
         if at >= self._end:
             return b""
         have = min(self._end, await self._found.beyond(at, 1))
-        return os.pread(self._number, min(_BLOCK, have - at), at)
+        return os.pread(self._opened.number, min(_BLOCK, have - at), at)
 
     def close(self, *, whole: bool) -> None:
-        os.close(self._number)
-        self._found.users -= 1
+        self._opened.close()
         self._fetcher.unwanted(self._client, self._found)
 
 
 class PassedAnswer:
     """An origin's answer that is not stored, passed on as it arrives."""
 
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self._answer = answer
+    def __init__(self, passed: PassedOn) -> None:
+        self._passed, answer = passed, passed.answer
         fields = [each for each in answer.raw_headers if each[0].lower() not in _HOP_BY_HOP]
         reason = (answer.reason or "").encode("utf-8", "surrogateescape")
         self.head = _head(answer.status, reason, fields)
 
     async def body(self, offset: int) -> bytes:
         try:
-            return await self._answer.content.readany()
+            return await self._passed.answer.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise TransferError(f"the origin broke off: {error}") from error
 
     def close(self, *, whole: bool) -> None:
-        if whole:
-            self._answer.release()
-        else:
-            self._answer.close()
+        self._passed.close(whole=whole)
 
 
 def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cedos.errors import TransferError
-from cedos.files.client_store import ClientStore
+from cedos.files.client_store import ClientStore, cost_of, encoded
 from cedos.files.messages import WebAnswer
 from cedos.files.partial import files_of
 
@@ -85,8 +85,9 @@ class KeptUpload:
 
     @property
     def may_make_room(self) -> bool:
-        """True if the origin has answered; the body is kept only for a repetition."""
-        return self.record.state is UploadState.ANSWERED and self.path.exists()
+        """True if the origin has answered: a body waits for a repetition alone, or its client knows."""
+        answered = self.record.state is UploadState.ANSWERED
+        return answered and (self.record.told or self.path.exists())
 
     def expired(self, now_unix_s: float) -> bool:
         """Tell whether its client was away for too long; an answer is kept for a week at least."""
@@ -106,11 +107,11 @@ class UploadStore(ClientStore[KeptUpload]):
         super().__init__(folder, most_bytes, _restored, _OURS, durable=True)
 
     def find(self, client: str, name: str) -> KeptUpload | None:
-        return self._kept.get(client, {}).get(name)
+        return self._kept[client].get(name) if client in self._kept else None
 
     def create(self, client: str, record: UploadRecord) -> KeptUpload:
         """Return a new upload. TransferError: there is no room, or no disk."""
-        self.make_room(client, record.size, time.time())
+        self.make_room(client, cost_of(record.size, len(encoded(record))), time.time())
         disk = os.statvfs(self._folder)
         if disk.f_bavail * disk.f_frsize < record.size + _KEEP_FREE:
             raise TransferError("the gateway's disk has no room for it")
@@ -129,7 +130,11 @@ class UploadStore(ClientStore[KeptUpload]):
             path.unlink(missing_ok=True)
 
     def _drop(self, client: str, kept: KeptUpload) -> None:
-        self.forget_body(kept)
+        if kept.path.exists():
+            self.forget_body(kept)
+            self.account(client, kept)
+        else:
+            self.remove(client, kept)
 
 
 def _restored(path: Path, record: bytes) -> KeptUpload:

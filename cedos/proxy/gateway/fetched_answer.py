@@ -21,7 +21,7 @@ class FetchedAnswer(Protocol):
 
     head: bytes
 
-    async def body(self, offset: int) -> bytes:
+    def body(self, offset: int) -> Coroutine[Any, Any, bytes]:
         """Return bytes from `offset` on, once there are any; empty: the end. TransferError."""
 
     def close(self, *, whole: bool) -> None:
@@ -65,7 +65,9 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
         stream.taken(sum(map(len, stream.waiting)))
         while (at := stream.sent_bytes) < len(answer.head):
             await _say(stream, answer.head[at:])
-        while block := await answer.body(stream.sent_bytes - len(answer.head)):
+        while block := await unless_broken(
+            stream, answer.body(stream.sent_bytes - len(answer.head))
+        ):
             await _say(stream, block)
         stream.finish()
         whole = True

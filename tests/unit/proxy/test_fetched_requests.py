@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.files.objects.object_fetcher import ObjectFetcher
+from cedos.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
 from cedos.files.objects.object_store import ObjectStore
 from cedos.files.objects.program_requests import ProgramRequests
 from cedos.proxy.streams.stream import WINDOW_BYTES
@@ -302,3 +302,83 @@ async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(
             each.close()
         await until(lambda: open_files() <= before)
         assert kept.users == 0
+
+
+def asking(ends: Ends, port: int) -> "asyncio.Task[Any]":
+    """A stream with a plain request, which is reset when this is cancelled."""
+    head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port
+    opening = ends.link.open("127.0.0.1", port, lambda stream: stream.write(head), fetch=True)
+    return asyncio.create_task(opening)
+
+
+async def test_programs_that_an_origin_leaves_waiting_end_nothing_for_others(
+    fetching: Ends,
+) -> None:
+    """Also what is kept was not given any more; and what waited was not ended with its program."""
+    origin, silent = Origin(), asyncio.Event()
+    living = 0
+
+    async def never(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        nonlocal living
+        living += 1
+        silent.set()
+        with suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
+        living -= 1
+
+    port, silent_port = await fetching.origin(origin), await fetching.origin(never)
+    await got(fetching, port)
+    tasks = [asking(fetching, silent_port) for _ in range(PROGRAMS_AT_ONCE // 2)]
+    await until(lambda: living == PROGRAMS_AT_ONCE // 2)
+    further = await asking(fetching, silent_port)  # it goes to its origin as it is
+    await until(lambda: living == PROGRAMS_AT_ONCE // 2 + 1)
+    head, _ = await got(fetching, port)
+    assert b"age: " in head
+    assert len(origin.asked) == 1
+    # Streams that are reset take along what waits for them.
+    further.reset()
+    for task in tasks:
+        task.cancel()
+    await until(lambda: living == 0)
+    client = host_id(fetching.client.public).hex()[:32]
+    assert not fetching.fetcher._programs[client]._all.locked()
+
+
+async def test_a_session_that_ends_takes_along_what_waits_for_it(fetching: Ends) -> None:
+    living = 0
+
+    async def never(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        nonlocal living
+        living += 1
+        with suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
+        living -= 1
+
+    port = await fetching.origin(never)
+    for _ in range(8):
+        await begun(fetching, port)
+    await until(lambda: living == 8)
+    fetching.link._streams.connection.abort("the client goes")
+    await until(lambda: living == 0)
+
+
+async def test_an_answer_that_is_passed_on_ends_with_its_program(fetching: Ends) -> None:
+    """A stream of events, of which none comes for a long time."""
+    living = 0
+
+    async def events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal living
+        living += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: first\n\n")
+        with suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
+        living -= 1
+
+    stream = await asking(fetching, await fetching.origin(events))
+    await until(lambda: b"".join(stream.waiting).endswith(b": first\n\n"))
+    stream.reset()
+    await until(lambda: living == 0)

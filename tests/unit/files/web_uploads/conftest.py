@@ -82,7 +82,7 @@ class Uploading:
         folder = self.folder
         self.fetcher = ObjectFetcher(ObjectStore(folder / "objects", 1 << 30), lambda *_: "")
         self.store = UploadStore(folder / "uploads", self.most_bytes)
-        sender = UploadSender(OriginClient(lambda *_: "", fresh=True), (0.05, 0.05))
+        sender = UploadSender(OriginClient(lambda *_: ""), (0.05, 0.05))
         self.uploads = WebUploads(self.store, sender, self.fetcher.changed)
         self.uploads.begin()
         self.gateway = Gateway(

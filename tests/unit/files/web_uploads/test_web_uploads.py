@@ -15,6 +15,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.errors import TransferError
+from cedos.files.client_store import Cost
 from cedos.files.messages import PutAnswer, PutRequest, pack, read
 from cedos.files.web_uploads.upload_store import UploadState
 from cedos.session.protocol.crypto import KeyPair, host_id
@@ -312,7 +313,7 @@ async def test_who_does_not_come_back_is_forgotten(uploading: Uploading) -> None
 
 
 async def test_there_are_limits_for_each_and_for_all(uploading: Uploading) -> None:
-    uploading.store._most = 1_000_000
+    uploading.store._most = Cost(1_000_000, 1 << 20)
     with pytest.raises(TransferError, match=r"the gateway says: .*larger than the 500000 bytes"):
         await uploading.put(uploading.file(b"x" * 600_000))
     uploading.origin.waits.clear()
