@@ -46,8 +46,8 @@ class OriginClient:
         Raises: aiohttp.ClientError, OSError, TimeoutError (`words` says which).
         """
         if self._client is None:
-            # Each request has a connection of its own. A reused one may have been closed, and nothing would
-            # say whether the origin received the request; and idle ones would have no bound.
+            # Each request has a connection of its own. A reused one may have been closed, and nothing
+            # would say whether the origin received the request; and idle ones would have no bound.
             self._client = web.client(
                 self._socket, tls=ssl.create_default_context(), agent=None, limit=0,
                 force_close=True,

@@ -140,7 +140,7 @@ async def test_an_upload_always_gets_an_answer_that_its_client_can_read(
     tmp_path: Path, head: bytes
 ) -> None:
     (tmp_path / "body").write_bytes(b"")
-    sender = UploadSender(OriginClient(lambda _address, _port: "", fresh=True), pauses_s=())
+    sender = UploadSender(OriginClient(lambda _address, _port: ""), pauses_s=())
     try:
         async with asyncio.timeout(10), origin(head) as url:
             record = UploadRecord("0" * 32, url, "PUT", [], 0, "v", 1.0, 0.0)
