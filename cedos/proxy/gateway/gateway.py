@@ -26,6 +26,7 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.listener import Listener
@@ -54,6 +55,7 @@ class GatewaySettings:
     Attributes:
         inside, local: the gateway also connects to these private networks, and to its own host.
         most, most_per_client: connections at once.
+        sessions_per_client: sessions at once, with those that sleep.
         names: destinations are logged.
         idle: a file for the sessions of clients that are away and have no connections.
     """
@@ -64,6 +66,7 @@ class GatewaySettings:
     local: bool = False
     most: int = 20_000
     most_per_client: int = 2_000
+    sessions_per_client: int = 128
     idle_s: float = 86_400.0
     connect_s: float = 10.0
     names: bool = False
@@ -139,7 +142,7 @@ class Gateway:
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
-        self._most = settings.most
+        self._most, self._most_per_client = settings.most, settings.most_per_client
 
     @property
     def address(self) -> tuple[str, int]:
@@ -182,6 +185,8 @@ class Gateway:
                 allowed=self._most,
                 process_limits=files,
             )
+            # One client leaves some of them to the others.
+            self._most_per_client = min(self._most_per_client, max(1, self._most // 2))
         try:
             self._listener = await self._listen(self._settings.idle)
         except (SessionError, OSError) as error:
@@ -198,6 +203,7 @@ class Gateway:
             idle=idle,
             scheduler="prompt-swtc",
             limits=LIMITS,
+            hosts=HandshakeLimits(flows_per_host=self._settings.sessions_per_client),
         )
 
     async def run(self) -> None:
@@ -232,7 +238,6 @@ class Gateway:
         task.add_done_callback(lambda done: self._sessions.pop(done, None))
 
     def _admit(self, client: bytes) -> None:
-        settings = self._settings
         if self._clients(client) is None:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is not invited any more"
@@ -244,7 +249,7 @@ class Gateway:
         )
         for count, most, whose in (
             (self.streams, self._most, "the gateway takes"),
-            (theirs, settings.most_per_client, "one client may have"),
+            (theirs, self._most_per_client, "one client may have"),
         ):
             if count > most:
                 raise RefusedError(

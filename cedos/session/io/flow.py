@@ -24,6 +24,7 @@ from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 SOURCE_FAILED: Final = 3
 """Code of Abort, beside those of the core."""
 
+MOST_PATHS: Final = 16
 _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
 _RECEIVED: Final = SessionPathEvent.RECEIVED
@@ -163,6 +164,9 @@ class SessionFlow:
         # this one is there: else the dialler would find none, and replace this one, too, without end.
         for old in before:
             old.close("replaced by a new connection over the same network", reset=True)
+        # A peer may join with any number of them.
+        for old in list(self.paths.values())[:-MOST_PATHS]:
+            old.close("its session has too many connections", reset=True)
         # Let labels onto the new path, and move the data of silent paths to it.
         if self._advice is not None:
             self._advice.apply()
@@ -204,10 +208,11 @@ class SessionFlow:
     def _lost(self, path: SessionPath, why: str) -> None:
         self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
-        # Keep the byte counts of the path.
-        network = path.facts.network
-        self._received[network] = self._received.get(network, 0) + path.received_bytes
-        self._delivered[network] = self._delivered.get(network, 0) + path.acknowledged_bytes()
+        # The end that chooses networks keeps the byte counts of its paths.
+        if self.dialler is not None:
+            network = path.facts.network
+            self._received[network] = self._received.get(network, 0) + path.received_bytes
+            self._delivered[network] = self._delivered.get(network, 0) + path.acknowledged_bytes()
         self.last_why = f"{path.interface or path.peer}: {why}"
         self.lost_paths += 1
         if self._ended:

@@ -122,7 +122,9 @@ def _connection(link: GatewayLink) -> Connection:
 
 async def _serve(file: Path | None) -> None:
     clients = {key(f"client {number}").public: str(number) for number in range(_KEYS)}
-    settings = GatewaySettings((_HOST, _GATEWAY_PORT), local=True, idle=file)
+    settings = GatewaySettings(
+        (_HOST, _GATEWAY_PORT), local=True, idle=file, sessions_per_client=10_000
+    )
     gateway = Gateway(settings, key("gateway"), clients.get)
     await gateway.open()
     async with process_limits.giving_back(1.0):

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from cedos.errors import SessionError
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway import gateway
+from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.direct import LookUp, NoRules, is_near
@@ -23,6 +25,8 @@ from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES, ProxiedStream
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.sockets import connect
 
 pytestmark = pytest.mark.anyio
 
@@ -255,6 +259,26 @@ async def test_what_waits_is_bounded_by_what_its_limits_leave(
     assert replay == (512 << 20 if free is None else min(512 << 20, most // 2))
 
 
+async def test_one_client_has_a_bounded_number_of_sessions(ends: Ends) -> None:
+    """Each has connections of its own, and a client may open sessions without end."""
+    await ends.start(sessions_per_client=3)
+    other = KeyPair(os.urandom(32))
+    ends.clients[other.public] = "phone"
+
+    async def session(key: KeyPair) -> Connection:
+        return await connect(
+            ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
+        )
+
+    kept = [await session(ends.client) for _ in range(3)]
+    with pytest.raises(SessionError):
+        await session(ends.client)
+    kept.append(await session(other))
+    for each in kept:
+        each.abort("the test is over")
+        await each.drained()
+
+
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_limits_are_told(ends: Ends) -> None:
     await ends.start(most_per_client=2)
@@ -420,8 +444,8 @@ async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(
 async def test_without_files_for_more_connections_those_that_live_go_on(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit on files leaves some for clients' paths: connections are refused before they are gone."""
-    monkeypatch.setattr(gateway, "_SPARE_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 3)
+    """A limit on files leaves some for clients' paths, and half of the rest for other clients."""
+    monkeypatch.setattr(gateway, "_SPARE_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 6)
     await ends.start()
     port = await ends.origin(echo)
     kept = [await ends.forward(port) for _ in range(3)]

@@ -2,16 +2,24 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from kit.waiting import until
 
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
 from cedos.model import Bulk, Label, NetworkKind, Strategy, Urgency
 from cedos.session.io.advice import KnownNetwork, Question
+from cedos.session.io.flow import MOST_PATHS
+from cedos.session.io.path import SessionPath, SessionPathEvent
+from cedos.session.protocol.channel import resume
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets import metered_gate
 from cedos.session.sockets.metered_gate import OwnTable
 
@@ -165,6 +173,40 @@ def test_lost_connections_are_replaced_at_once() -> None:
             await near.write(b"%06d" % number)
             assert await far.read_exactly(6) == b"%06d" % number
         assert near.flow.lost_paths >= 20
+
+    joined(scenario)
+
+
+def test_a_peer_has_a_bounded_number_of_paths() -> None:
+    """It may join with as many connections as it likes: each is a descriptor here."""
+
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        assert near.flow.credentials is not None
+        assert near.flow.dialler is not None
+        driver, me = near.flow.driver, near.flow.dialler._server.me
+        endpoint, loop = near.flow.dialler.endpoints[0], asyncio.get_running_loop()
+        opened, made = 0, list[SessionPath]()
+
+        def report(path: SessionPath, event: SessionPathEvent, _why: str) -> None:
+            nonlocal opened
+            if event is SessionPathEvent.OPENED:
+                opened += 1
+                path.attach(Mock(), report)  # it hears all, and says nothing
+
+        for count in range(1, 3 * MOST_PATHS):
+            connection = socket.socket()
+            connection.setblocking(False)
+            await loop.sock_connect(connection, endpoint)
+            channel = resume(
+                me, near.flow.credentials, ConnectionKind.JOIN, random=os.urandom, now=driver.now()
+            )
+            made.append(SessionPath(driver, connection, channel, report, PathFacts(network="lo")))
+            made[-1].start()
+            await until(lambda count=count: opened == count)  # type: ignore[misc]
+        await until(lambda: len(far.paths()) == MOST_PATHS)
+        assert far.flow.lost_paths == opened + 1 - MOST_PATHS
+        for path in made:
+            path.close("the test is over")
 
     joined(scenario)
 
