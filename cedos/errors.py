@@ -89,6 +89,14 @@ class TransferError(CedosError):
     """A file cannot be served or fetched; says what is kept and how to go on."""
 
 
+class DiskError(TransferError):
+    """A file cannot be written here. `full`: no other one can, either."""
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+
+
 class TransferBusyError(TransferError):
     """Another program, or another session, has this file in hand now."""
 

@@ -36,11 +36,14 @@ def client(
     silence_s: float | None = SILENCE_S,
     tls: ssl.SSLContext | bool = True,
     agent: str | None = AGENT,
+    decode: bool = False,
+    read_bufsize: int = 1 << 16,
     **connector: Any,
 ) -> aiohttp.ClientSession:
-    """Return a client that neither keeps cookies nor decodes bodies.
+    """Return a client that keeps no cookies.
 
     Args:
+        decode: it decodes bodies that a server has compressed.
         agent: None: requests have only the headers that they are given.
         connector: more arguments of aiohttp's connector.
     """
@@ -48,7 +51,8 @@ def client(
         connector=aiohttp.TCPConnector(socket_factory=socket_factory, ssl=tls, **connector),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
         headers={} if agent is None else {hdrs.USER_AGENT: agent},
-        auto_decompress=False,
+        auto_decompress=decode,
+        read_bufsize=read_bufsize,
         cookie_jar=aiohttp.DummyCookieJar(),
         max_line_size=_MOST_LINE_BYTES,
         max_field_size=_MOST_LINE_BYTES,

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cedos.errors import TransferBusyError, TransferError
+from cedos.errors import DiskError, TransferBusyError, TransferError
 from cedos.files.messages import text_of
 from cedos.kernel import own_file
 
@@ -128,6 +128,7 @@ def _opened(path: Path) -> int:
     return number
 
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 _WHY: Final = {
     errno.ELOOP: "is a link, which is not followed; remove it",
     errno.ENAMETOOLONG: "the name, or the whole path, is too long for this file system",
@@ -142,6 +143,11 @@ def disk_words(error: OSError) -> str:
     return _WHY.get(number, words) if words == os.strerror(number) else words
 
 
+def disk_error(path: Path, error: OSError, kept: str = "") -> DiskError:
+    """Return the error of a path, for one of the disk."""
+    return DiskError(f"{path}: {disk_words(error)}{kept}", full=error.errno in _FULL)
+
+
 def _refuse_existing(target: Path) -> None:
     """Refuse a target that is there, also as a link to nothing, or that cannot be. TransferError."""
     try:
@@ -149,7 +155,7 @@ def _refuse_existing(target: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise TransferError(f"{target}: {disk_words(error)}") from error
+        raise disk_error(target, error) from error
     raise TransferError(f"{target} is there already; it is not overwritten")
 
 
@@ -183,9 +189,9 @@ class Partial:
                     self.path.unlink()
             self._number = _opened(self.path)
         except FileNotFoundError as error:
-            raise TransferError(f"there is no folder {target.parent}") from error
+            raise DiskError(f"there is no folder {target.parent}") from error
         except OSError as error:
-            raise TransferError(f"{self.path}: {disk_words(error)}") from error
+            raise disk_error(self.path, error) from error
         try:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -239,7 +245,7 @@ class Partial:
             self._note.write(PartOf(self._source, version, size), noted)
             self._noted = noted
         except OSError as error:
-            raise TransferError(f"{self.path}: {error.strerror}") from error
+            raise disk_error(self.path, error) from error
 
     def note_networks(self, by_network: Mapping[str, int], metered_bytes: int = 0) -> None:
         """Note all received bytes by network, for the next program after a crash."""
@@ -262,7 +268,7 @@ class Partial:
             try:
                 n_bytes = os.pwrite(self._number, view, self.have)
             except OSError as error:
-                raise TransferError(f"{self.path}: {error.strerror}") from error
+                raise disk_error(self.path, error) from error
             self.have += n_bytes
             view = view[n_bytes:]
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from calendar import timegm
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -22,7 +23,7 @@ from cedos.config.directories import directories
 from cedos.errors import ConfigError, FeedError, WebError
 from cedos.files import web_getting
 from cedos.files.partial import PartNote, files_of
-from cedos.files.web_getting import LeadingNetworks, is_web
+from cedos.files.web_getting import Distance, LeadingNetworks, WebWay, is_web
 from cedos.kernel import own_file
 
 _MOST_FEED_BYTES: Final = 8 << 20
@@ -65,6 +66,7 @@ class Episode(msgspec.Struct):
     """An episode of a subscription; `came_unix_s` is 0 until the file is here.
 
     `by_network` has the received bytes of each interface, `metered_bytes` those of metered networks.
+    `least`: how far its feed's server is, and its own must be.
     """
 
     podcast: str
@@ -79,6 +81,17 @@ class Episode(msgspec.Struct):
     came_unix_s: float = 0.0
     by_network: dict[str, int] = {}
     metered_bytes: int = 0
+    least: Distance = Distance.INTERNET
+
+    @property
+    def source(self) -> str:
+        """The name of its bytes, the same while only the address's token is renewed."""
+        return f"{self.guid} {self.url.partition('?')[0]}"
+
+    def follow(self, newer: "Episode") -> None:
+        """Take what the feed says now."""
+        self.title, self.url, self.least = newer.title, newer.url, newer.least
+        self.size_bytes = newer.size_bytes or self.size_bytes
 
     @property
     def key(self) -> str:
@@ -190,7 +203,7 @@ class Library:
 
 
 def parse_feed(data: bytes) -> list[Episode]:
-    """Return a feed's episodes in its own order, the newest first as a rule.
+    """Return a feed's episodes, the newest first where all have a date, else in the feed's own order.
 
     Raises:
         FeedError: the bytes are no feed.
@@ -203,15 +216,24 @@ def parse_feed(data: bytes) -> list[Episode]:
         raise FeedError(f"the feed cannot be read: {error}") from error
     if not found.version or (found.bozo and not entries):
         raise FeedError(f"the answer is no feed: {found.get('bozo_exception', 'a web page, say')}")
+    entries = [each for each in entries if each[1] is not None]
+    dates = [entry.get("published_parsed") or entry.get("updated_parsed") for entry, _ in entries]
+    if all(dates):
+        order = sorted(range(len(dates)), key=lambda at: timegm(dates[at]), reverse=True)
+        entries = [entries[at] for at in order]
     episodes = []
     for entry, enclosure in entries:
-        if enclosure is not None:
-            url, size = enclosure["href"].strip()[:_TEXT_LENGTH], str(enclosure.get("length", ""))
-            title = " ".join(str(entry.get("title", ""))[:_TEXT_LENGTH].split()) or url
-            guid = str(entry.get("id", ""))[:_TEXT_LENGTH] or url
-            known = size.isascii() and size.isdecimal() and len(size) < 16
-            episodes.append(Episode("", guid, title, url, int(size) if known else 0))
+        url, size = _text(enclosure["href"]), str(enclosure.get("length", ""))
+        title, guid = _text(entry.get("title", "")) or url, _text(entry.get("id", "")) or url
+        known = size.isascii() and size.isdecimal() and len(size) < 16
+        episodes.append(Episode("", guid, title, url, int(size) if known else 0))
     return episodes
+
+
+def _text(value: object) -> str:
+    """Return a text of a feed in one line, without half characters."""
+    text = str(value)[:_TEXT_LENGTH].encode(errors="replace").decode()
+    return " ".join(text.split())
 
 
 def _enclosure(entry: Any) -> Any:
@@ -239,8 +261,12 @@ async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:
     first = min(leading, key=lambda each: each.metered, default=None)
     if first is None:
         raise WebError("no network leads to the server")
-    data = await web_getting.read(url, _MOST_FEED_BYTES, first.interface)
-    return await asyncio.to_thread(parse_feed, data)
+    way = WebWay(first.interface)
+    data = await web_getting.read(url, _MOST_FEED_BYTES, way)
+    found = await asyncio.to_thread(parse_feed, data)
+    for each in found:
+        each.least = way.least
+    return found
 
 
 def _check_name(name: str, where: str) -> None:

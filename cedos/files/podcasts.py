@@ -20,11 +20,11 @@ from urllib.parse import unquote, urlsplit
 from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, sentence
 from cedos.config.directories import directories
-from cedos.errors import TransferError, WebError
+from cedos.errors import DiskError, TransferBusyError, TransferError, WebError
 from cedos.files import web_getting
-from cedos.files.partial import Partial
+from cedos.files.partial import Partial, disk_error
 from cedos.files.podcast_library import Episode, EpisodeState, Library, Subscription, read_feed
-from cedos.files.web_getting import LeadingNetworks
+from cedos.files.web_getting import LeadingNetworks, WebWay
 from cedos.session.io.links import Egress
 
 _MOST_FOLLOWED: Final = 64  # episodes with a row in the table of transfers
@@ -41,7 +41,6 @@ class _Tracked:
 
     def __init__(self, episode: Episode, changed: Callable[[], None]) -> None:
         self.episode, self._changed = episode, changed
-        self.host = urlsplit(episode.url).hostname or ""
         self.failures = 0
         self.failed_over = ""
         self.leading: Sequence[Egress] = ()
@@ -54,6 +53,10 @@ class _Tracked:
         self._again_s = 0.0  # by a clock that also counts while the host sleeps
         episode.read_note()
         self._have = self._furthest = episode.here_bytes()
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.episode.url).hostname or ""
 
     @property
     def pause_s(self) -> float:
@@ -151,7 +154,10 @@ class EpisodeFetching:
             self._library.save()
             raise
         self._library.feed_errors.pop(name, None)
-        known = {each.guid for each in self._library.episodes if each.podcast == name}
+        known = {each.guid: each for each in self._library.episodes if each.podcast == name}
+        for each in found:
+            if each.guid in known and known[each.guid].state is EpisodeState.WANTED:
+                known[each.guid].follow(each)
         new = [each for each in found[: wanted.keep] if each.guid not in known]
         for each in new:
             each.podcast, each.by_unix_s = name, wanted.next_unix_s()
@@ -165,7 +171,7 @@ class EpisodeFetching:
         """Bring episodes until none is wanted, or the rest has failed after its deadline; or for ever.
 
         Raises:
-            TransferError: the disk cannot be written.
+            DiskError: the disk is full, or cannot be written at all.
         """
         await asyncio.to_thread(self._library.forget_ended)
         try:
@@ -284,13 +290,13 @@ class EpisodeFetching:
             return
         except TransferError as error:
             episode.why, each.failed_over, each.egress = str(error), egress.interface, None
-            if isinstance(error, WebError):
+            if isinstance(error, DiskError) and error.full:
+                raise
+            if isinstance(error, WebError | DiskError | TransferBusyError):
                 pause_s = each.on_failure()
                 pause = f"{pause_s:.0f} s" if pause_s < 100.0 else f"{pause_s / 60.0:.0f} min"
                 if not each.is_given_up:
                     self._say(f"{each.episode.name}: {error}; it is tried again in {pause}")
-            elif str(error).startswith(str(Path(episode.file).parent)):  # the disk
-                raise
             else:
                 episode.state = EpisodeState.REFUSED
                 self._complain(f"{episode.name}: {error}")
@@ -316,7 +322,8 @@ class EpisodeFetching:
                 self._library.save()
 
         try:
-            await web_getting.fetch(episode.url, partial, egress.interface, on_bytes)
+            way = WebWay(egress.interface, episode.least)
+            await web_getting.fetch(episode.url, partial, way, on_bytes)
         finally:
             partial.close()
 
@@ -332,13 +339,13 @@ class EpisodeFetching:
 def _part(episode: Episode) -> Partial | None:
     """Return what is here of an episode; None: all of it. TransferError: the disk cannot be written."""
     target = Path(episode.file)
-    if target.exists():
-        return None
     try:
+        if target.exists():
+            return None
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TransferError(f"{target.parent}: {error.strerror}") from error
-    return Partial(target, episode.url)
+        raise disk_error(target, error) from error
+    return Partial(target, episode.source)
 
 
 def _file_name(episode: Episode) -> str:

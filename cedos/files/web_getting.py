@@ -8,28 +8,36 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
-from ipaddress import ip_address
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from ipaddress import ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import hdrs
+from yarl import URL
 
-from cedos.errors import HostError, TransferError, WebError
+from cedos import web
+from cedos.errors import DiskError, HostError, TransferError, WebError
 from cedos.files.partial import Partial
+from cedos.global_unicast import is_global, meanings, within
+from cedos.model import Address
 from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
+from cedos.web import AnswerHead
 
 _BLOCK_BYTES: Final = 1 << 16
-_CONNECT_S: Final = 10.0
 _SILENCE_S: Final = 10.0
 _WHOLE_S: Final = 60.0
 _LARGEST: Final = 1 << 40
-_MOST_HEADER_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
+_MOST_REDIRECTS: Final = 10
 _LOOK_UP_S: Final = 1.0
+_GROWTH: Final = 10  # no recording is compressed further
+_SMALL_BYTES: Final = 1 << 20
 _SILENT: Final = "does not answer"
 _WORDS: Final = {
     errno.ECONNREFUSED: "refused the connection",
@@ -41,19 +49,89 @@ _NO_WAY: Final = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENODEV, errno.EADDRNOTAVAIL}
 )
 
-_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, UnicodeError)
+_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+
+# What laboratories and tunnels play the internet with: nothing private is there.
+_PLAYED: Final = tuple(
+    map(
+        ip_network,
+        ("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32",
+         "3fff::/20"),
+    )
+)  # fmt: skip
+
+
+class Distance(IntEnum):
+    """How far an address is from this host."""
+
+    HOST = 0
+    LINK = 1
+    PRIVATE = 2
+    INTERNET = 3
+
+
+def distance(text: str) -> Distance:
+    """Return how far an address is, wherever a translator leads it."""
+    return min(map(_distance, meanings(text)))
+
+
+def _distance(address: Address) -> Distance:
+    if address.is_loopback or address.is_unspecified:
+        return Distance.HOST
+    if address.is_link_local:
+        return Distance.LINK
+    return Distance.INTERNET if is_global(address) or within(address, _PLAYED) else Distance.PRIVATE
+
+
+@dataclass(slots=True)
+class WebWay:
+    """A way to web servers.
+
+    Attributes:
+        interface: the network; None: as the host routes.
+        least: how far addresses must be. A server leads to none that is nearer than its own: what it
+            leads to is its choice and not the user's.
+        refused: why it led no further; empty: it did.
+    """
+
+    interface: str | None = None
+    least: Distance = Distance.HOST
+    refused: str = ""
+    _tried: Distance = Distance.HOST
+
+    def socket(self, address: Any) -> socket.socket:
+        """Return a socket for a connection to an address. OSError: there may be none."""
+        family, kind, protocol, _, where = address
+        self._tried = max(self._tried, far := distance(where[0]))
+        if far < self.least:
+            self.refused = f"{where[0]} is nearer to this host than the server that leads there"
+            raise OSError(errno.EACCES, self.refused)
+        one = socket.socket(family, kind, protocol)
+        try:
+            one.setblocking(False)
+            if self.interface is not None:
+                name = self.interface.encode() + b"\0"
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name)
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    def on_answer(self) -> None:
+        """Note that a server has answered."""
+        self.least = max(self.least, self._tried)
 
 
 async def fetch(
     url: str,
     partial: Partial,
-    interface: str | None,
+    way: WebWay,
     on_bytes: Callable[[int, int | None], None] = lambda _have, _size: None,
 ) -> None:
     """Download a file until it is whole and has its name.
 
     Args:
-        interface: the network; None: as the host routes.
         on_bytes: receives the bytes that are here and the file's size, None while that is unknown. The
             last call, with both equal, comes before the file has its name.
 
@@ -61,23 +139,24 @@ async def fetch(
         WebError: this attempt failed; another one may go on.
         TransferError: the server does not have the file, or the disk cannot be written.
     """
-    headers = {hdrs.ACCEPT_ENCODING: "identity"}  # a compressed body has no ranges of its own
+    # A compressed body has no ranges of its own.
+    headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "identity"}
     # Ask for the rest only if the server still has this version, else it sends the whole.
     if partial.have and partial.version:
         headers |= {hdrs.RANGE: f"bytes={partial.have}-", hdrs.IF_RANGE: partial.version}
     try:
-        async with (
-            _client(interface) as client,
-            client.get(url, headers=headers) as answer,
-        ):
-            size = _begin(answer, partial)
-            async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+        async with _asked(url, headers, way) as (head, answer):
+            size = _begin(head, partial)
+            async for block in _body(head, answer, _GROWTH):
                 partial.write(block)
                 if partial.have > _LARGEST or (size is not None and partial.have > size):
                     raise TransferError("more came than the server had said")
                 on_bytes(partial.have, size)
-    except _FAILURES as error:
-        raise _failure(error) from error
+    except (WebError, DiskError):
+        raise
+    except TransferError:
+        partial.discard()  # no other attempt will go on with it
+        raise
     if size is not None and partial.have != size:
         raise WebError(f"the server broke off: {partial.have} of {size} bytes came")
     if size is None:
@@ -85,7 +164,7 @@ async def fetch(
     await asyncio.to_thread(partial.finish, time.time())
 
 
-async def read(url: str, most_bytes: int, interface: str | None) -> bytes:
+async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
     """Return something small.
 
     Raises:
@@ -93,93 +172,101 @@ async def read(url: str, most_bytes: int, interface: str | None) -> bytes:
         TransferError: the server does not have it, or it is larger than `most_bytes`.
     """
     data = bytearray()
+    headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "gzip, deflate"}
     try:
-        async with (
-            asyncio.timeout(_WHOLE_S),
-            _client(interface) as client,
-            client.get(url) as answer,
-        ):
-            if answer.status != 200:
-                raise _refusal(answer.status, answer.reason)
-            async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+        async with asyncio.timeout(_WHOLE_S), _asked(url, headers, way) as (head, answer):
+            if head.status != 200:
+                raise _refusal(head)
+            async for block in _body(head, answer, most_bytes):
                 data += block
                 if len(data) > most_bytes:
                     raise TransferError(f"more than {most_bytes} bytes came")
-    except _FAILURES as error:
+    except TimeoutError as error:
         raise _failure(error) from error
     return bytes(data)
 
 
-def _client(interface: str | None) -> aiohttp.ClientSession:
-    """Return a client whose connections leave through one interface, whatever the default route is."""
+@asynccontextmanager
+async def _asked(
+    url: str, headers: dict[str, str], way: WebWay
+) -> AsyncIterator[tuple[AnswerHead, aiohttp.ClientResponse]]:
+    """Ask for a URL, and where it leads to. Errors, also of the block: WebError, TransferError."""
+    try:
+        there = URL(url)
+        async with web.client(way.socket, silence_s=_SILENCE_S, limit=1) as client:
+            for _ in range(_MOST_REDIRECTS):
+                async with client.get(there, headers=headers, allow_redirects=False) as answer:
+                    way.on_answer()
+                    head = AnswerHead.of(there, answer)
+                    if (to := head.redirect()) is None:
+                        yield head, answer
+                        return
+                    there = to
+    except _FAILURES as error:
+        if way.refused:
+            raise TransferError(way.refused) from error
+        raise _failure(error) from error
+    raise TransferError("the server redirects in circles")
 
-    def make(address: Any) -> socket.socket:
-        family, kind, protocol, *_ = address
-        one = socket.socket(family, kind, protocol)
-        try:
-            one.setblocking(False)
-            if interface is not None:
-                name = interface.encode() + b"\0"
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name)
-        except BaseException:
-            one.close()
-            raise
-        return one
 
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
-    connector = aiohttp.TCPConnector(socket_factory=make, limit=1)
-    return aiohttp.ClientSession(
-        connector=connector, timeout=limits, headers={hdrs.USER_AGENT: "cedos"},
-        max_line_size=_MOST_HEADER_BYTES, max_field_size=_MOST_HEADER_BYTES,
-    )  # fmt: skip
+async def _body(
+    head: AnswerHead, answer: aiohttp.ClientResponse, growth: int
+) -> AsyncIterator[bytes]:
+    """Yield a body, decoded where a server encodes it; it may grow `growth` times by that."""
+    encoding = head.field(hdrs.CONTENT_ENCODING).strip().lower()
+    if encoding in ("", "identity"):
+        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+            yield block
+        return
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise TransferError(f"the body is encoded as {encoding[:20]}, which nothing here reads")
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of both kinds
+    came = made = 0
+    try:
+        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+            came, rest = came + len(block), block
+            while rest and not decoder.eof:
+                data = decoder.decompress(rest, _BLOCK_BYTES)
+                rest, made = decoder.unconsumed_tail, made + len(data)
+                if made > _SMALL_BYTES + growth * came:
+                    raise TransferError("the body is compressed beyond all measure")
+                yield data
+        yield decoder.flush()
+    except zlib.error as error:
+        raise WebError("the body is no gzip, which the server says that it is") from error
+    if not decoder.eof:
+        raise WebError("the server broke off before the end")
 
 
-def _begin(answer: aiohttp.ClientResponse, partial: Partial) -> int | None:
+def _begin(head: AnswerHead, partial: Partial) -> int | None:
     """Prepare the part for an answer's body; return the file's size, None if it is unknown."""
-    if answer.status == 206:
-        unit, _, rest = answer.headers.get(hdrs.CONTENT_RANGE, "").partition(" ")
-        span, _, whole = rest.partition("/")
-        first = span.partition("-")[0]
-        if unit != "bytes" or first != str(partial.have) or not whole.isdecimal():
+    if head.status == 206:
+        if head.part is None or head.part[0] != partial.have:
             partial.discard()
             raise WebError("the server sent another part than was asked for")
-        partial.begin(partial.have, partial.version, int(whole[:18]))
-        return int(whole[:18])
-    if answer.status == 416:
+        partial.begin(partial.have, partial.version, head.part[1])
+        return head.part[1]
+    if head.status == 416:
         partial.discard()
-    if answer.status != 200:
-        raise _refusal(answer.status, answer.reason)
-    if answer.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+    if head.status != 200:
+        raise _refusal(head)
+    if head.field(hdrs.CONTENT_ENCODING).strip().lower() not in ("", "identity"):
         # The body is decoded: neither its length nor its ranges are those of the file.
         partial.begin(0, "", _LARGEST)
         return None
-    partial.begin(0, _validator(answer), answer.content_length or _LARGEST)
-    return answer.content_length
+    partial.begin(0, head.validator, head.size or _LARGEST)
+    return head.size
 
 
-def _validator(answer: aiohttp.ClientResponse) -> str:
-    """Return what tells one version from another; empty if the server gives nothing reliable."""
-    tag = answer.headers.get(hdrs.ETAG, "")
-    if tag and not tag.startswith("W/"):
-        return tag[:1000]
-    modified, date = answer.headers.get(hdrs.LAST_MODIFIED, ""), answer.headers.get(hdrs.DATE)
-    # The file may have changed again within the second that the date counts in (RFC 9110, 8.8.2.2).
-    return modified[:1000] if modified != date else ""
-
-
-def _refusal(status: int, reason: str | None) -> TransferError:
+def _refusal(head: AnswerHead) -> TransferError:
     """Return the error for a status: a `WebError` if the same request may succeed later."""
-    kind = WebError if status in (416, 429) or status >= 500 else TransferError
-    return kind(f"the server says {status} {reason or ''}".rstrip())
+    kind = WebError if head.status in (416, 429) or head.status >= 500 else TransferError
+    return kind(f"the server says {head.says}")
 
 
 def _failure(error: Exception) -> TransferError:
     """Return the error for one of aiohttp's: a `WebError` if another attempt may succeed."""
     match error:
-        case aiohttp.TooManyRedirects():
-            return TransferError("the server redirects in circles")
-        case aiohttp.RedirectClientError():
-            return TransferError("the server redirects to what is no URL of a web server")
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
             return TransferError("its URL cannot be fetched")
         case aiohttp.ClientResponseError():
@@ -200,7 +287,7 @@ def _failure(error: Exception) -> TransferError:
             return WebError("the server broke off before the end")
         case OSError():
             return WebError(_unreachable(error))
-        case UnicodeError():  # a label of the host's name is too long, say
+        case ValueError():  # a label of the host's name is too long, say
             return TransferError("its URL cannot be fetched")
     return WebError("the connection to the server failed")
 

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, Self
 import aiohttp
 from aiohttp import hdrs
 
+from cedos import web
 from cedos.errors import HostError
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.kernel.tcp_info import receive_rtt_s, tcp_info
@@ -189,7 +190,6 @@ class Yielding:
 
 
 _BLOCK_BYTES = 16 * 1024
-_CONNECT_S = 15.0
 _SILENCE_S = 30.0
 _GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
 
@@ -256,13 +256,10 @@ class HttpFetcher:
                 raise
             return one
 
-        connector = aiohttp.TCPConnector(
-            socket_factory=make, ssl=self._tls if self._tls is not None else True, limit=1
-        )
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
-        return aiohttp.ClientSession(
-            connector=connector, timeout=limits, read_bufsize=_BLOCK_BYTES, trust_env=False
-        )
+        return web.client(
+            make, silence_s=_SILENCE_S, tls=self._tls if self._tls is not None else True, decode=True,
+            read_bufsize=_BLOCK_BYTES, limit=1,
+        )  # fmt: skip
 
     async def _fetch(self, session: aiohttp.ClientSession, turn: Turn) -> Body:
         part = self._part
@@ -304,6 +301,10 @@ class HttpFetcher:
             raise NotThereError(f"{self.url}: {answer.status} {answer.reason}")
         if answer.status != 200:
             raise FetchError(f"{self.url}: {answer.status} {answer.reason}")
+        if answer.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+            # The body is decoded: neither its length nor its ranges are those of the file.
+            part.restart(None)
+            return None
         part.restart(_validator(answer))
         return answer.content_length
 

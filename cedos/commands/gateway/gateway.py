@@ -25,9 +25,9 @@ from cedos.commands.console.servers import (
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
 from cedos.files.objects.object_store import ObjectStore
+from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewayFigures, GatewaySettings
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
 from cedos.proxy.http import RefusedError

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -190,7 +191,7 @@ def command(
         click.echo(keys.to_text(me.public))
         return
     output = Path(wanted)
-    into_folder = wanted.endswith("/") or output.is_dir()
+    into_folder = wanted.endswith("/") or _is_folder(output)
     if not sources:
         raise click.UsageError("a file such as server.example/song.flac is needed, or --print-key")
     if output == _STDOUT and (len(sources) > 1 or sources[0].is_folder):
@@ -395,7 +396,9 @@ class _Run:
 
 
 def _is_folder(target: Path) -> bool:
-    return target != _STDOUT and target.is_dir()
+    with suppress(OSError):  # a name that is too long, say
+        return target != _STDOUT and target.is_dir()
+    return False
 
 
 async def _nowhere(_data: Any) -> None: ...

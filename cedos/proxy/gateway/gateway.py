@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 import structlog
 
 from cedos.errors import SessionError
+from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.process_limits import MemoryRoom
-from cedos.proxy.gateway.admission import DestinationRules, IPNetwork, no_memory
+from cedos.proxy.gateway.admission import DestinationRules, no_memory
 from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.fetched_answer import RequestFetcher
 from cedos.proxy.gateway.gateway_session import (

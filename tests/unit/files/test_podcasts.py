@@ -1,21 +1,28 @@
 """Podcasts: feeds as publishers write them, and episodes that come by their deadlines."""
 
 import asyncio
+import errno
 import json
+import os
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.odd_web_server import AUDIO, OddWebServer, feed_of
 from kit.waiting import until
 
-from cedos.errors import ConfigError, FeedError, TransferError, WebError
+from cedos.errors import ConfigError, DiskError, FeedError, WebError
 from cedos.files import podcast_library, podcasts, web_getting
+from cedos.files.partial import Partial, disk_error
 from cedos.files.podcast_library import Episode, EpisodeState, Library, Subscription
 from cedos.files.podcasts import EpisodeFetching
-from cedos.files.web_getting import LeadingNetworks
+from cedos.files.web_getting import Distance, LeadingNetworks
 from cedos.model import NetworkKind
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.session.io.links import Egress
@@ -148,6 +155,7 @@ class Listener:
                 Episode(
                     *("news", url, f"E{number}", url, 0, time.time() + by_s + 1e-3 * number),
                     str(folder / "got" / f"e{number}"),
+                    least=Distance.HOST,
                 )
             )
         self.said: list[str] = []
@@ -347,9 +355,102 @@ async def test_new_episodes_of_a_feed(tmp_path: Path, server: OddWebServer) -> N
 
 
 @pytest.mark.anyio
-async def test_a_full_disk_ends_the_run(tmp_path: Path, server: OddWebServer) -> None:
+async def test_a_full_disk_ends_the_run(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
     listener = Listener(tmp_path, server.url("good"))
-    (tmp_path / "got").write_text("a file where the folder would be")
-    with pytest.raises(TransferError, match="got"):
+    with pytest.raises(DiskError, match="No space left"):
         await listener.run()
     assert listener.states == [EpisodeState.WANTED]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", ["a long name", "a file for a folder", "busy", "not writable"])
+async def test_one_failure_of_the_disk_is_one_failure(
+    tmp_path: Path, server: OddWebServer, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    listener = Listener(tmp_path, server.url("good"), server.url("good"))
+    first = listener.library.episodes[0]
+    first.guid = "another"
+    if what == "a long name":
+        first.file = str(tmp_path / ("\u4eca" * 86))
+    elif what == "a file for a folder":
+        (tmp_path / "there").write_text("mine")
+        first.file = str(tmp_path / "there" / "e0")
+    elif what == "busy":
+        (tmp_path / "got").mkdir()
+        other = Partial(Path(first.file), "other")
+    else:
+        monkeypatch.setattr(podcasts, "Partial", refuse(podcasts.Partial, first.file))
+    await listener.run_until("E1 is here")
+    assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
+    assert any("it is tried again in" in each for each in listener.said)
+    if what == "busy":
+        other.close()
+
+
+def refuse(kind: type[Partial], file: str) -> Callable[[Path, str], Partial]:
+    def opened(target: Path, source: str) -> Partial:
+        if str(target) == file:
+            raise disk_error(target, PermissionError(errno.EACCES, "Permission denied"))
+        return kind(target, source)
+
+    return opened
+
+
+@pytest.mark.anyio
+async def test_an_unfinished_episode_follows_its_feed(tmp_path: Path, server: OddWebServer) -> None:
+    """Its address has a token, which the publisher renews."""
+    listener = Listener(tmp_path)
+    wanted = Subscription(server.url("feed"), keep=1)
+
+    def enclosure(token: int) -> bytes:
+        url = f'url="{server.url("good")}?t={token}"'
+        return feed(item("One", url, guid="g"))
+
+    server.files["feed"] = enclosure(1)
+    await listener.fetching.update("news", wanted)
+    (episode,) = listener.library.episodes
+    source = episode.source
+    server.files["feed"], server.files["good?t=2"] = enclosure(2), AUDIO
+    assert await listener.fetching.update("news", wanted) == 0
+    assert (episode.url, episode.source) == (server.url("good?t=2"), source)
+    await listener.run()
+    assert listener.states == [EpisodeState.HERE]
+    server.files["feed"] = enclosure(3)
+    await listener.fetching.update("news", wanted)
+    assert episode.url == server.url("good?t=2"), "what is here stays as it is"
+
+
+def dated(title: str, date: str) -> str:
+    return item(title, MP3, guid=title).replace("</item>", f"{date}</item>")
+
+
+def test_episodes_are_in_the_order_of_their_dates_where_all_have_one() -> None:
+    old = dated("old", "<pubDate>Mon, 01 Jun 2026 08:00:00 GMT</pubDate>")
+    new = dated("new", "<pubDate>Tue, 02 Jun 2026 08:00:00 +0200</pubDate>")
+    newest = dated("newest", "<updated>2026-06-02T07:00:00Z</updated>")
+    without = dated("without", "")
+
+    def titles(*items: str) -> list[str]:
+        return [each.title for each in podcast_library.parse_feed(feed("".join(items)))]
+
+    assert titles(old, newest, new) == ["newest", "new", "old"]
+    assert titles(old, new, without) == ["old", "new", "without"]
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
+def test_any_text_of_a_feed_is_kept_and_names_a_file(title: str, guid: str, url: str) -> None:
+    """Half characters, too: XML's numbers can name them."""
+    entry = {"title": title, "id": guid, "enclosures": [{"href": f"http://a.test/{url}"}]}
+    found = SimpleNamespace(entries=[entry], version="rss20", bozo=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(podcast_library.feedparser, "parse", lambda *_a, **_k: found)
+        for each in podcast_library.parse_feed(b"x"):
+            assert Path(podcasts._file_name(each)).name == podcasts._file_name(each)
+            assert msgspec.json.decode(msgspec.json.encode(each), type=Episode) == each
+            assert len(each.key) == 32

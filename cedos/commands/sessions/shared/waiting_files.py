@@ -181,7 +181,7 @@ def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
     key = _key(identity, target)
 
     def move(sessions: Sessions, patience_s: float) -> Move:
-        if target.exists():  # it may have arrived while no daemon ran
+        if os.path.lexists(target):  # it may have arrived while no daemon ran
             forget(directories().socket, key)
         partial = partial_of(target, identity)
         getting = Getting(source.path, partial, sessions, patience_s)

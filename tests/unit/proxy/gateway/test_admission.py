@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.gateway.admission import DestinationRules, meanings
+from cedos.global_unicast import meanings
+from cedos.proxy.gateway.admission import DestinationRules
 from cedos.proxy.http import RefusedError
 
 
