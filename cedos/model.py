@@ -220,6 +220,34 @@ Competing = Mapping[str, Mapping[Direction, tuple[CompetingTransfer, ...]]]
 """The bytes that this host's transfers have still to carry, by network and direction."""
 
 
+class Life(StrEnum):
+    """The state of a network that is up (`cedos/monitor/liveness/liveness.py` has the transitions)."""
+
+    UNKNOWN = "unknown"
+    ALIVE = "alive"
+    SILENT = "silent"
+    DEAD = "dead"
+    CAPTIVE = "captive"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The state of a network, why in words, and since when (monotonic, s).
+
+    `page`: the log-in page of a captive portal, where that is known.
+    """
+
+    life: Life
+    why: str
+    since_s: float
+    page: str = ""
+
+    @property
+    def condemned(self) -> bool:
+        """Return whether the network carries nothing as long as this holds."""
+        return self.life in (Life.DEAD, Life.CAPTIVE)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The indicators of the networks at one instant: network name -> indicator name -> indicator.
@@ -228,10 +256,10 @@ class Context:
     `rtt_min_s`, `ping_loss`, `past1_bps`, `past5_bps`, `past10_bps`, `available`, `dns_s`,
     `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`. Beyond
     those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps`, `past1_up_bps` and other
-    rates of the uplink, `udp_up_bps` and all else of a train upwards, and `captive` (1: a portal
-    is in the way, or nothing goes through). `attachments` has the access points, where known,
-    `competing` by network what this host's other transfers have still to carry, `pauses` for how long
-    it was silent each time of late, s.
+    rates of the uplink, `udp_up_bps` and all else of a train upwards, `silence_s`, and `captive` (1: a
+    portal is in the way). `attachments` has the access points, where known, `competing` by network what
+    this host's other transfers have still to carry, `pauses` for how long it was silent each time of
+    late, s, and `verdicts` the state of each network (a context of a data set has none).
     """
 
     at_s: float
@@ -239,6 +267,7 @@ class Context:
     attachments: Mapping[str, Attachment] = field(default_factory=dict)
     competing: Competing = field(default_factory=dict)
     pauses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

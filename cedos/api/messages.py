@@ -19,6 +19,7 @@ from cedos.model import (
     FlowKey,
     Indicator,
     Label,
+    Life,
     Network,
     NetworkKind,
     SizeEstimate,
@@ -57,7 +58,8 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
 
     `barred` says why no connection is led to it (a hard budget is spent) and whether programs are
     kept off it; "": it is not barred. `lacks` says why it is down. `predicted` compares
-    predictions with transfers over it; None: there were none.
+    predictions with transfers over it; None: there were none. `life` is its state, and `why` the
+    reason in words.
     """
 
     name: str
@@ -73,6 +75,8 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     access_point: str | None = None
     barred: str = ""
     predicted: Calibration | None = None
+    life: Life = Life.UNKNOWN
+    why: str = ""
 
     @classmethod
     def of(
@@ -85,6 +89,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     ) -> "NetworkMessage":
         known = context.networks.get(network.name, {}) if context else {}
         attached = context.attachments.get(network.name) if context else None
+        verdict = context.verdicts.get(network.name) if context else None
         return cls(
             name=network.name,
             interface=network.interface,
@@ -99,6 +104,8 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             access_point=f"{attached.name} {attached.point}".strip() if attached else None,
             barred=barred,
             predicted=predicted,
+            life=verdict.life if verdict is not None else Life.UNKNOWN,
+            why=verdict.why if verdict is not None else "",
         )
 
 

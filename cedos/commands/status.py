@@ -16,7 +16,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.doctor import predicted_text
-from cedos.model import NO_DEFAULT_ROUTE
+from cedos.model import NO_DEFAULT_ROUTE, Life
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # A delivery rate is a lower bound of the network's rate.
@@ -27,8 +27,7 @@ _RATES = {
     "delivery_down_bps": "≥ ",
     "link_bps": "",
 }
-_LATELY_S = 60.0
-"""The lifetime of a report of a portal or a silence."""
+_STATES = {Life.CAPTIVE: "log-in", Life.DEAD: "silent", Life.SILENT: "silent"}
 _FRESH_S = 10.0
 """The age from which a round trip is shown with its age."""
 
@@ -190,15 +189,7 @@ def _state(network: NetworkMessage) -> str:
         return "down"
     if network.barred:
         return "blocked"
-    captive = network.indicators["captive"] if _lately(network, "captive", 1.0) else None
-    if captive is not None and captive.active:  # a portal has answered
-        return "log-in"
-    return "silent" if captive is not None or _lately(network, "available", 0.0) else "up"
-
-
-def _lately(network: NetworkMessage, name: str, value: float) -> bool:
-    known = network.indicators.get(name)
-    return known is not None and known.value == value and known.age_s <= _LATELY_S
+    return _STATES.get(network.life, "up")
 
 
 def _indicators(network: NetworkMessage) -> list[str]:

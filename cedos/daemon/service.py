@@ -51,18 +51,20 @@ from cedos.daemon.startup import NamedNetworks
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
-from cedos.model import Direction, FlowKey
+from cedos.model import Address, Direction, FlowKey
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.events import Change, NetworkEvent
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.flows.flow_source import KernelFlows, open_sockets
+from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.monitor.providers.metered import HostMetered
 from cedos.profiler.capture import Capture
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import CHUNKED, Prior, SizeHistory
+from cedos.selector.decision.liveness import is_captive
 from cedos.selector.probing.rules import Moment
 from cedos.steer.journal.journal import JournalKeeper
 from cedos.steer.kernel.interface import SteeringKernel
@@ -352,7 +354,7 @@ class Daemon:
                 self._lies,
                 deliver,
                 doubt=self._observer.prober.ask,
-                heard=lambda name, resolver: self._observer.heard(name, resolver, time.monotonic()),
+                heard=self._resolver_answered,
             )
             if watched
             else None
@@ -464,8 +466,10 @@ class Daemon:
         )
 
     def _lies(self, network: str) -> bool:
-        captive = self._observer.context().networks.get(network, {}).get("captive")
-        return captive is not None and captive.value == 1.0
+        return is_captive(self._observer.context(), network)
+
+    def _resolver_answered(self, network: str, resolver: Address) -> None:
+        self._observer.heard(network, resolver, time.monotonic(), Witness.NAME)
 
     def finished(self) -> None:
         """Tell listeners of the end, and keep what was learned."""

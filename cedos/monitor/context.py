@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cedos.model import Attachment, Context, Direction, Indicator
-from cedos.monitor.liveness.pings import PingWitness
+from cedos.monitor.liveness.liveness import Liveness, Witness
 from cedos.monitor.networks.rates import QUEUE_EMPTY, RateEstimator, RateSample
 
 WINDOW_S = 10.0
@@ -61,7 +61,7 @@ class _NetworkState:
     def __init__(self, pings: int) -> None:
         self.given: dict[str, Indicator] = {}
         self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
-        self.pings = PingWitness(pings)
+        self.liveness = Liveness(pings)
         self.rates = {direction: RateEstimator(direction) for direction in Direction}
         self.losses = Losses()
         self.up: tuple[float, bool] | None = None
@@ -73,9 +73,9 @@ class ContextKeeper:
 
     Derived: `rtt_s` (median over `rtt_window_s`, or else the newest), `rtt_min_s` (over
     `rtt_min_window_s`), `ping_loss` (of the last `pings`), those of `rates` and `losses`, `available`
-    (up, and not deaf: all of the last pings lost, and nothing else back). A provider's indicator is
-    preferred to a derived one unless it is older by more than `grace_s`: a provider speaks once a
-    second, of the second before, and knows more.
+    (up, and neither dead nor captive), `captive`, `silence_s`. A provider's indicator is preferred to
+    a derived one unless it is older by more than `grace_s`: a provider speaks once a second, of the
+    second before, and knows more.
     """
 
     def __init__(
@@ -101,41 +101,39 @@ class ContextKeeper:
 
     def update(self, network: str, indicators: Mapping[str, Indicator]) -> None:
         """Take a provider's indicators; a value that is not finite, or older than the known, is not."""
-        given = self._network(network).given
+        state = self._network(network)
         for name, indicator in indicators.items():
-            known = given.get(name)
-            if math.isfinite(indicator.value) and (
-                known is None or indicator.measured_at_s >= known.measured_at_s
+            known = state.given.get(name)
+            if not math.isfinite(indicator.value) or (
+                known is not None and indicator.measured_at_s < known.measured_at_s
             ):
-                given[name] = indicator
+                continue
+            state.given[name] = indicator
+            if name == "available" and indicator.value <= 0.0:
+                state.liveness.missed(Witness.RADIO, indicator.measured_at_s)
+            elif name == "available":
+                state.liveness.useless(Witness.RADIO)
 
     def observe_up(self, network: str, up: bool, at_s: float) -> None:
         known = self._network(network)
         if not up and (known.up is None or known.up[1]):
             # What the old attachment answered says nothing of the next one.
-            known.pings.moved()
-            known.given.pop("captive", None)
+            known.liveness.moved()
         known.up = (at_s, up)
 
-    def observe_ping(self, network: str, rtt_s: float | None, at_s: float) -> None:
-        """Take a ping's round-trip time, None where no answer came in time."""
-        self._network(network).pings.observe_ping(rtt_s is not None, at_s)
-        if rtt_s is not None:
+    def observe_ping(
+        self, network: str, rtt_s: float | None, at_s: float, asked_s: float | None = None
+    ) -> None:
+        """Take a ping's round-trip time, None where no answer came in time; `asked_s`: when it left."""
+        if rtt_s is None:
+            self._network(network).liveness.missed(Witness.PING, at_s, asked_s)
+        else:
+            self._network(network).liveness.heard(Witness.PING, at_s)
             self._observe_rtt(network, rtt_s, at_s, active=True)
 
-    def observe_answer(self, network: str, at_s: float) -> None:
-        """Note that something else than a ping was answered from beyond the network's router."""
-        self._network(network).pings.observe_answer(at_s)
-
-    def drops_pings(self, network: str) -> bool:
-        """Return whether no ping was ever answered over the network, though others were."""
-        known = self._networks.get(network)
-        return known is not None and known.pings.dropped
-
-    def may_drop_pings(self, network: str) -> bool:
-        """Return whether no ping was answered over the network so far: it is dead, or drops them."""
-        known = self._networks.get(network)
-        return known is None or known.pings.never_answered
+    def liveness(self, network: str) -> Liveness:
+        """Return the state of a network, to be told what was heard, and what was not."""
+        return self._network(network).liveness
 
     def observe_rtt(self, network: str, rtt_s: float, at_s: float) -> None:
         self._observe_rtt(network, rtt_s, at_s, active=False)
@@ -195,8 +193,7 @@ class ContextKeeper:
         if before is None:
             return False
         # The old one's silence is not held against the new one.
-        known.pings.moved()
-        known.given.pop("captive", None)
+        known.liveness.moved()
         return True
 
     def slept(self, seconds: float) -> None:
@@ -209,7 +206,7 @@ class ContextKeeper:
             }
             older = [(at_s - seconds, rtt_s, active) for at_s, rtt_s, active in known.rtts]
             known.rtts = deque(older, maxlen=known.rtts.maxlen)
-            known.pings.slept(seconds)
+            known.liveness.slept(seconds)
             for rates in known.rates.values():
                 rates.slept(seconds)
             known.losses.slept(seconds)
@@ -236,6 +233,9 @@ class ContextKeeper:
                 for name, known in self._networks.items()
                 if known.attachment is not None
             },
+            verdicts={
+                name: known.liveness.verdict(now_s) for name, known in self._networks.items()
+            },
         )
         return self._last
 
@@ -257,14 +257,13 @@ class ContextKeeper:
             derived["rtt_s"] = Indicator(statistics.median(values), at_s, active)
             values = self._since(known, now_s - self._rtt_min_window_s)
             derived["rtt_min_s"] = Indicator(min(values), at_s, active)
-        loss = known.pings.loss
-        if loss is not None:
-            derived["ping_loss"] = loss
+        derived |= known.liveness.indicators(now_s)
         if known.up is not None:
             at_s, up = known.up
-            if up and loss is not None:
+            if up and (loss := derived.get("ping_loss")) is not None:
                 at_s = max(at_s, loss.measured_at_s)
-            derived["available"] = Indicator(float(up and not known.pings.deaf), at_s)
+            lives = up and not known.liveness.verdict(now_s).condemned
+            derived["available"] = Indicator(float(lives), at_s)
         return derived
 
     @staticmethod

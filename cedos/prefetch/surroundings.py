@@ -262,13 +262,12 @@ def _facts(network: NetworkMessage, radio: RadioMessage) -> NetworkFacts:
         return indicator.value if indicator is not None else None
 
     rates = [rate for rate in map(known, _RATES) if rate]
-    captive = bool(known("captive"))
     return NetworkFacts(
         network.name,
         network.interface,
         network.kind,
-        # Behind a portal nothing comes that was asked for, nor where a budget bars the way.
-        network.up and not captive and not network.barred and known("available") != 0.0,
+        # (What is dead or captive is not available.)
+        network.up and not network.barred and known("available") != 0.0,
         network.metered,
         msgspec.convert(radio.radio, Radio),
         max(rates, default=None),

@@ -25,6 +25,7 @@ from cedos.model import Context, Direction, Network
 from cedos.selector.deadlines.network_state import NetworkState, SeenNetwork
 from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+from cedos.selector.decision.liveness import why_dead
 from cedos.selector.objective import Objective, WeightedCost
 
 _log = structlog.get_logger(__name__)
@@ -215,13 +216,8 @@ class Transfers:
                     if isinstance(objective, WeightedCost)
                     else _METERED_S
                 )
-            dead = known.get("available")
-            captive = known.get("captive")
             up = network.up and network.name not in barred
-            if (captive is not None and captive.value == 1.0) or (
-                dead is not None and dead.value == 0.0
-            ):
-                up = False
+            up = up and why_dead(context, network.name) is None
             price_s = float("inf") if network.name in barred else price_s
             found.append(
                 SeenNetwork(

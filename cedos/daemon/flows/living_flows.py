@@ -128,6 +128,10 @@ class LivingFlows:
         """Return the samples of paths whose local address is that of the network that carries them."""
         return [sample for sample in samples if not self._is_rescued(sample.key)]
 
+    def elsewhere(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
+        """Return the samples of rescued paths, which another network carries."""
+        return [sample for sample in samples if self._is_rescued(sample.key)]
+
     def _is_rescued(self, key: FlowKey) -> bool:
         flow = self._by_key.get(key)
         return flow is not None and key in flow.paths and flow.paths[key].rescued

@@ -88,6 +88,8 @@ class FlowSampler:
         at_home = self._flows.at_home(samples)
         self._observer.observe_delivery(at_home, now_s)
         self._observer.observe_answers(at_home)
+        if len(at_home) < len(samples):
+            self._observer.answered_elsewhere(self._flows.elsewhere(samples))
         if told:
             self._told_at_s = now_s
             self._observer.observe_flows(at_home)

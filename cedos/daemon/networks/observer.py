@@ -17,16 +17,27 @@ from cedos.config.sections import endpoint
 from cedos.daemon.budgets.metering import radios_of
 from cedos.kernel.rtnetlink import Counters
 from cedos.kernel.sock_diag import SYN_SENT
-from cedos.model import Address, Competing, Context, FlowKey, Indicator, Network, NetworkKind
+from cedos.model import (
+    Address,
+    Competing,
+    Context,
+    FlowKey,
+    Indicator,
+    Life,
+    Network,
+    NetworkKind,
+)
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.flows.passive import PassiveWatch
-from cedos.monitor.liveness import portal_check as check
+from cedos.monitor.liveness.liveness import Witness
+from cedos.monitor.liveness.portal_check import PortalCheck
 from cedos.monitor.liveness.portal_verdict import TestPage
 from cedos.monitor.liveness.portal_watch import Check, PortalWatch, usual_rtt_s
-from cedos.monitor.liveness.silence import PATIENCE_S
+from cedos.monitor.liveness.silence import Due
+from cedos.monitor.liveness.tls_check import TlsAnswer, shake_hands
 from cedos.monitor.networks.counters import InterfaceCounters
 from cedos.monitor.networks.rates import LEAST_BYTES
 from cedos.monitor.networks.sleep_watch import SleepWatch
@@ -142,11 +153,11 @@ def joules_taken(config: Config) -> Price:
 
 
 def portal_page(config: Config) -> Check | None:
-    """Ask for the configured test page; None where none is."""
+    """Return the check for the configured test page; None where none is."""
     if not (config.probes.enabled and config.probes.portal_url):
         return None
     page = TestPage.of(config.probes.portal_url, config.probes.portal_body)
-    return lambda network, timeout_s: check.check(network, page, timeout_s)
+    return PortalCheck(page, config.probes.dns_name)
 
 
 class Observer:
@@ -175,12 +186,13 @@ class Observer:
         self._providers = providers(config, bus, manager)
         self._sleep = SleepWatch()
         self.screen = Screen(bus)
+        self._told = asyncio.Event()
         self.portals = PortalWatch(
-            self._captive,
+            self.keeper.liveness,
+            self._told.set,
             check=portal_page(config),
             manager=manager.captive if manager is not None else None,
-            gateway_answers=check.gateway_answers if config.probes.enabled else None,
-            pings_wait=self._pings_wait,
+            shake_hands=self._shake_hands if config.probes.enabled else None,
             rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
         )
         if manager is not None:
@@ -190,12 +202,11 @@ class Observer:
         self._barred: frozenset[str] = frozenset()
         self._watch = PassiveWatch()
         self._delivery = DeliveryWatch()
-        self._told = asyncio.Event()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
         self._near_at_s: dict[str, float] = {}
         self._near_bytes: dict[FlowKey, int] = {}
-        self._silent: frozenset[str] = frozenset()
+        self._lives: dict[str, Life] = {}
         self._pauses: Mapping[str, tuple[float, ...]] = {}
         probes = config.probes
         self._target = probe_target(config)
@@ -258,24 +269,43 @@ class Observer:
 
     def silent(
         self,
-        networks: Mapping[str, float],
+        networks: Mapping[str, Due],
         pauses: Mapping[str, tuple[float, ...]],
         now_s: float,
     ) -> None:
-        """Take the networks that are silent though something is expected, and for how long (s).
+        """Take the networks that are silent though something is expected.
 
         `pauses`: how long each one's silences lasted that are over.
         """
         self._pauses = pauses
-        for name in self._silent | networks.keys():
-            self.keeper.update(name, {"silence_s": Indicator(networks.get(name, 0.0), now_s)})
-        if networks.keys() != self._silent:
-            if networks:
-                _log.info("no reply though one is due", networks=sorted(networks))
+        for network in self._networks:
+            due = networks.get(network.name, Due(0.0, transfers=False, pings=False))
+            waiting = ((Witness.TRANSFER, due.transfers), (Witness.PING, due.pings))
+            liveness = self.keeper.liveness(network.name)
+            liveness.silent(due.silent_s, now_s, *(each for each, waits in waiting if waits))
+            if due.silent_s > 0.0 and not liveness.tells(Witness.PING):
+                self._ask_for_names(network)
+        self.prober.silent(networks)
+        self._note_verdicts()
+
+    def _note_verdicts(self) -> None:
+        """Log the networks whose state has changed."""
+        verdicts = self.context().verdicts
+        before, self._lives = self._lives, {}
+        for network in self._networks:
+            verdict = verdicts.get(network.name)
+            if verdict is None or not network.up:
+                continue
+            life = self._lives[network.name] = verdict.life
+            known = before.get(network.name)
+            if known is life or known is None:
+                continue
+            if Life.UNKNOWN in (life, known):
+                _log.debug(life, network=network.name, was=known, why=verdict.why)
+            elif life is Life.ALIVE:
+                _log.info("replies again", network=network.name, was=known)
             else:
-                _log.info("replies again", networks=sorted(self._silent))
-            self.prober.silent(networks)
-        self._silent = frozenset(networks)
+                _log.info(life, network=network.name, why=verdict.why)
 
     def opened(self, key: FlowKey, at_s: float) -> None:
         if (name := self._before_router(key)) is None:
@@ -291,10 +321,13 @@ class Observer:
             self._carried_near(near, event, self._near_bytes.pop(event.key, 0))
         if network is None or near is not None:
             self._delivery.forget(event.key)
+            if event.rtt_s is not None:
+                self.portals.answered_elsewhere(event.key)
             return
         self._delivery.closed(event)
         if event.key.protocol == "udp" and event.bytes_down:
-            self.heard(network, event.key.remote, time.monotonic() - _UDP_KEPT_S)
+            at_s = time.monotonic() - _UDP_KEPT_S
+            self.heard(network, event.key.remote, at_s, Witness.DATAGRAM)
         # Most flows are too short to be seen alive: what their round trips took is known at the end.
         answered_s = event.idle_ack_s
         if event.rtt_s is None or answered_s is None:
@@ -304,11 +337,22 @@ class Observer:
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
-    def heard(self, network: str, remote: Address, at_s: float) -> None:
+    def heard(
+        self, network: str, remote: Address, at_s: float, witness: Witness = Witness.TRANSFER
+    ) -> None:
         """Note that `remote` said something: one beyond the router shows that its network carries."""
         if not self._on_link(network, remote):
-            self.keeper.observe_answer(network, at_s)
-            self.prober.heard(network, at_s)
+            self._heard(network, witness, at_s)
+
+    def _heard(self, network: str, witness: Witness, at_s: float) -> None:
+        self.keeper.liveness(network).heard(witness, at_s)
+        self.prober.heard(network, at_s)
+
+    def answered_elsewhere(self, samples: Iterable[FlowSample]) -> None:
+        """Take rescued flows: one that is answered shows that its server lives."""
+        for sample in samples:
+            if sample.state != SYN_SENT:
+                self.portals.answered_elsewhere(sample.key)
 
     def rescued(self, key: FlowKey) -> None:
         """Check the network of a flow's address, on which its first packet had no reply."""
@@ -348,8 +392,7 @@ class Observer:
 
     def observe_answers(self, samples: Sequence[FlowSample]) -> None:
         """Take every look at the living flows: what came from beyond a router shows that it carries."""
-        now_s = time.monotonic()
-        self.portals.observe_flows(samples)
+        heard_at_s: dict[str, float] = {}
         owner = {address.ip: (n.name, address) for n in self._networks for address in n.addresses}
         before, self._near_bytes = self._near_bytes, {}
         for sample in samples:
@@ -362,18 +405,18 @@ class Observer:
                 self._carried_near(name, sample, before.get(sample.key, 0))
                 continue
             # A host beyond the router that has answered: its network carries.
-            if sample.state == SYN_SENT:
-                continue
             heard_s = min(sample.idle_down_s, sample.idle_ack_s)
-            if isfinite(heard_s):
-                self.prober.heard(name, sample.at_s - heard_s)
-        for name in self.portals.carrying:
-            self.keeper.observe_answer(name, now_s)
+            if sample.state != SYN_SENT and isfinite(heard_s):
+                at_s = sample.at_s - heard_s
+                heard_at_s[name] = max(at_s, heard_at_s.get(name, at_s))
+        for name, at_s in heard_at_s.items():
+            self._heard(name, Witness.TRANSFER, at_s)
+        self.portals.observe_flows(samples)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
             stack.callback(self._counters.close)
-            stack.callback(lambda: [task.cancel() for task in self._asking])
+            stack.callback(lambda: [task.cancel() for task in self._asking.values()])
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
@@ -444,47 +487,29 @@ class Observer:
         return [sample for sample in samples if self._before_router(sample.key) is None]
 
     def _ping_target(self, network: Network) -> Address | None:
-        return None if self.keeper.drops_pings(network.name) else self._target(network)
+        dropped = self.keeper.liveness(network.name).drops_pings
+        return None if dropped else self._target(network)
 
     def asked_at_s(self) -> dict[str, float]:
         """Return network -> when its oldest pending ping was sent (`Prober.asked_at_s`).
 
         If other things were answered, a ping that never was is not waited for.
         """
-        known = self.context().networks
         asked = self.prober.asked_at_s()
-        return {name: at_s for name, at_s in asked.items() if "ping_loss" in known.get(name, {})}
+        tells = (name for name in asked if self.keeper.liveness(name).tells(Witness.PING))
+        return {name: asked[name] for name in tells}
 
-    def _beyond(self, network: Network) -> bool:
-        """Return whether a host behind the network's router is pinged."""
+    async def _shake_hands(self, network: Network, timeout_s: float) -> TlsAnswer | None:
         target = self._target(network)
-        return target is not None and target not in network.gateways
-
-    def _pings_wait(self, network: Network) -> bool:
-        asked_at_s = self.prober.asked_at_s().get(network.name)
-        if asked_at_s is None or not self._beyond(network):
-            return False
-        usual_s = usual_rtt_s(self.context().networks, network.name) or 0.0
-        return time.monotonic() - asked_at_s > max(PATIENCE_S, 2.0 * usual_s)
-
-    def _answered(self, name: str) -> None:
-        network = next((each for each in self._networks if each.name == name), None)
-        if network is not None and self._beyond(network):
-            self.portals.pinged(name)
-
-    def _captive(self, name: str, captive: Indicator) -> None:
-        before = self.context().networks.get(name, {}).get("captive")
-        if captive.value != (before.value if before is not None else 0.0):
-            _log.info("captive" if captive.value else "not captive", network=name)
-        self.keeper.update(name, {"captive": captive})
-        if captive.active and not captive.value:
-            self.keeper.observe_answer(name, captive.measured_at_s)
-        self._told.set()
+        if target is None or target in network.gateways:
+            return None
+        return await shake_hands(network, target, timeout_s)
 
     async def _follow_told(self) -> None:
         while True:
             await self._told.wait()
             self._told.clear()
+            self._note_verdicts()
             self._changed()
 
     def _until_next(self, now_s: float) -> float:
@@ -498,33 +523,38 @@ class Observer:
         async for result in self.prober.results():
             if result.kind is ProbeKind.PING:
                 rtt_s = result.indicators.get("rtt_s")
-                if rtt_s is None and self._asks_for_names(result.network, result.at_s):
-                    continue
-                self.keeper.observe_ping(result.network, rtt_s, result.at_s)
-                if rtt_s is not None:
-                    self._answered(result.network)
-                else:
+                asked_s = result.at_s - result.spent.seconds
+                self.keeper.observe_ping(result.network, rtt_s, result.at_s, asked_s)
+                if rtt_s is None:
+                    network = next((n for n in self._networks if n.name == result.network), None)
+                    if network is not None:
+                        self._ask_for_names(network)
                     # Silence may be the first sign of an outage; answers wait for the next look.
                     self._changed()
-            else:
-                found = {
-                    name: Indicator(value, result.at_s, active=True)
-                    for name, value in result.named.items()
-                }
-                self.keeper.update(result.network, found)
+                continue
+            found = {
+                name: Indicator(value, result.at_s, active=True)
+                for name, value in result.named.items()
+            }
+            self.keeper.update(result.network, found)
+            # (A resolver may answer from its cache.)
+            if not result.problem and result.kind is not ProbeKind.DNS:
+                self.keeper.liveness(result.network).heard(Witness.TRANSFER, result.at_s)
 
-    def _asks_for_names(self, name: str, at_s: float) -> bool:
-        """Return whether a lost ping waits for a look-up: the network may drop all pings."""
-        network = next((each for each in self._networks if each.name == name), None)
-        if network is None or not self._config.probes.dns or not self.keeper.may_drop_pings(name):
-            return False
-        task = asyncio.create_task(self._lost(network, at_s), name="names")
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-        return True
+    def _ask_for_names(self, network: Network) -> None:
+        """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
+        probes = self._config.probes
+        if probes.enabled and probes.dns and network.up and network.name not in self._asking:
+            task = asyncio.create_task(self._ask_for_a_name(network), name="names")
+            self._asking[network.name] = task
+            task.add_done_callback(lambda _: self._asking.pop(network.name, None))
 
-    async def _lost(self, network: Network, at_s: float) -> None:
-        if await self.prober.knows_names(network):
-            self.keeper.observe_answer(network.name, time.monotonic())
-        self.keeper.observe_ping(network.name, None, at_s)
+    async def _ask_for_a_name(self, network: Network) -> None:
+        asked_s = time.monotonic()
+        knows = await self.prober.knows_names(network)
+        liveness = self.keeper.liveness(network.name)
+        if knows:
+            liveness.heard(Witness.NAME, time.monotonic())
+        elif knows is False:
+            liveness.missed(Witness.NAME, time.monotonic(), asked_s)
         self._changed()

@@ -1,18 +1,20 @@
-"""Asks for the test page over one network: name, connection and page all through its interface."""
+"""Asks for the test page over one network: names, connection and page all through its interface."""
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 
-from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 from cedos.monitor.dns import message
 from cedos.monitor.flows import own_flows
+from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.portal_verdict import (
     MAX_ANSWER_BYTES,
     PortalFinding,
@@ -22,84 +24,143 @@ from cedos.monitor.liveness.portal_verdict import (
     origin,
     same_private_address,
 )
-from cedos.monitor.probing.ping import PingSocket
 
 _DNS_PORT = 53
 _ASK_AGAIN_S = 0.5
 # Of the time for everything, the share that names may take.
 _NAMES_SHARE = 0.5
+# A portal redirects to its host, and that perhaps to its operator's.
+_MOST_REDIRECTS = 3
 
 
-async def check(
-    network: Network, page: TestPage, timeout_s: float, port: int = _DNS_PORT
-) -> PortalFinding:
-    """Ask for the test page over the network, all within `timeout_s`; never raises.
+class PortalCheck:
+    """Asks for the test page.
 
-    A name that cannot exist is asked for, too: a portal's resolver gives both names the same private
-    address. Costs about 900 bytes where the answer is right. `port` is the resolvers'.
+    A name that cannot exist is asked for, too: a portal's resolver gives all names the same private
+    address. Costs about 900 bytes where the answer is right.
+
+    Args:
+        page: the test page.
+        known_name: a name that every honest resolver knows.
+        port: the resolvers'.
     """
-    try:
-        async with asyncio.timeout(timeout_s):
-            found = await _addresses(network, page.host, timeout_s * _NAMES_SHARE, port)
-            if isinstance(found, PortalFinding):
-                return found
-            reached = [each for each in found if each.version in _versions(network)]
-            if not reached:
-                why = f"{page.host} has no address that this network could lead to"
-                return PortalFinding(PortalVerdict.UNCLEAR, why)
-            return judge(page, await _fetch(network, reached[0], page))
-    except TimeoutError:
-        return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        return PortalFinding(PortalVerdict.SILENT, f"the test page cannot be reached ({why})")
 
+    def __init__(self, page: TestPage, known_name: str = "example.com", port: int = _DNS_PORT):
+        self._page = page
+        self._known_name = known_name
+        self._port = port
 
-async def _addresses(
-    network: Network, host: str, timeout_s: float, port: int
-) -> Sequence[Address] | PortalFinding:
-    with contextlib.suppress(ValueError):
-        return [ip_address(host)]
-    # Without a known resolver ask the router: mostly it is the resolver.
-    resolvers = network.resolvers or network.gateways
-    if not resolvers:
-        return PortalFinding(PortalVerdict.UNCLEAR, "it is not known whom to ask for names")
-    unreal = f"{secrets.token_hex(8)}.invalid"
-    # A network of IPv6 alone leads to no IPv4 address.
-    kind = message.A if 4 in _versions(network) else message.AAAA
-    names = await asyncio.gather(
-        *(_resolve(network, resolvers[0], name, kind, timeout_s, port) for name in (host, unreal))
-    )
-    asked = dict(zip((host, unreal), names, strict=True))
-    if address := same_private_address({n: found for n, found in asked.items() if found}):
-        why = f"every name is answered with {address}"
-        return PortalFinding(PortalVerdict.CAPTIVE, why, origin(address), likeness=f"dns {address}")
-    if names[0] is None:
-        guessed = not network.resolvers
-        return PortalFinding(PortalVerdict.SILENT, "names are not answered", guessed=guessed)
-    # Where names that do not exist are given to an advertiser, the page's own may still be right.
-    return names[0] or PortalFinding(PortalVerdict.UNCLEAR, f"{host} has no address")
+    async def __call__(self, network: Network, timeout_s: float) -> PortalFinding:
+        """Ask over the network, all within `timeout_s`; never raises."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._find(network, timeout_s * _NAMES_SHARE)
+        except TimeoutError:
+            return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            return PortalFinding(PortalVerdict.SILENT, f"the test page cannot be reached ({why})")
 
+    async def _find(self, network: Network, names_s: float) -> PortalFinding:
+        host = self._page.host
+        found = await self._addresses(network, names_s)
+        if isinstance(found, PortalFinding):
+            return found
+        reached = [each for each in found if each.version in _versions(network)]
+        if not reached:
+            why = f"{host} has no address that this network could lead to"
+            return PortalFinding(PortalVerdict.UNCLEAR, why)
+        address = reached[0]
+        if leads_nowhere(address):
+            return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
+        finding = judge(self._page, await _fetch(network, address, self._page))
+        private = not message.is_public(address) and not _is_address(host)
+        if private and finding.verdict is not PortalVerdict.FREE:
+            # Other names are answered honestly (`_addresses`).
+            return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
+        if finding.verdict is not PortalVerdict.CAPTIVE:
+            return finding
+        hosts = {host: found, **await self._on_the_way(network, finding.page, names_s)}
+        return replace(finding, hosts=hosts)
 
-async def _resolve(
-    network: Network, resolver: Address, name: str, kind: int, timeout_s: float, port: int
-) -> Sequence[Address] | None:
-    """Return the addresses given for a name, in honesty or not; None without an answer."""
-    number = secrets.randbits(16)
-    question = message.question(number, name, kind)
-    loop = asyncio.get_running_loop()
-    with (
-        interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
-        contextlib.suppress(OSError, TimeoutError),
-    ):
-        own_flows.connect(asker, resolver, port, network.index)
-        async with asyncio.timeout(timeout_s):
-            while True:
-                await loop.sock_sendall(asker, question)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_ASK_AGAIN_S):
-                        return await _answer(asker, number, name, kind)
-    return None
+    async def _addresses(
+        self, network: Network, timeout_s: float
+    ) -> Sequence[Address] | PortalFinding:
+        host = self._page.host
+        if _is_address(host):
+            return [ip_address(host)]
+        unreal = f"{secrets.token_hex(8)}.invalid"
+        resolvers = _resolvers(network)
+        if not resolvers:
+            return PortalFinding(PortalVerdict.UNCLEAR, "it is not known whom to ask for names")
+        names = (host, unreal)
+        answers = await asyncio.gather(*(self._ask(network, name, timeout_s) for name in names))
+        asked = dict(zip(names, answers, strict=True))
+        own = asked[host]
+        if own and not any(map(message.is_public, own)) and own != asked[unreal]:
+            # Is it this name alone, or every name that exists?
+            asked = {host: own, self._known_name: await self._ask(network, self._known_name, 1.0)}
+        same = same_private_address({name: found for name, found in asked.items() if found})
+        if same is not None and not leads_nowhere(same):
+            return PortalFinding(
+                PortalVerdict.CAPTIVE,
+                f"every name is answered with {same}",
+                origin(same),
+                f"dns {same}",
+                Witness.NAME,
+                hosts={host: (same,)},
+            )
+        if own is None:
+            return PortalFinding(
+                PortalVerdict.SILENT,
+                "names are not answered",
+                witness=Witness.NAME,
+                guessed=not network.resolvers,
+            )
+        # Where names that do not exist are given to an advertiser, the page's own may still be right.
+        return own or PortalFinding(PortalVerdict.FILTERED, f"{host} has no address there")
+
+    async def _ask(self, network: Network, name: str, timeout_s: float) -> Sequence[Address] | None:
+        """Return the addresses given for a name, in honesty or not; None without an answer."""
+        # A network of IPv6 alone leads to no IPv4 address.
+        kind = message.A if 4 in _versions(network) else message.AAAA
+        resolver, number = _resolvers(network)[0], secrets.randbits(16)
+        question = message.question(number, name, kind)
+        loop = asyncio.get_running_loop()
+        with (
+            interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
+            contextlib.suppress(OSError, TimeoutError),
+        ):
+            own_flows.connect(asker, resolver, self._port, network.index)
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await loop.sock_sendall(asker, question)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_ASK_AGAIN_S):
+                            return await _answer(asker, number, name, kind)
+        return None
+
+    async def _on_the_way(
+        self, network: Network, location: str, names_s: float
+    ) -> Mapping[str, Sequence[Address]]:
+        """Return the hosts from the redirect to the log-in page, with their addresses."""
+        found: dict[str, Sequence[Address]] = {}
+        with contextlib.suppress(OSError, ValueError):
+            for _ in range(_MOST_REDIRECTS):
+                # (Of an https:// page only the host is of interest.)
+                page = TestPage.of(location.replace("https://", "http://", 1), "")
+                if page.host in found:
+                    break
+                if _is_address(page.host):
+                    addresses: Sequence[Address] | None = [ip_address(page.host)]
+                else:
+                    addresses = await self._ask(network, page.host, names_s)
+                usable = [each for each in addresses or () if not leads_nowhere(each)]
+                found[page.host] = usable
+                if not usable or location.startswith("https://"):
+                    break
+                location = judge(page, await _fetch(network, usable[0], page)).page
+        return found
 
 
 async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Sequence[Address]:
@@ -109,6 +170,32 @@ async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Se
         if message.fault(data, number, name, kind) is not message.DnsFault.FOREIGN:
             reply = message.parse(data)
             return reply.addresses if reply is not None else ()
+
+
+def leads_nowhere(address: Address) -> bool:
+    """Return whether an address is no other host's: unspecified, loopback, multicast, or this host's."""
+    if address.is_unspecified or address.is_loopback or address.is_multicast:
+        return True
+    if address.is_link_local:
+        return False
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as own:
+        try:
+            own.bind((str(address), 0))
+        except OSError as error:
+            return error.errno != errno.EADDRNOTAVAIL
+    return True
+
+
+def _is_address(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ip_address(host))
+    return False
+
+
+def _resolvers(network: Network) -> Sequence[Address]:
+    # Without a known resolver ask the router: mostly it is the resolver.
+    return network.resolvers or network.gateways
 
 
 def _versions(network: Network) -> set[int]:
@@ -136,26 +223,3 @@ def _complete(answer: bytes, page: TestPage) -> bool:
     head, end, body = answer.partition(b"\r\n\r\n")
     right = head.split(b" ", 2)[1:2] == [b"200"]
     return bool(end) and (not right or (bool(page.body) and page.body.encode() in body))
-
-
-async def gateway_answers(network: Network, timeout_s: float = 0.8) -> bool:
-    """Return whether the network's router answers a ping in time; False where none can be sent.
-
-    A router answers behind a portal, and where its uplink is gone.
-    """
-    if not network.gateways:
-        return False
-    gateway = network.gateways[0]
-    answered = asyncio.Event()
-    try:
-        pinger = PingSocket(network.interface, gateway.version, lambda _, __: answered.set())
-    except (OSError, PrivilegeError):
-        return False
-    try:
-        with contextlib.suppress(OSError, TimeoutError):
-            pinger.send(gateway)
-            async with asyncio.timeout(timeout_s):
-                await answered.wait()
-    finally:
-        pinger.close()
-    return answered.is_set()

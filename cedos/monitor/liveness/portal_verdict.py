@@ -4,7 +4,7 @@ The test page has a known answer; any other one comes from a box in the way.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from ipaddress import IPv6Address
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from cedos.model import Address
 from cedos.monitor.dns.message import is_public
+from cedos.monitor.liveness.liveness import Witness
 
 MAX_ANSWER_BYTES = 4096
 _LONGEST_PAGE = 500
@@ -21,29 +22,36 @@ _LOG_IN = frozenset({401, 403, 407, 511})
 
 
 class PortalVerdict(StrEnum):
-    """`silent`: nothing answered, which may be the page's fault; `unclear`: its server is broken."""
+    """What an answer to the test page shows.
+
+    `silent`: no answer came. `unclear`: the page's server is broken. `filtered`: this network keeps
+    the page from being asked for.
+    """
 
     FREE = "free"
     CAPTIVE = "captive"
     SILENT = "silent"
     UNCLEAR = "unclear"
+    FILTERED = "filtered"
 
 
 @dataclass(frozen=True, slots=True)
 class PortalFinding:
     """A verdict with its reason in words, and the log-in page where that was told.
 
-    `likeness` is equal for equal answers: two networks with the same wrong answer have not both the
-    same portal, the test page changed. `by_silence`: no server behind the router answers, so that one
-    answer from behind it refutes the verdict. `guessed`: who did not answer need not be a resolver.
+    `witness` is who spoke: the page, or the resolver that was asked for its name. `likeness` is equal
+    for equal answers: two networks with the same wrong answer have not both the same portal, the test
+    page changed. `guessed`: what did not answer need not be a resolver. `hosts`: the hosts that a
+    person meets on the way to the log-in page, with their addresses in this network.
     """
 
     verdict: PortalVerdict
     why: str
     page: str = ""
     likeness: str = ""
-    by_silence: bool = False
+    witness: Witness = Witness.PAGE
     guessed: bool = False
+    hosts: Mapping[str, Sequence[Address]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,47 +1,51 @@
-"""When to check for a captive portal on which network, and what follows from what was found.
+"""When to ask for the test page over which network, and what its answers tell the network's state.
 
-A network is checked when it appears, when it moves to another access point, after the host's sleep, when
-connections over it are not answered, every 30 s while it is captive, and every 3 s while it is captive
-and carries something: a user is logging in. An outage is silent like a portal that drops all: so a
-verdict by silence alone ends with the first answer, and is checked again soon, after twice as long each.
+A network is asked when it appears, when it moves to another access point, after the host's sleep, when
+connections over it are not answered, soon while it is dead though its pings are answered, every 30 s
+while it is captive, and every 3 s while it is captive and carries something: a user is logging in. Where
+this network filters the page, it is not asked for again. `liveness` judges.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedos.model import Address, FlowKey, Indicator, Network
+from cedos.model import Address, FlowKey, Indicator, Life, Network, Verdict
 from cedos.monitor.events import FlowSample
+from cedos.monitor.liveness.liveness import Liveness, Witness
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
+from cedos.monitor.liveness.tls_check import TlsAnswer
 from cedos.monitor.liveness.unanswered import RESCUED_AFTER_S, Unanswered
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
-SILENT_AGAIN_S = 5.0
 # An unanswered connection is checked at most so often, as its server may be down; several, more so.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
-# While nothing was learnt of a new network it is checked again after these, and then no more: it may
-# not have been ready.
+# While nothing was learnt of a network it is asked again after these, and then no more: it may not have
+# been ready.
 _AGAIN_S = (2.0, 5.0, 15.0)
-# So long another network's right answer vouches for the test page.
-_VOUCHED_S = 60.0
-# So long after a verdict by silence, pings that wait show an outage. (Later, one may just be lost.)
-_PINGS_TELL_S = 3.0
+# A network that is dead is asked again after so long, and twice as long each time.
+_DEAD_AGAIN_S, _DEAD_EVERY_S = 5.0, 30.0
+# So long the answer over another network says whether a host answers at all.
+_VOUCHED_S = 600.0
 _SHORTEST_REST_S = 0.2
 USUAL_TIMEOUT_S = 2.5
 _SHORT_TIMEOUT_S = 0.8
+# A first packet is repeated after a second.
+_TLS_TIMEOUT_S = 1.2
 _LONGEST_S = 10.0
-# Without anything new for so long, a network that was captive is tried again.
-_BELIEVED_S = 60.0
 # What pings and our own check bring in is less; a log-in page is more.
 _CARRIES_BYTES = 4000
 # Routers that have answered names: of one that has not, silence says nothing.
 _MOST_ROUTERS = 64
 
 Check = Callable[[Network, float], Awaitable[PortalFinding]]
-"""Looks at a network within so many seconds (`check.check`)."""
+"""Looks at a network within so many seconds (`portal_check.PortalCheck`)."""
+
+ShakeHands = Callable[[Network, float], Awaitable[TlsAnswer | None]]
+"""Asks a well-known host over a network (`tls_check.shake_hands`); None: there is none to ask."""
 
 
 @dataclass(slots=True)
@@ -49,66 +53,91 @@ class _NetworkPortal:
     network: Network
     due_s: float
     tries: int = 0
-    captive_at_s: float | None = None
-    why: str = ""
-    page: str = ""
     received_bytes: int = 0
     finding: PortalFinding | None = None
     at_s: float = float("-inf")
-    pings_waited: bool = False
-    silence_believed_s: float = 0.0
+    dead_again_s: float = _DEAD_AGAIN_S
     task: asyncio.Task[None] | None = field(default=None)
-
-    @property
-    def by_silence(self) -> bool:
-        return (
-            self.captive_at_s is not None and self.finding is not None and self.finding.by_silence
-        )
 
 
 class PortalWatch:
-    """Looks for portals, and reports the indicator `captive`: 1 where one is in the way, 0 where not.
+    """Looks for portals, and tells each network's state (`liveness`) what was found.
 
-    It is active if a server beyond the router answered.
-    `check` asks for the test page; `manager` is NetworkManager's verdict, None where it has none;
-    `gateway_answers`: the router answers a ping; `pings_wait`: a ping to a host behind it waits for
-    its answer; `rtt_s`: the usual round trip (a slow network is given more time).
+    Args:
+        liveness: the state of a network, by name.
+        changed: called when a check has ended.
+        check: asks for the test page.
+        manager: NetworkManager's verdict on its own test page, None where it has none.
+        shake_hands: a second opinion.
+        rtt_s: the usual round trip (a slow network is given more time).
     """
 
     def __init__(
         self,
-        report: Callable[[str, Indicator], None],
+        liveness: Callable[[str], Liveness],
+        changed: Callable[[], None] = lambda: None,
         *,
         check: Check | None = None,
         manager: Callable[[Network], Awaitable[bool | None]] | None = None,
-        gateway_answers: Callable[[Network], Awaitable[bool]] | None = None,
-        pings_wait: Callable[[Network], bool] = lambda network: False,
+        shake_hands: ShakeHands | None = None,
         rtt_s: Callable[[str], float | None] = lambda name: None,
     ) -> None:
-        self._report = report
+        self._liveness = liveness
+        self._changed = changed
         self._check = check
         self._manager = manager
-        self._gateway_answers = gateway_answers
-        self._pings_wait = pings_wait
+        self._shake_hands = shake_hands
         self._rtt_s = rtt_s
         self._watched: dict[str, _NetworkPortal] = {}
         self._resolving: dict[tuple[str, tuple[Address, ...]], None] = {}
+        self._answers: dict[str, tuple[float, TlsAnswer]] = {}
         self._unanswered = Unanswered()
         self._wake = asyncio.Event()
 
     @property
     def problems(self) -> list[str]:
-        problems = []
+        now_s = time.monotonic()
+        return [
+            problem
+            for name, one in self._watched.items()
+            if (problem := self._problem(one, self._verdict(name, now_s)))
+        ]
+
+    def _problem(self, one: _NetworkPortal, verdict: Verdict) -> str:
+        name, finding = one.network.name, one.finding
+        if verdict.life is Life.CAPTIVE:
+            page = f" Open {verdict.page} to log in: it opens over {name}." if verdict.page else ""
+            return f"{name} wants a log-in: {verdict.why}.{page} Until then it is not used"
+        if finding is None:
+            return ""
+        if finding.verdict is PortalVerdict.FILTERED:
+            return (
+                f"the portal check is filtered on {name}: {finding.why}. It is not repeated there,"
+                " and a log-in page is noticed late"
+            )
+        if finding.verdict is PortalVerdict.SILENT and finding.witness is Witness.NAME:
+            lives = any(
+                each.finding is not None and each.finding.verdict is PortalVerdict.FREE
+                for each in self._watched.values()
+            )
+            other = ", another network's does" if lives else ""
+            used = " Not used" if verdict.life is Life.DEAD else ""
+            return f"{name}: its DNS does not answer{other}.{used}".removesuffix(".")
+        return ""
+
+    def on_the_way(self) -> Iterator[tuple[str, str, Sequence[Address]]]:
+        """Yield each host that a person meets when logging in: its network, its name, its addresses."""
+        now_s = time.monotonic()
         for name, one in self._watched.items():
-            if one.captive_at_s is not None:
-                page = f". Open {one.page} to log in" if one.page else ""
-                problems.append(f"{name} lets nothing through: {one.why}{page}")
-        return problems
+            if one.finding is not None and self._verdict(name, now_s).life is Life.CAPTIVE:
+                for host, addresses in one.finding.hosts.items():
+                    yield name, host, addresses
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         up = {network.name: network for network in networks if network.up}
         for name in self._watched.keys() - up.keys():
             _stop(self._watched.pop(name))
+            self._answers.pop(name, None)
         for name, network in up.items():
             known = self._watched.get(name)
             if known is None or _moved(known.network, network):
@@ -125,20 +154,8 @@ class PortalWatch:
         for each, one in self._watched.items():
             if name in (None, each):
                 one.due_s, one.tries = max(now_s, one.at_s + _SHORTEST_REST_S), 0
+                one.dead_again_s = _DEAD_AGAIN_S
         self._wake.set()
-
-    def unanswered(self, name: str, after_s: float = 0.0) -> None:
-        """Check a network on which a connection had no answer, but not too often."""
-        one = self._watched.get(name)
-        if one is not None and one.captive_at_s is None:
-            then_s = time.monotonic() + after_s
-            rest_s = (
-                _HURRIED_REST_S if self._unanswered.unanswered_servers(name, then_s) else _REST_S
-            )
-            if self._check is None:  # a check without questions costs nothing
-                rest_s = 0.0
-            one.due_s = min(one.due_s, max(then_s, one.at_s + rest_s))
-            self._wake.set()
 
     @property
     def carrying(self) -> frozenset[str]:
@@ -146,24 +163,38 @@ class PortalWatch:
         return self._unanswered.carrying
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Take a sample of the living flows: who waits for an answer in vain."""
+        """Take a look at the living flows: who waits for an answer in vain, and what is carried."""
         networks = [one.network for one in self._watched.values()]
         now_s = time.monotonic()
-        for name in self._unanswered.observe(samples, networks, now_s):
-            self.unanswered(name)
-        for name in self._unanswered.carrying:
-            one = self._watched[name]
-            one.silence_believed_s = 0.0
-            # No server had answered, and one has: that was a pause, and no portal.
-            if one.by_silence:
-                self._set_free(one, now_s)
+        self._unanswered.observe(samples, networks, now_s)
+        for name, one in self._watched.items():
+            self._note_in_vain(one, now_s)
+            if name in self._unanswered.carrying:
+                self._liveness(name).heard(Witness.TRANSFER, now_s)
+                on_the_way = {a for _, _, addresses in self.on_the_way() for a in addresses}
+                if self._unanswered.proven.get(name, set()) - on_the_way:
+                    self._liveness(name).carried(now_s)
 
-    def pinged(self, name: str) -> None:
-        one = self._watched.get(name)
-        # Where pings waited, too, when no server answered, that was an outage, and is over. (Some
-        # portals let pings through all the time.)
-        if one is not None and one.by_silence and one.pings_waited:
-            self._set_free(one, time.monotonic())
+    def _note_in_vain(self, one: _NetworkPortal, now_s: float) -> bool:
+        """Tell the network's state of connections in vain; return whether there are any that count."""
+        name = one.network.name
+        vain = self._unanswered.in_vain(name, now_s)
+        if vain is None or not vain.counts:
+            if vain is not None:
+                self._check_soon(one, now_s, _REST_S)
+            return False
+        self._liveness(name).missed(Witness.CONNECTION, vain.at_s, vain.asked_s)
+        if vain.elsewhere > 1:
+            self._liveness(name).missed(Witness.ELSEWHERE, vain.at_s, vain.asked_s)
+        self._check_soon(one, now_s, _HURRIED_REST_S)
+        return True
+
+    def _check_soon(self, one: _NetworkPortal, at_s: float, rest_s: float) -> None:
+        filtered = one.finding is not None and one.finding.verdict is PortalVerdict.FILTERED
+        if self._verdict(one.network.name, at_s).condemned or filtered:
+            return
+        one.due_s = min(one.due_s, max(at_s, one.at_s + rest_s))
+        self._wake.set()
 
     def rescued(self, key: FlowKey) -> None:
         """Take a flow whose first packet found no answer, and was led over another network."""
@@ -173,7 +204,13 @@ class PortalWatch:
                 if self._unanswered.rescued(name, key.remote, now_s):
                     # A check for the first one's sake would be a moment too early to count this one.
                     one.due_s = max(one.due_s, now_s + RESCUED_AFTER_S)
-                self.unanswered(name, RESCUED_AFTER_S)
+                self._check_soon(one, now_s + RESCUED_AFTER_S, _REST_S)
+
+    def answered_elsewhere(self, key: FlowKey) -> None:
+        """Take that the server of a rescued flow has answered over the other network."""
+        for name, one in self._watched.items():
+            if any(address.ip == key.local for address in one.network.addresses):
+                self._unanswered.answered_elsewhere(name, key.remote)
 
     def carried(self, name: str, received_bytes: int) -> None:
         """Note once a second how many bytes the network has received since it came up."""
@@ -181,11 +218,9 @@ class PortalWatch:
         if one is None:
             return
         gained, one.received_bytes = received_bytes - one.received_bytes, received_bytes
-        # After a moment without answers it may have been too early to judge.
-        if one.by_silence and time.monotonic() - one.at_s <= _PINGS_TELL_S:
-            one.pings_waited |= self._pings_wait(one.network)
-        if one.captive_at_s is not None and gained >= _CARRIES_BYTES:
-            one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + LOGGING_IN_EVERY_S))
+        now_s = time.monotonic()
+        if gained >= _CARRIES_BYTES and self._verdict(name, now_s).life is Life.CAPTIVE:
+            one.due_s = min(one.due_s, max(now_s, one.at_s + LOGGING_IN_EVERY_S))
             self._wake.set()
 
     async def run(self) -> None:
@@ -207,61 +242,54 @@ class PortalWatch:
                 _stop(one)
 
     async def _check_network(self, one: _NetworkPortal) -> None:
+        began_s = one.at_s = time.monotonic()
+        in_vain = self._note_in_vain(one, began_s)
         try:
-            finding = await self._find(one)
+            finding = one.finding = await self._find(one, hurried=in_vain)
+            self._tell(one, finding, began_s)
+            doubtful = finding.verdict in (PortalVerdict.CAPTIVE, PortalVerdict.SILENT) or in_vain
+            if doubtful and finding.verdict is not PortalVerdict.FREE:
+                await self._second_opinion(one)
         except Exception as error:  # whatever it is, it must not end the watch
-            finding = PortalFinding(PortalVerdict.UNCLEAR, f"{type(error).__name__}: {error}")
-        self._apply(one, finding)
+            why = f"{type(error).__name__}: {error}"
+            one.finding = PortalFinding(PortalVerdict.UNCLEAR, why)
+        one.at_s = time.monotonic()
+        self._plan_next(one)
+        self._changed()
         self._wake.set()
 
-    async def _find(self, one: _NetworkPortal) -> PortalFinding:
+    async def _find(self, one: _NetworkPortal, *, hurried: bool) -> PortalFinding:
         network = one.network
-        rtt_s = self._rtt_s(network.name)
-        timeout_s = min(max(USUAL_TIMEOUT_S, 6.0 * (rtt_s or 0.0)), _LONGEST_S)
-        waiting = self._unanswered.unanswered_servers(network.name, time.monotonic())
-        if waiting:  # others have waited before us
-            timeout_s = _SHORT_TIMEOUT_S
+        # Others have waited before us: then a short time is enough.
+        timeout_s = _SHORT_TIMEOUT_S if hurried else self._patience_s(network, USUAL_TIMEOUT_S)
         finding = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told")
-        one.pings_waited = self._pings_wait(network)
         if self._check is not None:
             finding = self._compared(one, await self._check(network, timeout_s))
-        if (
-            finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT)
-            and self._manager is not None
-        ):
+        if finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT) and self._manager:
             captive = await self._manager(network)
             if captive is not None:
                 verdict = PortalVerdict.CAPTIVE if captive else PortalVerdict.FREE
                 finding = PortalFinding(verdict, "NetworkManager's check says so")
-        open_ = finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT)
-        ask = self._gateway_answers if open_ and waiting else None
-        one.pings_waited |= self._pings_wait(network)
-        if ask is not None and await ask(network):
-            why = f"its router answers, but none of {waiting} servers that were asked"
-            return PortalFinding(PortalVerdict.CAPTIVE, why, by_silence=True)
         return finding
+
+    def _patience_s(self, network: Network, usual_s: float) -> float:
+        return min(max(usual_s, 6.0 * (self._rtt_s(network.name) or 0.0)), _LONGEST_S)
 
     def _compared(self, one: _NetworkPortal, finding: PortalFinding) -> PortalFinding:
         """Return the finding in the light of what the other networks found."""
-        others = [each for each in self._watched.values() if each is not one and each.finding]
         if finding.verdict is PortalVerdict.CAPTIVE and finding.likeness:
-            for other in others:
-                if other.finding is not None and other.finding.likeness == finding.likeness:
-                    self._set_free(other, time.monotonic())
-                    return PortalFinding(
-                        PortalVerdict.UNCLEAR,
-                        "the test page answers otherwise than it should on several networks",
-                        likeness=finding.likeness,
-                    )
-        now_s = time.monotonic()
-        vouched = any(
-            other.finding is not None
-            and other.finding.verdict is PortalVerdict.FREE
-            and now_s - other.at_s <= _VOUCHED_S
-            for other in others
-        )
-        # One that answers no ping either is known to be dead without our help.
-        answers_pings = self._rtt_s(one.network.name) is not None
+            for other in self._watched.values():
+                same = other.finding and other.finding.likeness == finding.likeness
+                if other is one or not same:
+                    continue
+                unclear = PortalFinding(
+                    PortalVerdict.UNCLEAR,
+                    "the test page answers otherwise than it should on several networks",
+                    likeness=finding.likeness,
+                )
+                other.finding = unclear
+                self._liveness(other.network.name).useless(Witness.PAGE)
+                return unclear
         router = (one.network.interface, one.network.gateways)
         if finding.verdict in (PortalVerdict.FREE, PortalVerdict.CAPTIVE):
             self._resolving[router] = None
@@ -269,43 +297,82 @@ class PortalWatch:
                 del self._resolving[next(iter(self._resolving))]
         elif finding.guessed and router not in self._resolving:
             return PortalFinding(PortalVerdict.UNCLEAR, "its router may be no resolver")
-        if finding.verdict is PortalVerdict.SILENT and vouched and answers_pings:
-            why = f"{finding.why}, which it does on another network"
-            return PortalFinding(PortalVerdict.CAPTIVE, why, by_silence=True)
         return finding
 
-    def _apply(self, one: _NetworkPortal, finding: PortalFinding) -> None:
-        now_s = time.monotonic()
-        was_silence, one.finding, one.at_s = one.by_silence, finding, now_s
-        if finding.verdict is PortalVerdict.CAPTIVE:
-            one.captive_at_s, one.why, one.page = now_s, finding.why, finding.page
-            told = not finding.by_silence
-            self._report(one.network.name, Indicator(1.0, now_s, active=told))
-            again_s = CAPTIVE_EVERY_S
-            if finding.by_silence:
-                # The unanswered servers of this check do not count in the next one.
-                self._unanswered.forget(one.network.name)
-                longer_s = max(2.0 * one.silence_believed_s, SILENT_AGAIN_S)
-                again_s = one.silence_believed_s = min(longer_s, CAPTIVE_EVERY_S)
-            one.due_s = min(one.due_s, now_s + again_s)
-        elif finding.verdict is PortalVerdict.FREE:
-            self._set_free(one, now_s)
-        elif was_silence and finding.verdict is PortalVerdict.UNCLEAR:
-            self._set_free(one, now_s, proven=False)
-        elif one.captive_at_s is not None:
-            if now_s - one.captive_at_s >= _BELIEVED_S:
-                one.captive_at_s = None
-            else:
-                one.due_s = min(one.due_s, now_s + CAPTIVE_EVERY_S)
+    def _tell(self, one: _NetworkPortal, finding: PortalFinding, began_s: float) -> None:
+        liveness, now_s = self._liveness(one.network.name), time.monotonic()
+        if finding.verdict is PortalVerdict.FREE:
+            liveness.heard(Witness.PAGE, now_s)
+        elif finding.verdict is PortalVerdict.CAPTIVE:
+            liveness.intercepted(finding.witness, now_s, finding.why, finding.page)
+        elif finding.verdict is PortalVerdict.SILENT:
+            liveness.missed(finding.witness, now_s, began_s)
+        else:
+            liveness.useless(Witness.PAGE)
+
+    async def _second_opinion(self, one: _NetworkPortal) -> None:
+        """Ask a well-known host, and over the other networks whether it answers at all."""
+        if self._shake_hands is None:
+            return
+        name, began_s = one.network.name, time.monotonic()
+        others = [
+            each.network
+            for other, each in self._watched.items()
+            if other != name and not self._verdict(other, began_s).condemned
+        ]
+        here, *elsewhere = await asyncio.gather(
+            self._answer(one.network, began_s), *(self._known_answer(n, began_s) for n in others)
+        )
+        if here is None:
+            return
+        liveness, now_s = self._liveness(name), time.monotonic()
+        if here is TlsAnswer.PROVEN:
+            liveness.heard(Witness.CONNECTION, now_s)
+            if one.finding is not None and one.finding.verdict is PortalVerdict.CAPTIVE:
+                why = "something else answers for the test page, and connections pass"
+                one.finding = PortalFinding(PortalVerdict.FILTERED, why)
+            return
+        # Without another network it is taken for a host that answers.
+        there = {each for each in elsewhere if each is not None} or {TlsAnswer.PROVEN}
+        if here is TlsAnswer.ANSWERED and there & {TlsAnswer.PROVEN, TlsAnswer.REFUSED}:
+            liveness.intercepted(
+                Witness.CONNECTION, now_s, "connections are answered by something else"
+            )
+        elif (here is TlsAnswer.REFUSED and there & {TlsAnswer.PROVEN, TlsAnswer.ANSWERED}) or (
+            here is TlsAnswer.SILENT and there - {TlsAnswer.SILENT}
+        ):
+            liveness.missed(Witness.CONNECTION, now_s, began_s)
+
+    async def _answer(self, network: Network, now_s: float) -> TlsAnswer | None:
+        assert self._shake_hands is not None
+        found = await self._shake_hands(network, self._patience_s(network, _TLS_TIMEOUT_S))
+        if found is not None:
+            self._answers[network.name] = now_s, found
+        return found
+
+    async def _known_answer(self, network: Network, now_s: float) -> TlsAnswer | None:
+        at_s, known = self._answers.get(network.name, (float("-inf"), None))
+        if known is not None and now_s - at_s <= _VOUCHED_S:
+            return known
+        return await self._answer(network, now_s)
+
+    def _plan_next(self, one: _NetworkPortal) -> None:
+        now_s, name = time.monotonic(), one.network.name
+        verdict, finding = self._verdict(name, now_s), one.finding
+        filtered = finding is not None and finding.verdict is PortalVerdict.FILTERED
+        if verdict.life is Life.CAPTIVE:
+            one.due_s = min(one.due_s, now_s + CAPTIVE_EVERY_S)
+        elif filtered or (finding is not None and finding.verdict is PortalVerdict.FREE):
+            one.tries, one.dead_again_s = 0, _DEAD_AGAIN_S
+        elif verdict.life is Life.DEAD and not self._liveness(name).misses(Witness.PING):
+            one.due_s = min(one.due_s, now_s + one.dead_again_s)
+            one.dead_again_s = min(2.0 * one.dead_again_s, _DEAD_EVERY_S)
         elif one.tries < len(_AGAIN_S):
             one.due_s = min(one.due_s, now_s + _AGAIN_S[one.tries])
             one.tries += 1
 
-    def _set_free(self, one: _NetworkPortal, now_s: float, *, proven: bool = True) -> None:
-        one.captive_at_s, one.tries = None, 0
-        if proven:
-            one.silence_believed_s = 0.0
-        self._report(one.network.name, Indicator(0.0, now_s, active=proven))
+    def _verdict(self, name: str, now_s: float) -> Verdict:
+        return self._liveness(name).verdict(now_s)
 
 
 def _moved(before: Network, after: Network) -> bool:

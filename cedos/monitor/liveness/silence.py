@@ -50,6 +50,14 @@ class RoundTrips(NamedTuple):
 _UNKNOWN = RoundTrips(0.0, 0.0)
 
 
+class Due(NamedTuple):
+    """For how long an answer has been due over a network, s, and whether transfers and pings wait."""
+
+    silent_s: float
+    transfers: bool
+    pings: bool
+
+
 class Silence:
     """The silences of all networks, by what their flows and pings say."""
 
@@ -76,8 +84,8 @@ class Silence:
         answered_at_s: Mapping[str, float],
         rtts_s: Mapping[str, RoundTrips],
         now_s: float,
-    ) -> dict[str, float]:
-        """Return the networks that are silent now, and for how long (seconds).
+    ) -> dict[str, Due]:
+        """Return the networks that are silent now: for how long, and who waits.
 
         Args:
             paths: the open paths of living flows that lead beyond their router.
@@ -101,16 +109,17 @@ class Silence:
         for name, at_s in answered_at_s.items():
             self._note_heard(name, at_s)
         # A pending ping expects something, too.
-        for name, at_s in asked_at_s.items():
-            if at_s > self._heard_at_s.get(name, -math.inf):
-                expecting_s.setdefault(name, at_s)
-        found = {}
+        transfers = frozenset(expecting_s)
+        pings = {n for n, at_s in asked_at_s.items() if at_s > self._heard_at_s.get(n, -math.inf)}
+        for name in pings:
+            expecting_s.setdefault(name, asked_at_s[name])
+        found: dict[str, Due] = {}
         for name, since_s in expecting_s.items():
             silent_s = now_s - max(self._heard_at_s.get(name, -math.inf), since_s)
             trips = rtts_s.get(name, _UNKNOWN)
             if silent_s > max(PATIENCE_S, _PATIENCE_RTTS * trips.least_s, trips.late_s):
-                found[name] = silent_s
-        self._remember(found, now_s)
+                found[name] = Due(silent_s, name in transfers, name in pings)
+        self._remember({name: due.silent_s for name, due in found.items()}, now_s)
         return found
 
     def _remember(self, silent: Mapping[str, float], now_s: float) -> None:

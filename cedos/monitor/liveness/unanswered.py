@@ -1,6 +1,7 @@
 """On which networks connections wait for an answer in vain, by samples of the living flows. Pure."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cedos.kernel.sock_diag import SYN_SENT
 from cedos.model import Address, FlowKey, Network
@@ -17,25 +18,46 @@ RESCUED_AFTER_S = 0.65
 _RESCUED_S = 10.0
 # Looks follow each other by 0.2 s where much is under way, and a slow network brings less often.
 _CARRIES_S = 1.0
+# More than a box in the way answers before its certificate is refused. (Any box answers web pages.)
+_PROVEN_BYTES, _WEB = 20_000, 80
+
+
+class InVain(NamedTuple):
+    """Servers that do not answer over a network: how many, since when, and how many do elsewhere."""
+
+    servers: int
+    asked_s: float
+    at_s: float
+    elsewhere: int
+
+    @property
+    def counts(self) -> bool:
+        """Return whether it is the network: several servers, or one that is known to live."""
+        return self.servers >= SERVERS or self.elsewhere > 0
 
 
 class Unanswered:
-    """`carrying`: networks on which a flow was answered or received something within the last second."""
+    """`carrying`: networks on which a flow was answered or received something within the last second.
+
+    `proven`: those among them where a transfer received more than a box in the way would answer.
+    """
 
     def __init__(self) -> None:
         self._since_s: dict[FlowKey, float] = {}
         self._bytes_down: dict[FlowKey, int] = {}
-        self._servers: dict[str, frozenset[Address]] = {}
+        self._waiting: dict[str, dict[Address, float]] = {}
         self._rescued: dict[str, dict[Address, float]] = {}
+        self._elsewhere: dict[str, set[Address]] = {}
         self._carried_at_s: dict[str, float] = {}
         self.carrying: frozenset[str] = frozenset()
+        self.proven: dict[str, set[Address]] = {}
 
     def observe(
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
-    ) -> frozenset[str]:
-        """Return the networks on which connections wait in vain while nothing else is carried."""
+    ) -> None:
+        """Take a look at the living flows."""
         owner = {address.ip: (n.name, address) for n in networks for address in n.addresses}
-        waiting: dict[str, set[Address]] = {}
+        self._waiting, self.proven = {}, {}
         before, self._bytes_down = self._bytes_down, {}
         since_s, self._since_s = self._since_s, {}
         for sample in samples:
@@ -46,13 +68,15 @@ class Unanswered:
             if sample.state == SYN_SENT:
                 first_s = self._since_s[sample.key] = since_s.get(sample.key, now_s)
                 if now_s - first_s >= WAITED_S:
-                    waiting.setdefault(name, set()).add(sample.key.remote)
+                    self._waiting.setdefault(name, {})[sample.key.remote] = first_s
                 continue
             self._bytes_down[sample.key] = sample.bytes_down
             # One that came up since, or received something: the network does carry.
             if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
                 self._carried_at_s[name] = now_s
                 self._rescued.pop(name, None)
+                if sample.bytes_down >= _PROVEN_BYTES and sample.key.remote_port != _WEB:
+                    self.proven.setdefault(name, set()).add(sample.key.remote)
         there = {name for name, _ in owner.values()}
         self.carrying = frozenset(
             name
@@ -60,31 +84,40 @@ class Unanswered:
             if name in there and now_s - at_s <= _CARRIES_S
         )
         self._carried_at_s = {name: self._carried_at_s[name] for name in self.carrying}
-        self._servers = {
-            name: frozenset(found) for name, found in waiting.items() if name not in self.carrying
-        }
-        return frozenset(self._servers)
 
     def rescued(self, name: str, server: Address, now_s: float) -> bool:
         """Return whether `server`, from which a flow was rescued, completes the needed number."""
-        rescued = self._rescued.setdefault(name, {})
-        lately = [each for each, at_s in rescued.items() if now_s - at_s <= _RESCUED_S]
-        if server in lately:  # that it is asked again does not restart its wait
-            return False
-        rescued[server] = now_s
-        return len(lately) + 1 == SERVERS
+        before = self._rescued.get(name, {})
+        lately = {each: at_s for each, at_s in before.items() if now_s - at_s <= _RESCUED_S}
+        new = server not in lately  # that it is asked again does not restart its wait
+        if new:
+            lately[server] = now_s
+        self._rescued[name] = lately
+        self._elsewhere[name] = self._elsewhere.get(name, set()) & before.keys() & lately.keys()
+        return new and len(lately) == SERVERS
 
-    def forget(self, name: str) -> None:
-        self._rescued.pop(name, None)
-        self._servers.pop(name, None)
+    def answered_elsewhere(self, name: str, server: Address) -> None:
+        """Note that a server from which a flow was rescued has answered over another network."""
+        if server in self._rescued.get(name, {}):
+            self._elsewhere.setdefault(name, set()).add(server)
 
-    def unanswered_servers(self, name: str, now_s: float) -> int:
-        """Return how many servers have not answered over a network; 0 while they are too few to tell."""
-        rescued = self._rescued.get(name, {})
-        servers = {
-            server
-            for server, at_s in rescued.items()
+    def in_vain(self, name: str, now_s: float) -> InVain | None:
+        """Return what speaks against a network; None: nothing does, or something is carried."""
+        if name in self.carrying:
+            return None
+        rescued = {
+            server: at_s
+            for server, at_s in self._rescued.get(name, {}).items()
             if RESCUED_AFTER_S <= now_s - at_s <= _RESCUED_S
         }
-        count = len(servers | self._servers.get(name, frozenset()))
-        return count if count >= SERVERS else 0
+        waiting = self._waiting.get(name, {})
+        if not rescued and not waiting:
+            return None
+        elsewhere = rescued.keys() & self._elsewhere.get(name, set())
+        last_s = max(rescued.values(), default=-1.0)
+        return InVain(
+            len(rescued.keys() | waiting.keys()),
+            min([*rescued.values(), *waiting.values()]),
+            now_s if waiting else last_s + RESCUED_AFTER_S,
+            len(elsewhere),
+        )

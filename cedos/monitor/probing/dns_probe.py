@@ -12,6 +12,8 @@ from cedos.monitor.dns.message import DnsFault, fault, question
 from cedos.monitor.flows import own_flows
 from cedos.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
 
+NO_ANSWER = "no answer in time"
+
 
 async def run(
     network: Network,
@@ -51,7 +53,7 @@ async def run(
                     wrong = fault(answer, number, name)
         problem = wrong
     except TimeoutError:
-        problem = f"no answer within {timeout_s:g} s"
+        problem = NO_ANSWER
     except OSError as error:
         problem = f"{network.interface}: {os.strerror(error.errno) if error.errno else error}"
     took_s = time.monotonic() - started_s

@@ -305,10 +305,11 @@ class Prober:
                 )
         return self.finished(network, outcome, kind, direction)
 
-    async def knows_names(self, network: Network) -> bool:
+    async def knows_names(self, network: Network) -> bool | None:
         """Return whether the network's resolver answers for a name that it cannot have cached.
 
         It must ask a server beyond the network for that; a known name could come from its cache.
+        None: that tells nothing, as the resolver refuses, lies, or may be none.
         """
         resolver = next(iter((*network.resolvers, *network.gateways)), None)
         fresh = f"{secrets.token_hex(8)}.{self._dns_name}"
@@ -317,10 +318,12 @@ class Prober:
                 network, fresh, resolver=resolver, timeout_s=self._timeout_s
             )
         except ValueError:  # there is no room for another label
-            return False
+            return None
         # (How long that takes is no indicator: others ask for names that are known.)
         self.finished(network, replace(outcome, indicators={}), ProbeKind.DNS)
-        return not outcome.problem
+        if not outcome.problem:
+            return True
+        return False if network.resolvers and outcome.problem == dns_probe.NO_ANSWER else None
 
     def finished(
         self,

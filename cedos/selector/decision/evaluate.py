@@ -13,7 +13,7 @@ from cedos.model import Evaluation, Strategy, StrategyKind, Transfer
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.features import features
-from cedos.selector.decision.liveness import may_return
+from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.decision.times import completion_times
 from cedos.selector.objective import Objective, Outcome
@@ -188,7 +188,7 @@ def _available(case: Case, roles: Roles, dead: Collection[str], *, joined: bool)
     """Return the strategies that are open to the transfer."""
     # A living connection is not planned with a dead network, though that may come back: data in
     # flight on it would hold up the rest. The next look at the flow can still let it join.
-    awaited = () if joined else [name for name in dead if may_return(case.context, name)]
+    awaited = () if joined else [name for name in dead if not is_captive(case.context, name)]
     return strategies(roles, case.kinds, dead, awaited)
 
 

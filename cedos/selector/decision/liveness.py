@@ -1,9 +1,9 @@
 """Dead, silent and barred networks, and how long a silence will last.
 
-**Dead** is a fact that no prediction overrules. A tree that never saw a dead network in training
-extrapolates wildly there, and MPTCP whose primary is dead at the start never tries the other
-network. So a dead network takes no part in a decision while another one lives. A network behind a
-login page is dead, too, though it may answer pings.
+**Dead** is a fact that no prediction overrules (`cedos/monitor/liveness/liveness.py` finds it). A tree
+that never saw a dead network in training extrapolates wildly there, and MPTCP whose primary is dead at
+the start never tries the other network. So a dead network takes no part in a decision while another
+one lives. A captive one neither.
 
 **Silent** is a network that owes an answer. It is expected to answer again: a silent Wi-Fi is
 mostly gone, a silent cellular network comes back, and a network that has paused shortly before will
@@ -12,10 +12,10 @@ do so again (`docs/decisions/silences.md`). The expected rest of the silence is 
 **Barred** networks, which programs are kept off, count as down.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cedos.model import Context, Indicator, Network, NetworkKind
+from cedos.model import Context, Life, Network, NetworkKind
 from cedos.selector.decision.roles import Roles
 from cedos.selector.rounded import lasting
 from predictors.base import Distribution
@@ -31,58 +31,37 @@ def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Net
     return [replace(each, up=False) if each.name in barred else each for each in networks]
 
 
-# Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
 BELIEVED_S = 60.0
+"""In a context without verdicts (of a data set), older news of a network count no more."""
 GIVEN_UP_S = 3.0
-"""A network that owes an answer for longer is dead; until then its silence is a delay (`silent`)."""
+"""Until then the silence of a network is a delay; then what waits there has had no answer."""
 
-_PORTAL, _AVAILABLE, _LOSS = "captive", "available", "ping_loss"
-_SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    (_AVAILABLE, lambda value: value <= 0.0, "was not available"),
-    (_LOSS, lambda value: value >= 1.0, "answered no ping"),
-    ("silence_s", lambda value: value > GIVEN_UP_S, "did not reply for more than 3 s, until"),
-    (_PORTAL, lambda value: value >= 1.0, "let no test page through (log-in needed?)"),
-)
+_SIGNS = (("available", 0.0, "was not available"), ("ping_loss", 1.0, "answered no ping"))
 
 
-def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> str | None:
-    """Say in words why a network is dead at the context's instant; None: it lives, or may live.
+def why_dead(context: Context, network: str) -> str | None:
+    """Say in words why a network carries nothing at the context's instant; None: it may carry.
 
-    Dead is a network whose `available` is 0 or whose pings are all lost (`ping_loss` is 1), without
-    a round trip (`rtt_s`) measured after that, and one that is `captive`, whatever answers there: a
-    portal answers, too. `available` tells of the second before, and a network that has just come
-    back answers the pings of that second: some of them answered refute it.
-
-    `believed_s`: evidence older than this is not used.
+    A network in doubt may. A context of a data set has no verdicts: there, two indicators count.
     """
-    indicators = context.networks.get(network)
-    if not indicators:
-        return None
-    rtt = indicators.get("rtt_s")
-    for name, is_dead, words in _SIGNS:
-        sign = indicators.get(name)
-        if sign is None or not is_dead(sign.value):
-            continue
-        if name == _AVAILABLE and _some_answered(indicators.get(_LOSS), sign):
-            continue
-        age_s = max(context.at_s - sign.measured_at_s, 0.0)
-        answered_since = rtt is not None and rtt.measured_at_s > sign.measured_at_s
-        if age_s <= believed_s and (name == _PORTAL or not answered_since):
+    verdict = context.verdicts.get(network)
+    if verdict is not None:
+        if not verdict.condemned:
+            return None
+        return f"{network}: {verdict.why}, for {lasting(max(context.at_s - verdict.since_s, 0.0))}"
+    known = context.networks.get(network, {})
+    for name, value, words in _SIGNS:
+        sign = known.get(name)
+        age_s = max(context.at_s - sign.measured_at_s, 0.0) if sign is not None else 0.0
+        if sign is not None and sign.value == value and age_s <= BELIEVED_S:
             return f"{network} {words} {ago(age_s)}"
     return None
 
 
-def _some_answered(loss: Indicator | None, sign: Indicator) -> bool:
-    return loss is not None and loss.value < 1.0 and loss.measured_at_s >= sign.measured_at_s
-
-
-def may_return(context: Context, network: str) -> bool:
-    """Return whether a dead network may live again by itself.
-
-    One with a login page waits for a person.
-    """
-    portal = context.networks.get(network, {}).get(_PORTAL)
-    return portal is None or portal.value < 1.0
+def is_captive(context: Context, network: str) -> bool:
+    """Return whether a network waits for a person to log in."""
+    verdict = context.verdicts.get(network)
+    return verdict is not None and verdict.life is Life.CAPTIVE
 
 
 def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, str]:

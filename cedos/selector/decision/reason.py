@@ -45,6 +45,9 @@ def chosen(
     """
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)
+    first, *others = choice.strategy.networks or ("",)
+    if first in dead:  # what it would take is of no interest
+        return sentences(f"No network works: {'; '.join(dead.values())}", f"{first} is tried")
     parts = [
         _verdict(
             choice,
@@ -63,10 +66,7 @@ def chosen(
     if transfer.deadline_s is not None:
         parts.append(_wanted(choice, transfer.deadline_s))
     parts.extend(dead.values())
-    first, *others = choice.strategy.networks or ("",)
-    if first in dead:
-        parts.append("No network answers, so any may be tried")
-    elif joins := [name for name in others if name in dead]:
+    if joins := [name for name in others if name in dead]:
         parts.append(f"{joins[0]} joins as soon as it answers again")
     if by_rule:
         parts.append("A rule of thumb decided, as there are no predictors")

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from cedos.model import Context, Decision, Evaluation, Network, Strategy, StrategyKind
 from cedos.selector.decision.features import DELIVERY, RATES, RECENT, UPLINK
-from cedos.selector.decision.liveness import silent_s
+from cedos.selector.decision.liveness import silent_s, why_dead
 from cedos.selector.decision.reason import seconds
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from cedos.selector.uncertainty.times import INTERVAL_SIGMAS
@@ -160,10 +160,10 @@ def _idle(context: Context, network: str) -> bool:
 
 
 def in_doubt(context: Context, network: str) -> bool:
-    """Return whether any sign raises doubt about a network: a silence, a lost ping, a login page."""
-    known = context.networks.get(network, {})
-    signs = (known.get("ping_loss"), known.get("captive"))
-    return silent_s(context, network) > 0.0 or any(sign and sign.value > 0.0 for sign in signs)
+    """Return whether any sign raises doubt about a network: a silence, a lost ping, a verdict."""
+    loss = context.networks.get(network, {}).get("ping_loss")
+    lost = loss is not None and loss.value > 0.0
+    return lost or silent_s(context, network) > 0.0 or why_dead(context, network) is not None
 
 
 def _worth(

@@ -27,6 +27,7 @@ from cedos.commands.console import render
 from cedos.model import (
     CarriedConnection,
     Direction,
+    Life,
     NetworkKind,
     SizeEstimate,
     Strategy,
@@ -179,6 +180,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
         metered=False,
         up=True,
         access_point="home\x1b[2J aa:bb:cc:00:11:22",
+        life=Life.CAPTIVE,
         indicators={
             "captive": answered,
             "rssi_dbm": indicator(-61.0, 0.4, drawn=True),
@@ -195,14 +197,16 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     )
     assert any("RSSI -61 dBm* (just now)" in line for line in told)
     assert all(len(line) <= 100 for line in told)
-    # One that gives no replies may be a portal; nobody can log in there.
-    for indicators in ({"captive": indicator(1.0, 2.0)}, {"available": indicator(0.0, 2.0)}):
-        silent = msgspec.structs.replace(home, indicators=indicators)
-        lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[silent])))
-        assert "wlan0    wifi  silent" in lines[3]
-    old = msgspec.structs.replace(home, indicators={"captive": indicator(1.0, 61.0)})
-    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[old])))
-    assert "wlan0    wifi  up" in lines[3]
+    # What is in doubt is used, and therefore up.
+    for life, state in (
+        (Life.DEAD, "silent"),
+        (Life.SILENT, "silent"),
+        (Life.UNKNOWN, "up"),
+        (Life.ALIVE, "up"),
+    ):
+        shown = msgspec.structs.replace(home, life=life)
+        lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[shown])))
+        assert f"wlan0    wifi  {state}" in lines[3]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@ import math
 
 import pytest
 
-from cedos.model import Direction, Indicator
+from cedos.model import Direction, Indicator, Life
 from cedos.monitor.context import ContextKeeper
+from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.networks.rates import RateSample
 
 
@@ -44,23 +45,34 @@ def test_ping_loss_is_the_share_of_the_last_pings() -> None:
     assert value(keeper, "ping_loss", 6.0) == pytest.approx(1 / 5)
 
 
-def test_available_needs_up_and_an_answer() -> None:
+def test_available_is_what_is_up_and_not_condemned() -> None:
     keeper = ContextKeeper(pings=3)
     keeper.observe_up("wlan0", True, 0.0)
     assert value(keeper, "available", 0.0) == 1.0
-    keeper.observe_ping("wlan0", None, 1.0)
-    keeper.observe_ping("wlan0", None, 2.0)
-    assert value(keeper, "available", 2.0) == 1.0
-    keeper.observe_ping("wlan0", None, 3.0)
-    assert keeper.snapshot(3.0).networks["wlan0"]["available"] == Indicator(0.0, 3.0)
-    keeper.observe_ping("wlan0", 0.01, 4.0)
-    assert value(keeper, "available", 4.0) == 1.0
-    keeper.observe_up("wlan0", False, 5.0)
-    assert value(keeper, "available", 5.0) == 0.0
+    for at_s in (1.0, 2.0, 3.0):
+        keeper.observe_ping("wlan0", None, at_s)
+        assert value(keeper, "available", at_s) == 1.0, "pings may be dropped"
+    keeper.liveness("wlan0").missed(Witness.NAME, 4.0)
+    assert keeper.snapshot(4.0).networks["wlan0"]["available"] == Indicator(0.0, 3.0)
+    assert keeper.snapshot(4.0).verdicts["wlan0"].life is Life.DEAD
+    keeper.observe_ping("wlan0", 0.01, 5.0)
+    assert value(keeper, "available", 5.0) == 1.0
+    keeper.observe_up("wlan0", False, 6.0)
+    assert value(keeper, "available", 6.0) == 0.0
     # What was lost on the old attachment is not held against the new one.
-    keeper.observe_up("wlan0", True, 6.0)
-    assert "ping_loss" not in keeper.snapshot(6.0).networks["wlan0"]
-    assert value(keeper, "available", 6.0) == 1.0
+    keeper.observe_up("wlan0", True, 7.0)
+    assert "ping_loss" not in keeper.snapshot(7.0).networks["wlan0"]
+    assert value(keeper, "available", 7.0) == 1.0
+
+
+def test_a_radio_without_a_connection_is_dead_until_it_has_one() -> None:
+    keeper = ContextKeeper()
+    keeper.observe_up("lte0", True, 0.0)
+    for at_s, available in ((1.0, 0.0), (2.0, 1.0)):
+        keeper.update("lte0", {"available": Indicator(available, at_s)})
+        verdict = keeper.snapshot(at_s).verdicts["lte0"]
+        assert verdict.condemned is (available == 0.0)
+        assert value(keeper, "available", at_s, "lte0") == available
 
 
 def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -> None:

@@ -92,9 +92,9 @@ def context(seen_at_s=None, **networks):
         now_s,
         {
             name: (
-                {"ping_loss": Indicator(1.0, at_s)}
+                {"available": Indicator(0.0, at_s)}
                 if rtt_s is None
-                else {"rtt_s": Indicator(rtt_s, at_s), "ping_loss": Indicator(0.0, at_s)}
+                else {"rtt_s": Indicator(rtt_s, at_s), "available": Indicator(1.0, at_s)}
             )
             for name, rtt_s in networks.items()
         },

@@ -65,8 +65,8 @@ class Stage:
         )
 
     def _context(self) -> Context:
-        lost = Indicator(self.loss, self.now_s)
-        return Context(self.now_s, {"wlan0": {"ping_loss": lost}, "lte0": {}})
+        available = Indicator(1.0 - self.loss, self.now_s)
+        return Context(self.now_s, {"wlan0": {"available": available}, "lte0": {}})
 
     def _looked(self, context: Context) -> None:
         self.looks += 1
@@ -198,6 +198,7 @@ class Sockets:
         self.received = 0
         self.delivered_at_s: list[float] = []
         self.delivered = self.answers = 0
+        self.elsewhere = 0
         self.flows = LivingFlows()
         self.subject = FlowSampler(
             cast(Any, self),
@@ -207,6 +208,9 @@ class Sockets:
             lambda urgent: self.told.append((round(self.now_s, 3), urgent)),
             1.0,
         )
+
+    def answered_elsewhere(self, samples: list[FlowSample]) -> None:
+        self.elsewhere = len(samples)
 
     def asked_at_s(self) -> dict[str, float]:
         return {}

@@ -9,6 +9,7 @@ import pytest
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.model import Context, Indicator
+from cedos.monitor.liveness.silence import Due
 from cedos.profiler.profiler import Profiler
 
 
@@ -27,7 +28,8 @@ def test_a_silence_that_is_over_is_told_with_how_long_it_lasted() -> None:
     sampler = FlowSampler(source, LivingFlows(), observer, Profiler(), changed.append, 1.0)
     now_s = time.monotonic()
     sampler._take([], {"wlan0": now_s}, now_s + 2.0)  # a ping that nobody answered
-    assert told == [({"wlan0": pytest.approx(2.0)}, {})]
+    ((found, _),) = told
+    assert found == {"wlan0": Due(pytest.approx(2.0), transfers=False, pings=True)}
     assert changed == [True]
     answered = Indicator(0.03, now_s + 2.5)
     context = Context(0.0, {"wlan0": {"rtt_s": answered, "rtt_min_s": answered}})

@@ -18,10 +18,12 @@ from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import FlowKey, Indicator, Network, NetworkKind, NextHop
+from cedos.model import Address, FlowKey, Life, Network, NetworkKind, NextHop
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.monitor.liveness.liveness import Witness
+from cedos.monitor.liveness.silence import Due
+from cedos.monitor.liveness.tls_check import TlsAnswer
 from cedos.monitor.probing.result import ProbeOutcome, Spent
-from cedos.selector.decision.liveness import why_dead
 
 pytestmark = pytest.mark.anyio
 
@@ -52,41 +54,19 @@ def make() -> Make:
     return made
 
 
-@pytest.mark.parametrize(("target", "beyond"), [("1.1.1.1", True), ("gateway", False)])
-async def test_portals_hear_of_pings_that_go_beyond_the_router(
-    make: Make, monkeypatch: pytest.MonkeyPatch, target: str, beyond: bool
+async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observer = make(target)
-    pinged: list[str] = []
-    monkeypatch.setattr(observer.portals, "pinged", pinged.append)
-    following = asyncio.create_task(observer._follow_probes())
-    observer.prober.finished(WLAN, LOST)
-    await asyncio.sleep(0.01)
-    assert pinged == []
-    observer.prober.finished(WLAN, ANSWERED)
-    await asyncio.sleep(0.01)
-    assert pinged == ["wlan0"] * beyond
-    following.cancel()
+    asked: list[Address] = []
 
+    async def shake_hands(network: Network, target: Address, timeout_s: float) -> TlsAnswer:
+        asked.append(target)
+        return TlsAnswer.PROVEN
 
-@pytest.mark.parametrize(("target", "beyond"), [("1.1.1.1", True), ("gateway", False)])
-def test_pings_wait_when_none_was_answered_for_longer_than_usual(
-    make: Make, monkeypatch: pytest.MonkeyPatch, target: str, beyond: bool
-) -> None:
-    observer = make(target)
-    waited_s = 0.3
-    monkeypatch.setattr(
-        observer.prober, "asked_at_s", lambda: {"wlan0": time.monotonic() - waited_s}
-    )
-    wait = observer.portals._pings_wait
-    assert not wait(WLAN)
-    waited_s = 0.4
-    assert wait(WLAN) is beyond
-    assert not wait(LTE)
-    observer.keeper.update("wlan0", {"rtt_s": Indicator(0.3, time.monotonic())})
-    assert not wait(WLAN), "its round trips take that long"
-    waited_s = 0.7
-    assert wait(WLAN) is beyond
+    monkeypatch.setattr("cedos.daemon.networks.observer.shake_hands", shake_hands)
+    assert await make("gateway")._shake_hands(WLAN, 1.0) is None
+    assert await make("1.1.1.1")._shake_hands(WLAN, 1.0) is TlsAnswer.PROVEN
+    assert asked == [ip_address("1.1.1.1")]
 
 
 class Daemon:
@@ -227,38 +207,40 @@ async def test_who_drops_pings_and_answers_by_udp_lives(
     key = FlowKey(ip_address("10.0.0.2"), 4000, ip_address(remote), 443, "udp")
     observer.closed(FlowClosed(key, 0.0, bytes_down, 500, exact=False), "wlan0")
     observer.keeper.observe_up("wlan0", True, time.monotonic())
-    for _ in range(5):
-        observer.keeper.observe_ping("wlan0", None, time.monotonic())
+    for witness in (Witness.PING, Witness.PING, Witness.PING, Witness.PAGE):
+        observer.keeper.liveness("wlan0").missed(witness, time.monotonic())
     assert observer.context().networks["wlan0"]["available"].value == float(lives)
 
 
-@pytest.mark.parametrize(("dns", "knows"), [(True, True), (True, False), (False, True)])
-async def test_a_network_whose_pings_are_lost_from_the_first_is_asked_for_names(
-    make: Make, monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool
+@pytest.mark.parametrize(
+    ("dns", "knows", "life"),
+    [
+        (True, True, Life.ALIVE),
+        (True, False, Life.DEAD),
+        (True, None, Life.UNKNOWN),  # the resolver refuses: that tells nothing
+        (False, True, Life.UNKNOWN),
+    ],
+)
+async def test_a_network_whose_pings_are_lost_is_asked_for_names(
+    make: Make, monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool | None, life: Life
 ) -> None:
     observer = make(dns=dns)
     observer.networks_changed([replace(WLAN, up=True), LTE])
     asked: list[str] = []
 
-    async def knows_names(network: Network) -> bool:
+    async def knows_names(network: Network) -> bool | None:
         asked.append(network.name)
         return knows
 
     monkeypatch.setattr(observer.prober, "knows_names", knows_names)
     following = asyncio.create_task(observer._follow_probes())
-    for number in range(7):
+    for _ in range(7):
         observer.prober.finished(WLAN, LOST)
         await asyncio.sleep(0.01)
-        if number == 4 and dns and knows:  # it is known now that they are dropped: none is sent
-            break
-    lives = dns and knows
-    assert asked == ["wlan0"] * ((5 if knows else 7) if dns else 0)
-    assert (why_dead(observer.context(), "wlan0") is None) is lives
-    assert observer.keeper.drops_pings("wlan0") is lives
-    observer.prober.finished(LTE, ANSWERED)
-    observer.prober.finished(LTE, LOST)
-    await asyncio.sleep(0.01)
-    assert "lte0" not in asked
+    assert asked == ["wlan0"] * (7 if dns else 0)
+    assert observer.context().verdicts["wlan0"].life is life
+    # (Pings that are never answered while names are need not be sent.)
+    assert (observer._ping_target(WLAN) is None) is (life is Life.ALIVE)
     following.cancel()
 
 
@@ -268,9 +250,30 @@ async def test_how_long_silences_lasted_is_known_with_the_rest(make: Make) -> No
     assert observer.context().pauses == {"wlan0": (0.5, 4.0)}
 
 
-async def test_a_portal_is_logged_when_it_is_found_and_when_it_is_gone(make: Make) -> None:
+async def test_the_states_of_networks_that_are_up_are_logged_when_they_change(make: Make) -> None:
     observer = make()
+    liveness = observer.keeper.liveness("wlan0")
+
+    def told(*events: Callable[[], object]) -> list[tuple[str, str]]:
+        with structlog.testing.capture_logs() as logged:
+            for event in events:
+                event()
+                observer.silent({}, {}, time.monotonic())
+        return [(each["event"], each["network"]) for each in logged]
+
+    now_s = time.monotonic()
+    assert told(lambda: liveness.heard(Witness.PAGE, now_s - 9.0)) == []
+    assert told(
+        lambda: liveness.intercepted(Witness.PAGE, now_s - 8.0, "another page"),
+        lambda: liveness.missed(Witness.CONNECTION, now_s - 7.0),
+        lambda: liveness.heard(Witness.PAGE, now_s - 6.0),
+    ) == [("unknown", "wlan0"), ("captive", "wlan0"), ("replies again", "wlan0")]
+    # A network that went down while it was silent has replied to nothing.
+    due = {"wlan0": Due(0.4, transfers=True, pings=False)}
     with structlog.testing.capture_logs() as logged:
-        for value in (0.0, 1.0, 1.0, 0.0, 0.0):
-            observer._captive("wlan0", Indicator(value, time.monotonic(), active=True))
-    assert [each["event"] for each in logged] == ["captive", "not captive"]
+        observer.silent(due, {}, time.monotonic())
+        observer.networks_changed([replace(WLAN, up=False), LTE])
+        observer.silent({}, {}, time.monotonic())
+        observer.networks_changed([LTE])
+        observer.silent({}, {}, time.monotonic())
+    assert [each["event"] for each in logged] == ["silent"]

@@ -6,38 +6,43 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.model import FlowKey, Indicator, Network, NetworkKind
+from cedos.model import FlowKey, Life, Network, NetworkKind
 from cedos.monitor.events import FlowSample
+from cedos.monitor.liveness.liveness import Liveness
 from cedos.monitor.liveness.portal_verdict import PortalFinding
 from cedos.monitor.liveness.portal_watch import PortalWatch
+from cedos.monitor.liveness.tls_check import TlsAnswer
 
 
 class Told:
-    """Keeps what a watch told; `answers` is what a check of each network finds.
+    """Keeps the states that a watch tells; `answers` is what a check of each network finds.
 
     Attributes:
-        values: network and `captive`, as told.
+        tls: what a well-known host answers over each network.
         checks: network and time-out of every fetch of the test page.
-        asked: the networks whose router was asked.
+        shaken: the networks over which that host was asked.
     """
 
     def __init__(self, answers: dict[str, PortalFinding]) -> None:
         self.answers = answers
-        self.values: list[tuple[str, float]] = []
+        self.tls: dict[str, TlsAnswer] = {}
+        self.states = {"home": Liveness(), "phone": Liveness()}
         self.checks: list[tuple[str, float]] = []
-        self.asked: list[str] = []
+        self.shaken: list[str] = []
 
-    def __call__(self, name: str, captive: Indicator) -> None:
-        self.values.append((name, captive.value))
+    def __call__(self, name: str) -> Liveness:
+        return self.states.setdefault(name, Liveness())
+
+    def life(self, name: str = "home") -> Life:
+        return self.states[name].verdict(time.monotonic()).life
 
     async def check(self, network: Network, timeout_s: float) -> PortalFinding:
         self.checks.append((network.name, timeout_s))
         return self.answers[network.name]
 
-    async def gateway(self, network: Network) -> bool:
-        """Its router answers."""
-        self.asked.append(network.name)
-        return True
+    async def shake_hands(self, network: Network, timeout_s: float) -> TlsAnswer | None:
+        self.shaken.append(network.name)
+        return self.tls.get(network.name)
 
 
 class Desk:
@@ -59,17 +64,13 @@ class Desk:
         return Told(answers if answers is not None else {})
 
     @staticmethod
-    def flow(network: Network, server: int, *, state: int = 1, down: int = 0) -> FlowSample:
+    def flow(
+        network: Network, server: int, *, state: int = 1, down: int = 0, port: int = 443
+    ) -> FlowSample:
         """A connection over a network to a server, given by the last number of its address."""
         local = network.addresses[0].ip
-        key = FlowKey(local, 5000 + server, ip_address(f"198.51.100.{server}"), 443)
+        key = FlowKey(local, 5000 + server, ip_address(f"198.51.100.{server}"), port)
         return FlowSample(key, 1.0, state, None, None, None, None, down, 0, 0, 9.0, 0)
-
-    def nobody_answers(self, watch: PortalWatch) -> None:
-        """Two servers have not answered over Wi-Fi for a second."""
-        for server in ("198.51.100.1", "198.51.100.2"):
-            watch._unanswered.rescued(self.wifi.name, ip_address(server), time.monotonic() - 1.0)
-        watch.unanswered(self.wifi.name)
 
 
 @pytest.fixture

@@ -49,9 +49,11 @@ class World:
         )
         self.flows.sampled([sample], self.now_s)
         answered = {} if answered_at_s is None else {"wlan0": answered_at_s}
-        return self.silence.check(
+        found = self.silence.check(
             self.flows.path_waits(), asked_at_s, answered, self.rtts, self.now_s
         )
+        self.due = found
+        return {name: due.silent_s for name, due in found.items()}
 
 
 @pytest.fixture

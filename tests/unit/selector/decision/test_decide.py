@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Context, NetworkKind, Strategy, StrategyKind
+from cedos.model import Context, Life, NetworkKind, Strategy, StrategyKind, Verdict
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import RuleOfThumb, decide
 from cedos.selector.decision.evaluate import second_share
@@ -178,21 +178,22 @@ def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host: Any) -> None:
     assert choose(host, slow_wifi, MaxSPerE()) != "single(wlan0)"
 
 
-@pytest.mark.parametrize("indicator", [{"ping_loss": 1.0}, {"available": 0.0}])
+def verdict(host: Any, which: str, life: Life) -> Context:
+    told = Verdict(life, "no answer to pings", host.at_s - 14.0)
+    return replace(host.context(), verdicts={which: told})
+
+
 @pytest.mark.parametrize("which", ["wlan0", "lte0"])
-def test_a_dead_network_loses_whatever_the_model_says(
-    host: Any, which: str, indicator: dict[str, float]
-) -> None:
+def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> None:
     other = {"wlan0": "lte0", "lte0": "wlan0"}[which]
     slow_other = {"wlan0": "cellular", "lte0": "wifi"}[which]
     model = host.oracle(**{**dict.fromkeys(EQUAL, 0.001), slow_other: 100.0})
-    context = host.context(**{f"{which}_{name}": value for name, value in indicator.items()})
+    context = verdict(host, which, Life.DEAD)
     decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
     evaluated = [str(each.strategy) for each in decision.evaluations]
     assert evaluated == [f"single({other})", f"mptcp({other}, {which})"]
     assert str(decision.choice) == evaluated[1], "it joins when it lives again"
-    assert f"{which} " in decision.reason
-    assert "no ping" in decision.reason or "not available" in decision.reason
+    assert f"{which}: no answer to pings, for 14 s" in decision.reason
     assert "joins as soon as it answers again" in decision.reason
     only_single = decide(
         Case(host.transfer(), context, host.both, model, kinds={StrategyKind.SINGLE}, **RECORD)
@@ -203,17 +204,21 @@ def test_a_dead_network_loses_whatever_the_model_says(
 
 def test_nobody_waits_for_a_network_that_wants_a_log_in(host: Any) -> None:
     model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
-    context = host.context(wlan0_captive=1.0, wlan0_ping_loss=1.0)
+    context = verdict(host, "wlan0", Life.CAPTIVE)
     decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
     assert [str(each.strategy) for each in decision.evaluations] == ["single(lte0)"]
 
 
 def test_where_all_are_dead_all_may_try(host: Any) -> None:
-    context = host.context(wlan0_ping_loss=1.0, lte0_available=0.0)
+    context = verdict(host, "wlan0", Life.DEAD)
+    context = replace(context, networks=host.context(lte0_available=0.0).networks)
     model = host.oracle(**{**EQUAL, "mptcp_cellular": 0.5})
     decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
     assert str(decision.choice) == "mptcp(lte0, wlan0)"
-    assert "any may be tried" in decision.reason
+    assert decision.reason == (
+        "No network works: wlan0: no answer to pings, for 14 s; lte0 was not available 0.4 s ago."
+        " lte0 is tried"
+    )
 
 
 def test_one_network_only(host: Any) -> None:

@@ -5,19 +5,40 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Context, Indicator, Network, NetworkKind, Strategy, StrategyKind
+from cedos.model import Life, Network, NetworkKind, Strategy, StrategyKind, Verdict
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.liveness import (
     BELIEVED_S,
     ago,
     dead_networks,
+    is_captive,
     longer_s,
-    may_return,
     usable,
     why_dead,
 )
 from cedos.selector.decision.living import Living, rest_of
+
+
+@pytest.mark.parametrize(
+    ("life", "dead"),
+    [
+        (Life.UNKNOWN, False),
+        (Life.ALIVE, False),
+        (Life.SILENT, False),
+        (Life.DEAD, True),
+        (Life.CAPTIVE, True),
+    ],
+)
+def test_a_verdict_says_what_is_dead(host: Any, life: Life, dead: bool) -> None:
+    context = host.context(wlan0_ping_loss=1.0, wlan0_available=float(not dead))
+    context = replace(
+        context, verdicts={"wlan0": Verdict(life, "no answer to pings", 88.0)}, at_s=90.0
+    )
+    why = why_dead(context, "wlan0")
+    assert why == ("wlan0: no answer to pings, for 2 s" if dead else None)
+    assert is_captive(context, "wlan0") is (life is Life.CAPTIVE)
+    assert why_dead(context, "lte0") is None
 
 
 @pytest.mark.parametrize(
@@ -26,64 +47,29 @@ from cedos.selector.decision.living import Living, rest_of
         ({}, False),
         ({"wlan0_available": 1.0}, False),
         ({"wlan0_available": 0.0}, True),
-        ({"wlan0_ping_loss": 0.99}, False),
-        ({"wlan0_ping_loss": 1.0}, True),
-        ({"wlan0_ping_loss": 1.0, "wlan0_available": 1.0}, True),
-        ({"wlan0_ping_loss": 0.0, "wlan0_available": 0.0}, False),
-        ({"wlan0_ping_loss": 0.8, "wlan0_available": 0.0}, False),
-        ({"wlan0_ping_loss": 1.0, "wlan0_rtt_s": 0.02}, True),
-        ({"lte0_ping_loss": 1.0}, False),
+        ({"wlan0_ping_loss": 0.9}, False),
+        ({"lte0_available": 0.0}, False),
     ],
 )
-def test_who_is_dead(host: Any, indicators: dict[str, float], dead: bool) -> None:
+def test_in_a_data_set_what_is_not_available_is_dead(
+    host: Any, indicators: dict[str, float], dead: bool
+) -> None:
     why = why_dead(host.context(**indicators), "wlan0")
-    assert (why is not None) is dead
+    assert why == ("wlan0 was not available 0.4 s ago" if dead else None)
 
 
-def test_the_reason_names_network_and_age(host: Any) -> None:
+def test_old_news_of_a_data_set_count_no_more(host: Any) -> None:
+    assert why_dead(host.context(age_s=BELIEVED_S, wlan0_available=0.0), "wlan0")
+    assert not why_dead(host.context(age_s=BELIEVED_S + 0.1, wlan0_available=0.0), "wlan0")
     assert (
         why_dead(host.context(wlan0_ping_loss=1.0), "wlan0") == "wlan0 answered no ping 0.4 s ago"
     )
-    assert (
-        why_dead(host.context(age_s=2.0, wlan0_available=0.0), "wlan0")
-        == "wlan0 was not available 2.0 s ago"
-    )
-
-
-def test_old_evidence_condemns_nobody(host: Any) -> None:
-    for column in ("wlan0_ping_loss", "wlan0_available"):
-        value = {"wlan0_ping_loss": 1.0, "wlan0_available": 0.0}[column]
-        assert why_dead(host.context(age_s=BELIEVED_S, **{column: value}), "wlan0")
-        assert not why_dead(host.context(age_s=BELIEVED_S + 0.1, **{column: value}), "wlan0")
-
-
-@pytest.mark.parametrize(("name", "value"), [("ping_loss", 1.0), ("available", 0.0)])
-def test_an_answer_since_then_revives(name: str, value: float) -> None:
-    def why(rtt_at_s: float) -> str | None:
-        known = {name: Indicator(value, 10.0), "rtt_s": Indicator(0.02, rtt_at_s)}
-        return why_dead(Context(12.0, {"wlan0": known}), "wlan0")
-
-    assert why(9.0)
-    assert why(10.0)
-    assert why(11.0) is None
 
 
 def test_only_networks_that_are_up_are_looked_at(host: Any) -> None:
-    context = host.context(wlan0_ping_loss=1.0, lte0_ping_loss=1.0, old0_ping_loss=1.0)
+    context = host.context(wlan0_available=0.0, lte0_available=0.0, old0_available=0.0)
     networks = (host.wlan, host.network("lte0", "cellular", up=False))
     assert list(dead_networks(context, networks)) == ["wlan0"]
-
-
-def test_older_answers_do_not_refute_what_is_not_available() -> None:
-    known = {"available": Indicator(0.0, 10.0), "ping_loss": Indicator(0.0, 9.0)}
-    assert why_dead(Context(12.0, {"wlan0": known}), "wlan0")
-
-
-def test_only_a_portal_waits_for_somebody(host: Any) -> None:
-    assert may_return(host.context(wlan0_ping_loss=1.0), "wlan0")
-    assert may_return(host.context(wlan0_captive=0.0, wlan0_available=0.0), "wlan0")
-    assert not may_return(host.context(wlan0_captive=1.0), "wlan0")
-    assert may_return(host.context(), "eth9")
 
 
 @pytest.mark.parametrize(
@@ -163,12 +149,6 @@ def test_a_silent_wifi_is_left_and_a_silent_phone_waited_for(host: Any) -> None:
     assert chosen == "single(lte0)"
     assert "lte0: no reply for 0.4 s (probably another 1 s)" in why
     assert choice(host, "lte0", 0.4, wifi=0.5, cellular=0.2)[0] == "single(wlan0)"
-
-
-def test_what_was_silent_too_long_is_dead(host: Any) -> None:
-    chosen, why = choice(host, "lte0", 3.5, wifi=90.0, cellular=0.2)
-    assert chosen == "single(wlan0)"
-    assert "lte0 did not reply for more than 3 s, until" in why
 
 
 @pytest.mark.parametrize(

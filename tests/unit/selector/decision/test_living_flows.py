@@ -160,7 +160,7 @@ def test_a_second_network_helps_no_sooner_than_it_is_there(host: Any) -> None:
 @pytest.mark.parametrize("current", ["wlan0", "wlan0+lte0"])
 def test_a_dead_or_vanished_network_is_left_at_once(host: Any, current: str) -> None:
     model = host.oracle(wifi=0.1, cellular=100.0, mptcp_wifi=0.1, mptcp_cellular=0.1)
-    dead = again(host, model, current, context=host.context(wlan0_ping_loss=1.0))
+    dead = again(host, model, current, context=host.context(wlan0_available=0.0))
     assert str(dead.choice) == "single(lte0)"
     assert ": wlan0 does not answer" in dead.reason
     vanished = again(host, model, current, networks=(replace(host.wlan, up=False), host.lte))
@@ -172,7 +172,7 @@ def test_a_dead_or_vanished_network_is_left_at_once(host: Any, current: str) -> 
 
 def test_a_living_connection_does_not_count_on_a_dead_path(host: Any) -> None:
     model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
-    context = host.context(wlan0_ping_loss=1.0)
+    context = host.context(wlan0_available=0.0)
     for current in ("lte0", "lte0+wlan0"):
         decision = again(host, model, current, context=context)
         assert str(decision.choice) == "single(lte0)"

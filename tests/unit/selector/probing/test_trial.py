@@ -100,12 +100,12 @@ def test_a_network_that_may_be_fast_by_now_is_tried(host: Any) -> None:
         ({}, {}, {"recent_s": 0.1}),
         ({}, {}, {"silence_s": 0.4}),
         ({}, {}, {"ping_loss": 0.5}),
-        ({}, {}, {"captive": 1.0}),
+        ({}, {}, {"available": 0.0}),
     ],
     ids=[
         "metered", "down", "nobody asks", "surely slow", "may be late", "tiny", "may be large",
         "barred", "used anyway", "deadline", "used lately", "used upwards", "delivers",
-        "carried something small", "silent", "lossy", "portal",
+        "carried something small", "silent", "lossy", "dead",
     ],
 )  # fmt: skip
 def test_it_is_not_where_that_costs_or_tells_too_little(
