@@ -283,7 +283,7 @@ class Observer:
             waiting = ((Witness.TRANSFER, due.transfers), (Witness.PING, due.pings))
             liveness = self.keeper.liveness(network.name)
             liveness.silent(due.silent_s, now_s, *(each for each, waits in waiting if waits))
-            if due.silent_s > 0.0 and not liveness.tells(Witness.PING):
+            if due.silent_s > 0.0 and not liveness.answered(Witness.PING):
                 self._ask_for_names(network)
         self.prober.silent(networks)
         self._note_verdicts()
@@ -493,11 +493,13 @@ class Observer:
     def asked_at_s(self) -> dict[str, float]:
         """Return network -> when its oldest pending ping was sent (`Prober.asked_at_s`).
 
-        If other things were answered, a ping that never was is not waited for.
+        Where no ping ever was answered, none is waited for: the network may drop them.
         """
-        asked = self.prober.asked_at_s()
-        tells = (name for name in asked if self.keeper.liveness(name).tells(Witness.PING))
-        return {name: asked[name] for name in tells}
+        return {
+            name: at_s
+            for name, at_s in self.prober.asked_at_s().items()
+            if self.keeper.liveness(name).answered(Witness.PING)
+        }
 
     async def _shake_hands(self, network: Network, timeout_s: float) -> TlsAnswer | None:
         target = self._target(network)

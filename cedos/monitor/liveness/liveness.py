@@ -262,9 +262,9 @@ class Liveness:
         """Return whether this network never lets a ping through: it need not be asked."""
         return Witness.PING not in self._heard and self._in_vain >= _IN_VAIN
 
-    def tells(self, witness: Witness) -> bool:
-        """Return whether a miss of this witness would mean anything."""
-        return not self._vain(witness)
+    def answered(self, witness: Witness) -> bool:
+        """Return whether this witness ever answered here, so that its next answer can be waited for."""
+        return witness in self._heard
 
     def misses(self, witness: Witness) -> bool:
         """Return whether an answer to this witness is missed: its next one refutes the others' misses."""
