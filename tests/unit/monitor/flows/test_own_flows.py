@@ -11,8 +11,10 @@ import pytest
 
 from cedos.model import FlowKey, Network, NetworkKind
 from cedos.monitor.flows import own_flows
-from cedos.monitor.liveness import portal_check as check
+from cedos.monitor.liveness import portal_check
+from cedos.monitor.liveness.portal_check import PortalCheck
 from cedos.monitor.liveness.portal_verdict import TestPage
+from cedos.monitor.liveness.tls_check import shake_hands
 from cedos.monitor.probing import dns_probe, tcp_probe, udp_train
 from cedos.monitor.probing.result import ProbeServer
 
@@ -40,11 +42,15 @@ PROBES: dict[str, tuple[str, Probe]] = {
     ),
     "a portal's name": (
         "udp",
-        lambda port: check.check(LO, TestPage.of("http://a.test/", ""), 0.4, port),
+        lambda port: PortalCheck(TestPage.of("http://a.test/", ""), port=port)(LO, 0.4),
     ),
     "a portal's page": (
         "tcp",
-        lambda port: check.check(LO, TestPage.of(f"http://127.0.0.1:{port}/", ""), 0.2),
+        lambda port: PortalCheck(TestPage.of(f"http://127.0.0.1:{port}/", ""))(LO, 0.2),
+    ),
+    "a TLS handshake": (
+        "tcp",
+        lambda port: shake_hands(LO, HERE, 0.2, port),
     ),
 }
 
@@ -54,7 +60,10 @@ def key(far: tuple[str, int], near: tuple[str, int], protocol: str) -> FlowKey:
 
 
 @pytest.mark.parametrize("name", PROBES)
-async def test_each_probe_of_a_network_is_an_own_flow(name: str) -> None:
+async def test_each_probe_of_a_network_is_an_own_flow(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal_check, "leads_nowhere", lambda address: False)
     protocol, probe = PROBES[name]
     kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as asked:

@@ -12,6 +12,7 @@ import pytest
 from cedos.model import Network, NetworkKind
 from cedos.monitor.dns.message import DnsFault
 from cedos.monitor.probing import dns_probe
+from cedos.monitor.probing.dns_probe import NO_ANSWER
 from cedos.monitor.probing.result import ProbeOutcome
 
 pytestmark = pytest.mark.anyio
@@ -40,15 +41,15 @@ ANSWERS: dict[str, tuple[Answer, str | None]] = {
     "that it will not": (lambda q: [found(q, PUBLIC, flags=0x8185)], DnsFault.REFUSED),
     "to somebody else": (
         lambda q: [found(q, PUBLIC, number=other_number(q))],
-        "no answer within 0.3 s",
+        NO_ANSWER,
     ),
     "to somebody else, first": (
         lambda q: [found(q, PUBLIC, number=other_number(q)), found(q, PUBLIC)],
         None,
     ),
-    "noise": (lambda q: [b"\xff" * 40], "no answer within 0.3 s"),
-    "an echo": (lambda q: [q], "no answer within 0.3 s"),
-    "nothing": (lambda q: [], "no answer within 0.3 s"),
+    "noise": (lambda q: [b"\xff" * 40], NO_ANSWER),
+    "an echo": (lambda q: [q], NO_ANSWER),
+    "nothing": (lambda q: [], NO_ANSWER),
 }
 
 

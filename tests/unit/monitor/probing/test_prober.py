@@ -76,9 +76,17 @@ async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
         assert min(pinged().values()) > 1
 
 
-@pytest.mark.parametrize("problem", ["", "the resolver failed or refused"])
+@pytest.mark.parametrize(
+    ("problem", "knows"),
+    [
+        ("", [True, True]),
+        # One that refuses or lies is there, and tells nothing; a router need not be a resolver.
+        ("the resolver failed or refused", [None, None]),
+        (dns_probe.NO_ANSWER, [None, False]),
+    ],
+)
 async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
-    monkeypatch: pytest.MonkeyPatch, problem: str
+    monkeypatch: pytest.MonkeyPatch, problem: str, knows: list[bool | None]
 ) -> None:
     asked: list[tuple[str, Address | None]] = []
 
@@ -92,8 +100,8 @@ async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
     router, resolver = ip_address("10.0.0.1"), ip_address("10.0.0.53")
     async with Prober(lambda n: TARGET, dns_name="example.com") as prober:
         routed = replace(WIFI, next_hops=(NextHop(4, router),))
-        for each in (routed, replace(routed, resolvers=(resolver,))):
-            assert await prober.knows_names(each) is (not problem)
+        both = (routed, replace(routed, resolvers=(resolver,)))
+        assert [await prober.knows_names(each) for each in both] == knows
         assert ("home" in prober.heard_at_s) is (not problem)
         results = prober.results()
         result = await anext(results)
