@@ -220,7 +220,7 @@ Competing = Mapping[str, Mapping[Direction, tuple[CompetingTransfer, ...]]]
 """The bytes that this host's transfers have still to carry, by network and direction."""
 
 
-class Life(StrEnum):
+class NetworkLife(StrEnum):
     """The state of a network that is up (`cedos/monitor/liveness/liveness.py` has the transitions)."""
 
     UNKNOWN = "unknown"
@@ -231,13 +231,13 @@ class Life(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NetworkVerdict:
     """The state of a network, why in words, and since when (monotonic, s).
 
     `page`: the log-in page of a captive portal, where that is known.
     """
 
-    life: Life
+    life: NetworkLife
     why: str
     since_s: float
     page: str = ""
@@ -245,7 +245,7 @@ class Verdict:
     @property
     def condemned(self) -> bool:
         """Return whether the network carries nothing as long as this holds."""
-        return self.life in (Life.DEAD, Life.CAPTIVE)
+        return self.life in (NetworkLife.DEAD, NetworkLife.CAPTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Context:
     attachments: Mapping[str, Attachment] = field(default_factory=dict)
     competing: Competing = field(default_factory=dict)
     pauses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[str, NetworkVerdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

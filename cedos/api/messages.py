@@ -19,9 +19,9 @@ from cedos.model import (
     FlowKey,
     Indicator,
     Label,
-    Life,
     Network,
     NetworkKind,
+    NetworkLife,
     SizeEstimate,
     Strategy,
     Transfer,
@@ -75,7 +75,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     access_point: str | None = None
     barred: str = ""
     predicted: Calibration | None = None
-    life: Life = Life.UNKNOWN
+    life: NetworkLife = NetworkLife.UNKNOWN
     why: str = ""
 
     @classmethod
@@ -104,7 +104,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             access_point=f"{attached.name} {attached.point}".strip() if attached else None,
             barred=barred,
             predicted=predicted,
-            life=verdict.life if verdict is not None else Life.UNKNOWN,
+            life=verdict.life if verdict is not None else NetworkLife.UNKNOWN,
             why=verdict.why if verdict is not None else "",
         )
 

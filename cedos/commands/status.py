@@ -16,7 +16,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.doctor import predicted_text
-from cedos.model import NO_DEFAULT_ROUTE, Life
+from cedos.model import NO_DEFAULT_ROUTE, NetworkLife
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # A delivery rate is a lower bound of the network's rate.
@@ -27,7 +27,7 @@ _RATES = {
     "delivery_down_bps": "≥ ",
     "link_bps": "",
 }
-_STATES = {Life.CAPTIVE: "log-in", Life.DEAD: "silent", Life.SILENT: "silent"}
+_STATES = {NetworkLife.CAPTIVE: "log-in", NetworkLife.DEAD: "silent", NetworkLife.SILENT: "silent"}
 _FRESH_S = 10.0
 """The age from which a round trip is shown with its age."""
 

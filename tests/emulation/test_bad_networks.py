@@ -13,7 +13,7 @@ import pytest
 from cedos.api.client import ControlClient
 from cedos.api.messages import StatusMessage
 from cedos.errors import CedosError
-from cedos.model import Life
+from cedos.model import NetworkLife
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
@@ -192,14 +192,14 @@ def uses(name: str) -> Callable[[StatusMessage], bool]:
     return lambda status: status.default.network == name
 
 
-def lives(*lives: Life) -> Callable[[StatusMessage], bool]:
+def lives(*lives: NetworkLife) -> Callable[[StatusMessage], bool]:
     """The state of the hot spot's network is one of these."""
     return lambda status: any(
         each.name == "wlan0" and each.life in lives for each in status.networks
     )
 
 
-captive, condemned = lives(Life.CAPTIVE), lives(Life.CAPTIVE, Life.DEAD)
+captive, condemned = lives(NetworkLife.CAPTIVE), lives(NetworkLife.CAPTIVE, NetworkLife.DEAD)
 
 
 REDIRECTED = "-t nat -A PREROUTING -i wlan0 -p tcp --dport 80 -j REDIRECT"

@@ -23,9 +23,9 @@ from cedos.model import (
     Context,
     FlowKey,
     Indicator,
-    Life,
     Network,
     NetworkKind,
+    NetworkLife,
 )
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.context import ContextKeeper
@@ -206,7 +206,7 @@ class Observer:
         self._networks: Sequence[Network] = ()
         self._near_at_s: dict[str, float] = {}
         self._near_bytes: dict[FlowKey, int] = {}
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, NetworkLife] = {}
         self._pauses: Mapping[str, tuple[float, ...]] = {}
         probes = config.probes
         self._target = probe_target(config)
@@ -300,9 +300,9 @@ class Observer:
             known = before.get(network.name)
             if known is life or known is None:
                 continue
-            if Life.UNKNOWN in (life, known):
+            if NetworkLife.UNKNOWN in (life, known):
                 _log.debug(life, network=network.name, was=known, why=verdict.why)
-            elif life is Life.ALIVE:
+            elif life is NetworkLife.ALIVE:
                 _log.info("replies again", network=network.name, was=known)
             else:
                 _log.info(life, network=network.name, why=verdict.why)

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from cedos.model import Indicator, Life, Verdict
+from cedos.model import Indicator, NetworkLife, NetworkVerdict
 from cedos.selector.decision.liveness import GIVEN_UP_S
 
 BELIEVED_S = 60.0
@@ -203,12 +203,12 @@ class Liveness:
 
     # -- verdicts -----------------------------------------------------------------------------
 
-    def verdict(self, now_s: float) -> Verdict:
+    def verdict(self, now_s: float) -> NetworkVerdict:
         """Return the state, with the reason and since when."""
         missed = self._believed(now_s)
         since_s = min((self._missed[each].asked_s for each in missed), default=now_s)
         if Witness.RADIO in missed:
-            return Verdict(Life.DEAD, "its radio has no connection", since_s)
+            return NetworkVerdict(NetworkLife.DEAD, "its radio has no connection", since_s)
         boxes = {
             each: box for each, box in self._intercepted.items() if now_s - box.at_s <= BELIEVED_S
         }
@@ -216,20 +216,22 @@ class Liveness:
             box = next(iter(boxes.values()))
             page = next((each.page for each in boxes.values() if each.page), "")
             if len(boxes.keys() | missed) > 1:
-                return Verdict(Life.CAPTIVE, box.why, box.first_s, page)
+                return NetworkVerdict(NetworkLife.CAPTIVE, box.why, box.first_s, page)
         if len(missed) > 1:
-            return Verdict(Life.DEAD, _unanswered(missed), since_s)
+            return NetworkVerdict(NetworkLife.DEAD, _unanswered(missed), since_s)
         if 0.0 < self._silent_s <= GIVEN_UP_S:
-            return Verdict(Life.SILENT, "a reply is due", now_s - self._silent_s)
+            return NetworkVerdict(NetworkLife.SILENT, "a reply is due", now_s - self._silent_s)
         if boxes:
             why = f"{box.why}, and nothing else tells of a log-in"
-            return Verdict(Life.UNKNOWN, why, box.first_s, page)
+            return NetworkVerdict(NetworkLife.UNKNOWN, why, box.first_s, page)
         if doubts := self._counting():  # of long ago, too
             since_s = min(self._missed[each].asked_s for each in doubts)
-            return Verdict(Life.UNKNOWN, f"{_unanswered(doubts)}; nothing else tells", since_s)
+            return NetworkVerdict(
+                NetworkLife.UNKNOWN, f"{_unanswered(doubts)}; nothing else tells", since_s
+            )
         if not self._heard:
-            return Verdict(Life.UNKNOWN, "nothing was heard from it yet", now_s)
-        return Verdict(Life.ALIVE, "it answers", max(self._heard.values()))
+            return NetworkVerdict(NetworkLife.UNKNOWN, "nothing was heard from it yet", now_s)
+        return NetworkVerdict(NetworkLife.ALIVE, "it answers", max(self._heard.values()))
 
     def indicators(self, now_s: float) -> dict[str, Indicator]:
         """Return `ping_loss`, `silence_s` and `captive`, as far as they tell something."""
@@ -237,9 +239,9 @@ class Liveness:
         if (loss := self.ping_loss) is not None:
             found["ping_loss"] = loss
         verdict = self.verdict(now_s)
-        if self._silent_s > 0.0 and verdict.life in (Life.SILENT, Life.DEAD):
+        if self._silent_s > 0.0 and verdict.life in (NetworkLife.SILENT, NetworkLife.DEAD):
             found["silence_s"] = Indicator(self._silent_s, now_s)
-        if verdict.life is Life.CAPTIVE:
+        if verdict.life is NetworkLife.CAPTIVE:
             at_s = max(each.at_s for each in self._intercepted.values())
             found["captive"] = Indicator(1.0, at_s, active=True)
         elif Witness.PAGE in self._heard:

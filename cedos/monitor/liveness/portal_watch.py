@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedos.model import Address, FlowKey, Indicator, Life, Network, Verdict
+from cedos.model import Address, FlowKey, Indicator, Network, NetworkLife, NetworkVerdict
 from cedos.monitor.events import FlowSample
 from cedos.monitor.liveness.liveness import Liveness, Witness
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
@@ -103,9 +103,9 @@ class PortalWatch:
             if (problem := self._problem(one, self._verdict(name, now_s)))
         ]
 
-    def _problem(self, one: _NetworkPortal, verdict: Verdict) -> str:
+    def _problem(self, one: _NetworkPortal, verdict: NetworkVerdict) -> str:
         name, finding = one.network.name, one.finding
-        if verdict.life is Life.CAPTIVE:
+        if verdict.life is NetworkLife.CAPTIVE:
             page = f" Open {verdict.page} to log in: it opens over {name}." if verdict.page else ""
             return f"{name} wants a log-in: {verdict.why}.{page} Until then it is not used"
         if finding is None:
@@ -121,7 +121,7 @@ class PortalWatch:
                 for each in self._watched.values()
             )
             other = ", another network's does" if lives else ""
-            used = " Not used" if verdict.life is Life.DEAD else ""
+            used = " Not used" if verdict.life is NetworkLife.DEAD else ""
             return f"{name}: its DNS does not answer{other}.{used}".removesuffix(".")
         return ""
 
@@ -129,7 +129,7 @@ class PortalWatch:
         """Yield each host that a person meets when logging in: its network, its name, its addresses."""
         now_s = time.monotonic()
         for name, one in self._watched.items():
-            if one.finding is not None and self._verdict(name, now_s).life is Life.CAPTIVE:
+            if one.finding is not None and self._verdict(name, now_s).life is NetworkLife.CAPTIVE:
                 for host, addresses in one.finding.hosts.items():
                     yield name, host, addresses
 
@@ -219,7 +219,7 @@ class PortalWatch:
             return
         gained, one.received_bytes = received_bytes - one.received_bytes, received_bytes
         now_s = time.monotonic()
-        if gained >= _CARRIES_BYTES and self._verdict(name, now_s).life is Life.CAPTIVE:
+        if gained >= _CARRIES_BYTES and self._verdict(name, now_s).life is NetworkLife.CAPTIVE:
             one.due_s = min(one.due_s, max(now_s, one.at_s + LOGGING_IN_EVERY_S))
             self._wake.set()
 
@@ -360,18 +360,18 @@ class PortalWatch:
         now_s, name = time.monotonic(), one.network.name
         verdict, finding = self._verdict(name, now_s), one.finding
         filtered = finding is not None and finding.verdict is PortalVerdict.FILTERED
-        if verdict.life is Life.CAPTIVE:
+        if verdict.life is NetworkLife.CAPTIVE:
             one.due_s = min(one.due_s, now_s + CAPTIVE_EVERY_S)
         elif filtered or (finding is not None and finding.verdict is PortalVerdict.FREE):
             one.tries, one.dead_again_s = 0, _DEAD_AGAIN_S
-        elif verdict.life is Life.DEAD and not self._liveness(name).misses(Witness.PING):
+        elif verdict.life is NetworkLife.DEAD and not self._liveness(name).misses(Witness.PING):
             one.due_s = min(one.due_s, now_s + one.dead_again_s)
             one.dead_again_s = min(2.0 * one.dead_again_s, _DEAD_EVERY_S)
         elif one.tries < len(_AGAIN_S):
             one.due_s = min(one.due_s, now_s + _AGAIN_S[one.tries])
             one.tries += 1
 
-    def _verdict(self, name: str, now_s: float) -> Verdict:
+    def _verdict(self, name: str, now_s: float) -> NetworkVerdict:
         return self._liveness(name).verdict(now_s)
 
 

@@ -15,7 +15,7 @@ do so again (`docs/decisions/silences.md`). The expected rest of the silence is 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cedos.model import Context, Life, Network, NetworkKind
+from cedos.model import Context, Network, NetworkKind, NetworkLife
 from cedos.selector.decision.roles import Roles
 from cedos.selector.rounded import lasting
 from predictors.base import Distribution
@@ -61,7 +61,7 @@ def why_dead(context: Context, network: str) -> str | None:
 def is_captive(context: Context, network: str) -> bool:
     """Return whether a network waits for a person to log in."""
     verdict = context.verdicts.get(network)
-    return verdict is not None and verdict.life is Life.CAPTIVE
+    return verdict is not None and verdict.life is NetworkLife.CAPTIVE
 
 
 def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, str]:

@@ -27,8 +27,8 @@ from cedos.commands.console import render
 from cedos.model import (
     CarriedConnection,
     Direction,
-    Life,
     NetworkKind,
+    NetworkLife,
     SizeEstimate,
     Strategy,
     StrategyKind,
@@ -180,7 +180,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
         metered=False,
         up=True,
         access_point="home\x1b[2J aa:bb:cc:00:11:22",
-        life=Life.CAPTIVE,
+        life=NetworkLife.CAPTIVE,
         indicators={
             "captive": answered,
             "rssi_dbm": indicator(-61.0, 0.4, drawn=True),
@@ -199,10 +199,10 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     assert all(len(line) <= 100 for line in told)
     # What is in doubt is used, and therefore up.
     for life, state in (
-        (Life.DEAD, "silent"),
-        (Life.SILENT, "silent"),
-        (Life.UNKNOWN, "up"),
-        (Life.ALIVE, "up"),
+        (NetworkLife.DEAD, "silent"),
+        (NetworkLife.SILENT, "silent"),
+        (NetworkLife.UNKNOWN, "up"),
+        (NetworkLife.ALIVE, "up"),
     ):
         shown = msgspec.structs.replace(home, life=life)
         lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[shown])))

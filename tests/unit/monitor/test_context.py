@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from cedos.model import Direction, Indicator, Life
+from cedos.model import Direction, Indicator, NetworkLife
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.networks.rates import RateSample
@@ -54,7 +54,7 @@ def test_available_is_what_is_up_and_not_condemned() -> None:
         assert value(keeper, "available", at_s) == 1.0, "pings may be dropped"
     keeper.liveness("wlan0").missed(Witness.NAME, 4.0)
     assert keeper.snapshot(4.0).networks["wlan0"]["available"] == Indicator(0.0, 3.0)
-    assert keeper.snapshot(4.0).verdicts["wlan0"].life is Life.DEAD
+    assert keeper.snapshot(4.0).verdicts["wlan0"].life is NetworkLife.DEAD
     keeper.observe_ping("wlan0", 0.01, 5.0)
     assert value(keeper, "available", 5.0) == 1.0
     keeper.observe_up("wlan0", False, 6.0)

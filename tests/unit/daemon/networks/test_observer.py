@@ -18,7 +18,7 @@ from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Address, FlowKey, Life, Network, NetworkKind, NextHop
+from cedos.model import Address, FlowKey, Network, NetworkKind, NetworkLife, NextHop
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.silence import Due
@@ -215,14 +215,14 @@ async def test_who_drops_pings_and_answers_by_udp_lives(
 @pytest.mark.parametrize(
     ("dns", "knows", "life"),
     [
-        (True, True, Life.ALIVE),
-        (True, False, Life.DEAD),
-        (True, None, Life.UNKNOWN),  # the resolver refuses: that tells nothing
-        (False, True, Life.UNKNOWN),
+        (True, True, NetworkLife.ALIVE),
+        (True, False, NetworkLife.DEAD),
+        (True, None, NetworkLife.UNKNOWN),  # the resolver refuses: that tells nothing
+        (False, True, NetworkLife.UNKNOWN),
     ],
 )
 async def test_a_network_whose_pings_are_lost_is_asked_for_names(
-    make: Make, monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool | None, life: Life
+    make: Make, monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool | None, life: NetworkLife
 ) -> None:
     observer = make(dns=dns)
     observer.networks_changed([replace(WLAN, up=True), LTE])
@@ -240,7 +240,7 @@ async def test_a_network_whose_pings_are_lost_is_asked_for_names(
     assert asked == ["wlan0"] * (7 if dns else 0)
     assert observer.context().verdicts["wlan0"].life is life
     # (Pings that are never answered while names are need not be sent.)
-    assert (observer._ping_target(WLAN) is None) is (life is Life.ALIVE)
+    assert (observer._ping_target(WLAN) is None) is (life is NetworkLife.ALIVE)
     following.cancel()
 
 

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.model import FlowKey, Life, Network, NetworkKind
+from cedos.model import FlowKey, Network, NetworkKind, NetworkLife
 from cedos.monitor.events import FlowSample
 from cedos.monitor.liveness.liveness import Liveness
 from cedos.monitor.liveness.portal_verdict import PortalFinding
@@ -33,7 +33,7 @@ class Told:
     def __call__(self, name: str) -> Liveness:
         return self.states.setdefault(name, Liveness())
 
-    def life(self, name: str = "home") -> Life:
+    def life(self, name: str = "home") -> NetworkLife:
         return self.states[name].verdict(time.monotonic()).life
 
     async def check(self, network: Network, timeout_s: float) -> PortalFinding:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Life
+from cedos.model import NetworkLife
 from cedos.monitor.liveness.liveness import BELIEVED_S, Liveness, Witness
 
-UNKNOWN, ALIVE, SILENT, DEAD, CAPTIVE = Life
+UNKNOWN, ALIVE, SILENT, DEAD, CAPTIVE = NetworkLife
 WORDS = {
     "ping": Witness.PING,
     "name": Witness.NAME,

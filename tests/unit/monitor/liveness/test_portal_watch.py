@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.waiting import until
 
-from cedos.model import Indicator, Life, Network, NextHop
+from cedos.model import Indicator, Network, NetworkLife, NextHop
 from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.liveness.portal_verdict import PortalFinding, PortalVerdict
 from cedos.monitor.liveness.portal_watch import PortalWatch, usual_rtt_s
@@ -36,7 +36,7 @@ async def test_each_new_network_is_checked_once(desk: Any) -> None:
     watch.networks_changed([desk.wifi, desk.lte])
     await asyncio.sleep(0.05)
     assert len(told.checks) == 2
-    assert told.life() is Life.ALIVE
+    assert told.life() is NetworkLife.ALIVE
     # Another attachment is another network; so is another access point.
     watch.networks_changed(
         [replace(desk.wifi, next_hops=(NextHop(4, ip_address("10.0.1.254")),)), desk.lte]
@@ -56,8 +56,8 @@ async def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk: Any
     watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
     desk.run(watch)
     watch.networks_changed([desk.wifi, desk.lte])
-    await until(lambda: told.life() is Life.CAPTIVE)
-    assert told.life("phone") is Life.ALIVE
+    await until(lambda: told.life() is NetworkLife.CAPTIVE)
+    assert told.life("phone") is NetworkLife.ALIVE
     assert watch.problems == [
         "home wants a log-in: redirected. Open http://gw/ to log in: it opens over home."
         " Until then it is not used"
@@ -66,7 +66,7 @@ async def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk: Any
     # It is asked again, until it is free, and then no more.
     await until(lambda: len(told.checks) >= 4, 100.0)
     told.answers["home"] = FREE
-    await until(lambda: told.life() is Life.ALIVE, 60.0)
+    await until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
     assert list(watch.on_the_way()) == []
     checks = len(told.checks)
     await asyncio.sleep(100.0)
@@ -76,20 +76,20 @@ async def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk: Any
 @pytest.mark.parametrize(
     ("here", "elsewhere", "life"),
     [
-        (TlsAnswer.SILENT, TlsAnswer.PROVEN, Life.CAPTIVE),
-        (TlsAnswer.SILENT, TlsAnswer.REFUSED, Life.CAPTIVE),
-        (TlsAnswer.SILENT, TlsAnswer.SILENT, Life.UNKNOWN),  # the host's firewall, perhaps
-        (TlsAnswer.REFUSED, TlsAnswer.PROVEN, Life.CAPTIVE),
-        (TlsAnswer.REFUSED, TlsAnswer.REFUSED, Life.UNKNOWN),
-        (TlsAnswer.ANSWERED, TlsAnswer.PROVEN, Life.CAPTIVE),
-        (TlsAnswer.ANSWERED, TlsAnswer.REFUSED, Life.CAPTIVE),
-        (TlsAnswer.ANSWERED, TlsAnswer.ANSWERED, Life.UNKNOWN),  # a host of one's own
-        (TlsAnswer.PROVEN, TlsAnswer.PROVEN, Life.ALIVE),
-        (None, TlsAnswer.PROVEN, Life.UNKNOWN),
+        (TlsAnswer.SILENT, TlsAnswer.PROVEN, NetworkLife.CAPTIVE),
+        (TlsAnswer.SILENT, TlsAnswer.REFUSED, NetworkLife.CAPTIVE),
+        (TlsAnswer.SILENT, TlsAnswer.SILENT, NetworkLife.UNKNOWN),  # the host's firewall, perhaps
+        (TlsAnswer.REFUSED, TlsAnswer.PROVEN, NetworkLife.CAPTIVE),
+        (TlsAnswer.REFUSED, TlsAnswer.REFUSED, NetworkLife.UNKNOWN),
+        (TlsAnswer.ANSWERED, TlsAnswer.PROVEN, NetworkLife.CAPTIVE),
+        (TlsAnswer.ANSWERED, TlsAnswer.REFUSED, NetworkLife.CAPTIVE),
+        (TlsAnswer.ANSWERED, TlsAnswer.ANSWERED, NetworkLife.UNKNOWN),  # a host of one's own
+        (TlsAnswer.PROVEN, TlsAnswer.PROVEN, NetworkLife.ALIVE),
+        (None, TlsAnswer.PROVEN, NetworkLife.UNKNOWN),
     ],
 )
 async def test_a_second_opinion_is_compared_with_the_other_network(
-    desk: Any, here: TlsAnswer | None, elsewhere: TlsAnswer, life: Life
+    desk: Any, here: TlsAnswer | None, elsewhere: TlsAnswer, life: NetworkLife
 ) -> None:
     told = desk.listen({"home": PORTAL, "phone": FREE})
     told.tls = {"home": here, "phone": elsewhere}
@@ -100,7 +100,7 @@ async def test_a_second_opinion_is_compared_with_the_other_network(
     await asyncio.sleep(0.05)
     assert told.life() is life
     assert list(watch.on_the_way()) == (
-        [("home", "gw", (ADDRESS,))] if life is Life.CAPTIVE else []
+        [("home", "gw", (ADDRESS,))] if life is NetworkLife.CAPTIVE else []
     )
 
 
@@ -116,7 +116,7 @@ async def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
     assert len(told.checks) == 2
     (problem,) = watch.problems
     assert problem.startswith("the portal check is filtered on home: page.test leads to 0.0.0.0")
-    assert told.life() is Life.UNKNOWN
+    assert told.life() is NetworkLife.UNKNOWN
     watch.recheck("home")
     await until(lambda: len(told.checks) == 3)
 
@@ -128,7 +128,7 @@ async def test_a_page_that_a_filter_answers_is_asked_for_once(desk: Any) -> None
     watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
     desk.run(watch)
     watch.networks_changed([desk.wifi, desk.lte])
-    await until(lambda: told.life() is Life.ALIVE)
+    await until(lambda: told.life() is NetworkLife.ALIVE)
     await asyncio.sleep(200.0)
     assert len(told.checks) == 2
     assert "the portal check is filtered on home" in watch.problems[0]
@@ -140,13 +140,13 @@ async def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
     watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await until(lambda: told.life() is Life.CAPTIVE)
+    await until(lambda: told.life() is NetworkLife.CAPTIVE)
     watch.carried("home", 1000)
     await asyncio.sleep(10.0)
     assert len(told.checks) == 1
     told.answers["home"] = FREE
     watch.carried("home", 30_000)
-    await until(lambda: told.life() is Life.ALIVE)
+    await until(lambda: told.life() is NetworkLife.ALIVE)
 
 
 async def test_what_a_log_in_page_loads_refutes_nothing(desk: Any) -> None:
@@ -155,12 +155,12 @@ async def test_what_a_log_in_page_loads_refutes_nothing(desk: Any) -> None:
     watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await until(lambda: told.life() is Life.CAPTIVE)
+    await until(lambda: told.life() is NetworkLife.CAPTIVE)
     for server, port in ((5, 80), (3, 443)):
         watch.observe_flows([desk.flow(desk.wifi, server, down=90_000, port=port)])
-        assert told.life() is Life.CAPTIVE
+        assert told.life() is NetworkLife.CAPTIVE
     watch.observe_flows([desk.flow(desk.wifi, 6, down=90_000)])
-    assert told.life() is Life.ALIVE
+    assert told.life() is NetworkLife.ALIVE
 
 
 async def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: Any) -> None:
@@ -169,10 +169,10 @@ async def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: An
     watch = PortalWatch(told, check=told.check, shake_hands=told.shake_hands)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await until(lambda: told.life() is Life.CAPTIVE)
+    await until(lambda: told.life() is NetworkLife.CAPTIVE)
     watch.networks_changed([desk.wifi, desk.lte])
     await until(lambda: len(told.checks) == 2)
-    await until(lambda: told.life() is Life.UNKNOWN)
+    await until(lambda: told.life() is NetworkLife.UNKNOWN)
     assert watch.problems == []
 
 
@@ -196,10 +196,10 @@ async def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk: A
     watch = PortalWatch(told, manager=manager, shake_hands=told.shake_hands)
     desk.run(watch)
     watch.networks_changed([desk.wifi, desk.lte])
-    await until(lambda: told.life() is Life.CAPTIVE)
+    await until(lambda: told.life() is NetworkLife.CAPTIVE)
     verdicts["home"] = False
     watch.recheck()
-    await until(lambda: told.life() is Life.ALIVE)
+    await until(lambda: told.life() is NetworkLife.ALIVE)
 
 
 async def test_a_check_that_raises_ends_nothing(desk: Any) -> None:
@@ -210,7 +210,7 @@ async def test_a_check_that_raises_ends_nothing(desk: Any) -> None:
     await until(lambda: told.checks)
     told.answers["home"] = FREE
     watch.recheck()
-    await until(lambda: told.life() is Life.ALIVE)
+    await until(lambda: told.life() is NetworkLife.ALIVE)
 
 
 async def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) -> None:
@@ -219,15 +219,15 @@ async def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) 
     desk.run(watch)
     watch.networks_changed([desk.lte, desk.wifi])
     await until(lambda: len(told.checks) >= 2)
-    assert told.life() is Life.UNKNOWN
+    assert told.life() is NetworkLife.UNKNOWN
     assert watch.problems == ["home: its DNS does not answer, another network's does"]
     told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
     watch.recheck("home")
-    await until(lambda: told.life() is Life.DEAD)
+    await until(lambda: told.life() is NetworkLife.DEAD)
     assert watch.problems == ["home: its DNS does not answer, another network's does. Not used"]
     # Its pings are answered: nothing else would tell that it carries again.
     told.answers["home"] = FREE
-    await until(lambda: told.life() is Life.ALIVE, 60.0)
+    await until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
 
 
 @pytest.mark.parametrize("answered_before", [True, False])
@@ -263,14 +263,14 @@ async def test_connections_in_vain_are_one_witness_and_other_networks_the_second
     await asyncio.sleep(0.7)
     watch.observe_flows([])
     assert told.states["home"].misses(Witness.CONNECTION)
-    assert told.life() is Life.UNKNOWN, "these servers may be down"
+    assert told.life() is NetworkLife.UNKNOWN, "these servers may be down"
     for server in (1, 2):
         watch.answered_elsewhere(desk.flow(desk.wifi, server).key)
     watch.observe_flows([])
-    assert told.life() is Life.DEAD
+    assert told.life() is NetworkLife.DEAD
     # It was a pause: a server answers there.
     watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])
-    assert told.life() is Life.ALIVE
+    assert told.life() is NetworkLife.ALIVE
 
 
 async def test_one_server_condemns_no_network(desk: Any) -> None:
@@ -283,7 +283,7 @@ async def test_one_server_condemns_no_network(desk: Any) -> None:
         watch.answered_elsewhere(desk.flow(desk.wifi, 1).key)
         await asyncio.sleep(0.7)
         watch.observe_flows([])
-    assert told.life() is Life.UNKNOWN
+    assert told.life() is NetworkLife.UNKNOWN
 
 
 async def test_connections_that_wait_have_the_page_asked_for(desk: Any) -> None:
@@ -298,12 +298,12 @@ async def test_connections_that_wait_have_the_page_asked_for(desk: Any) -> None:
     watch.observe_flows(stuck)
     await asyncio.sleep(0.95)
     watch.observe_flows(stuck)
-    await until(lambda: told.life() is Life.DEAD)
+    await until(lambda: told.life() is NetworkLife.DEAD)
     assert told.checks[2:] == [("home", 0.8)]
     # It is asked for again, and less often each time.
     began_s = time.monotonic()
     told.answers["home"] = FREE
-    await until(lambda: told.life() is Life.ALIVE, 60.0)
+    await until(lambda: told.life() is NetworkLife.ALIVE, 60.0)
     assert round(time.monotonic() - began_s) == 5
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cedos.config import Config, ProvidersConfig
 from cedos.daemon.networks.observer import Observer
-from cedos.model import Direction, Indicator, Life
+from cedos.model import Direction, Indicator, NetworkLife
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.liveness.liveness import Witness
 from cedos.monitor.networks.rates import RateSample
@@ -88,10 +88,10 @@ def test_another_access_point_is_noticed_and_starts_with_a_clean_slate() -> None
     assert keeper.observe_attachment("wlan0", "aa:bb", "home", 2.0) is False
     keeper.observe_ping("wlan0", None, 3.0)
     keeper.liveness("wlan0").intercepted(Witness.PAGE, 3.0, "a log-in page")
-    assert keeper.snapshot(3.0).verdicts["wlan0"].life is Life.CAPTIVE
+    assert keeper.snapshot(3.0).verdicts["wlan0"].life is NetworkLife.CAPTIVE
     assert keeper.observe_attachment("wlan0", "cc:dd", "home", 4.0) is True
     context = keeper.snapshot(5.0)
     assert context.networks["wlan0"] == {}
-    assert context.verdicts["wlan0"].life is Life.UNKNOWN
+    assert context.verdicts["wlan0"].life is NetworkLife.UNKNOWN
     assert context.attachments["wlan0"].point == "cc:dd"
     assert context.attachments["wlan0"].since_s == 4.0

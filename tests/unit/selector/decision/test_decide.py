@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Context, Life, NetworkKind, Strategy, StrategyKind, Verdict
+from cedos.model import Context, NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import RuleOfThumb, decide
 from cedos.selector.decision.evaluate import second_share
@@ -178,8 +178,8 @@ def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host: Any) -> None:
     assert choose(host, slow_wifi, MaxSPerE()) != "single(wlan0)"
 
 
-def verdict(host: Any, which: str, life: Life) -> Context:
-    told = Verdict(life, "no answer to pings", host.at_s - 14.0)
+def verdict(host: Any, which: str, life: NetworkLife) -> Context:
+    told = NetworkVerdict(life, "no answer to pings", host.at_s - 14.0)
     return replace(host.context(), verdicts={which: told})
 
 
@@ -188,7 +188,7 @@ def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> 
     other = {"wlan0": "lte0", "lte0": "wlan0"}[which]
     slow_other = {"wlan0": "cellular", "lte0": "wifi"}[which]
     model = host.oracle(**{**dict.fromkeys(EQUAL, 0.001), slow_other: 100.0})
-    context = verdict(host, which, Life.DEAD)
+    context = verdict(host, which, NetworkLife.DEAD)
     decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
     evaluated = [str(each.strategy) for each in decision.evaluations]
     assert evaluated == [f"single({other})", f"mptcp({other}, {which})"]
@@ -204,13 +204,13 @@ def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> 
 
 def test_nobody_waits_for_a_network_that_wants_a_log_in(host: Any) -> None:
     model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
-    context = verdict(host, "wlan0", Life.CAPTIVE)
+    context = verdict(host, "wlan0", NetworkLife.CAPTIVE)
     decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
     assert [str(each.strategy) for each in decision.evaluations] == ["single(lte0)"]
 
 
 def test_where_all_are_dead_all_may_try(host: Any) -> None:
-    context = verdict(host, "wlan0", Life.DEAD)
+    context = verdict(host, "wlan0", NetworkLife.DEAD)
     context = replace(context, networks=host.context(lte0_available=0.0).networks)
     model = host.oracle(**{**EQUAL, "mptcp_cellular": 0.5})
     decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))

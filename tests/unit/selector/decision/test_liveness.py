@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Life, Network, NetworkKind, Strategy, StrategyKind, Verdict
+from cedos.model import Network, NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.liveness import (
@@ -23,21 +23,21 @@ from cedos.selector.decision.living import Living, rest_of
 @pytest.mark.parametrize(
     ("life", "dead"),
     [
-        (Life.UNKNOWN, False),
-        (Life.ALIVE, False),
-        (Life.SILENT, False),
-        (Life.DEAD, True),
-        (Life.CAPTIVE, True),
+        (NetworkLife.UNKNOWN, False),
+        (NetworkLife.ALIVE, False),
+        (NetworkLife.SILENT, False),
+        (NetworkLife.DEAD, True),
+        (NetworkLife.CAPTIVE, True),
     ],
 )
-def test_a_verdict_says_what_is_dead(host: Any, life: Life, dead: bool) -> None:
+def test_a_verdict_says_what_is_dead(host: Any, life: NetworkLife, dead: bool) -> None:
     context = host.context(wlan0_ping_loss=1.0, wlan0_available=float(not dead))
     context = replace(
-        context, verdicts={"wlan0": Verdict(life, "no answer to pings", 88.0)}, at_s=90.0
+        context, verdicts={"wlan0": NetworkVerdict(life, "no answer to pings", 88.0)}, at_s=90.0
     )
     why = why_dead(context, "wlan0")
     assert why == ("wlan0: no answer to pings, for 2 s" if dead else None)
-    assert is_captive(context, "wlan0") is (life is Life.CAPTIVE)
+    assert is_captive(context, "wlan0") is (life is NetworkLife.CAPTIVE)
     assert why_dead(context, "lte0") is None
 
 
