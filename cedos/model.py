@@ -173,6 +173,11 @@ class Network:
             for version in versions or (4, 6)
         )
 
+    def reaches(self, remote: Address) -> bool:
+        """Return whether packets to an address can be sent over this network."""
+        on_link = any(remote in each.network for each in self.addresses)
+        return self.up and (on_link or remote.is_link_local or self.leads_out(remote.version))
+
 
 def _may_leave(own: Address) -> bool:
     return own.version == 4 or not own.is_link_local

@@ -68,6 +68,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     metered: bool
     up: bool
     lacks: str = ""
+    ip_versions: list[int] = []
     addresses: list[str] = []
     gateways: list[str] = []
     resolvers: list[str] = []
@@ -97,6 +98,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             metered=network.metered,
             up=network.up,
             lacks=network.lacks if network.carrier else "no carrier",
+            ip_versions=[version for version in (4, 6) if network.leads_out(version)],
             addresses=[str(address) for address in network.addresses],
             gateways=[str(address) for address in network.gateways],
             resolvers=[str(address) for address in network.resolvers],
@@ -119,11 +121,23 @@ class HostDefaultMessage(ControlMessage, frozen=True, kw_only=True):
     what: str
 
 
+class OtherDefaultMessage(ControlMessage, frozen=True, kw_only=True):
+    """Where connections of an IP version go that the default network lacks.
+
+    `network` None: they are refused. `why` in words; `tcp_alone`: its datagrams are refused, so that
+    programs prefer the other version.
+    """
+
+    network: str | None
+    why: str
+    tcp_alone: bool = False
+
+
 class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
     """The network of new connections, with the reason. None: cedos leaves the choice to the host.
 
     By IP version ("4", "6"): `vpn` is the VPN that carries all connections, `host_defaults` what else the
-    host's own default leads to. cedos leaves both alone.
+    host's own default leads to. cedos leaves both alone. `others` has the versions that `network` lacks.
     """
 
     network: str | None
@@ -132,6 +146,7 @@ class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
     decision: int | None = None
     vpn: dict[str, str] = {}
     host_defaults: dict[str, HostDefaultMessage] = {}
+    others: dict[str, OtherDefaultMessage] = {}
 
 
 class SubflowMessage(ControlMessage, frozen=True, kw_only=True):

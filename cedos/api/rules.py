@@ -77,6 +77,7 @@ class RuleMessage(ControlMessage, frozen=True, kw_only=True):
         why: the reason as text.
         vpn: by IP version ("4", "6"), the VPN that carries these connections instead.
         host_defaults: by IP version, the interface of the host's own default that does.
+        refused: by IP version, why its connections are refused.
     """
 
     number: int
@@ -85,3 +86,4 @@ class RuleMessage(ControlMessage, frozen=True, kw_only=True):
     why: str
     vpn: dict[str, str] = msgspec.field(default_factory=dict)
     host_defaults: dict[str, str] = msgspec.field(default_factory=dict)
+    refused: dict[str, str] = msgspec.field(default_factory=dict)

@@ -199,12 +199,18 @@ def _row(one: RuleMessage) -> tuple[str, ...]:
     if rule.prefix is None and not rule.addresses:
         now = "no address known yet"
     else:
-        now = one.network or "refused: no such network is up"
+        refused = [f"IPv{version} refused: {why}" for version, why in one.refused.items()]
+        now = "; ".join([one.network, *refused]) if one.network else _refused(one)
     others = [f"IPv{version} through the VPN {name}" for version, name in one.vpn.items()]
     others += [f"IPv{version} as the host itself" for version in one.host_defaults]
     if others:
         now = f"{', '.join(others)}; else {now}"
     return str(one.number), rule.host, str(rule.port or "all"), rule.words, now
+
+
+def _refused(one: RuleMessage) -> str:
+    causes = dict.fromkeys(one.refused.values()) or ["no such network is up"]
+    return f"refused: {' and '.join(causes)}"
 
 
 def _client() -> ControlClient:

@@ -9,6 +9,7 @@ from cedos.api.messages import (
     FlowMessage,
     HostDefaultMessage,
     NetworkMessage,
+    OtherDefaultMessage,
     StatusMessage,
     server_text,
 )
@@ -136,6 +137,8 @@ def default_lines(status: StatusMessage) -> Iterator[str]:
         others = f"{'Other new' if left_alone else 'New'} connections"
         yield from render.wrapped(f"{others} go {way}{since}:")
         yield from render.wrapped(render.sentence(default.reason), "  ")
+    for version, other in default.others.items():
+        yield from render.wrapped(_other_default(version, other))
 
 
 def problem_lines(
@@ -148,6 +151,14 @@ def problem_lines(
         for problem in status.problems:
             yield from render.wrapped(render.sentence(problem), "  ")
         yield from after
+
+
+def _other_default(version: str, other: OtherDefaultMessage) -> str:
+    if other.network is None:
+        return f"New IPv{version} connections are refused: {render.sentence(other.why)}"
+    way = f"New IPv{version} connections go over {other.network}: {render.sentence(other.why)}"
+    second = f" Names with both IP versions keep to IPv4, and IPv{version} datagrams are refused."
+    return way + (second if other.tcp_alone else "")
 
 
 def _host_default(version: str, host: HostDefaultMessage) -> str:

@@ -17,6 +17,7 @@ from cedos.api.messages import (
     FlowMessage,
     HostDefaultMessage,
     NetworkMessage,
+    OtherDefaultMessage,
     ProbesMessage,
     ProbingMessage,
     StatusMessage,
@@ -53,8 +54,10 @@ from cedos.model import Budget
 from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.case import Sent
+from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour
 from cedos.steer.routing.host_default import HostDefault
+from cedos.steer.routing.plan import is_second_choice
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -312,7 +315,32 @@ class ApiBackend:
             decision=decision.number,
             vpn=vpn,
             host_defaults=host_defaults,
+            others=self._others(networks),
         )
+
+    def _others(self, default: Sequence[str]) -> dict[str, OtherDefaultMessage]:
+        """Return where connections go of IP versions that the default network lacks."""
+        decider = self._director.decider
+        by_name = {network.name: network for network in decider.networks}
+        first = by_name.get(default[0]) if default else None
+        found = {}
+        for ip_version, decision in sorted(self._director.default.others.items()):
+            led = decision.choice.networks
+            barred = [
+                why
+                for name, why in decider.barred.items()
+                if name in by_name and by_name[name].leads_out(ip_version)
+            ]
+            lacking = [f"{first.name} has no IPv{ip_version}"] if first is not None else []
+            found[str(ip_version)] = OtherDefaultMessage(
+                network=led[0] if led else None,
+                why=sentences(*lacking, *(() if led else barred)),
+                tcp_alone=bool(led)
+                and first is not None
+                and led[0] in by_name
+                and is_second_choice(ip_version, first, by_name[led[0]]),
+            )
+        return found
 
 
 def _carried_bytes(flow: LivingFlow) -> int:

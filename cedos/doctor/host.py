@@ -186,7 +186,8 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     finally:
         if bus is not None:
             await bus.close()
-    shown = ", ".join(map(_shown, found))
+    there = {version for version in (4, 6) if any(one.leads_out(version) for one in found)}
+    shown = ", ".join(_shown(one, there) for one in found)
     usable = sum(one.up for one in found)
     if usable < 2:
         why = f"only {usable} usable: {shown}" if shown else "none"
@@ -202,10 +203,13 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     return found, [ok(topic, shown)]
 
 
-def _shown(network: Network) -> str:
+def _shown(network: Network, versions: set[int]) -> str:
+    """Return a network in words; `versions`: the IP versions that some network has."""
     words = [str(network.kind)]
     words += ["metered"] if network.metered else []
-    if not network.up:
+    if network.up:
+        words += [f"no IPv{each}" for each in sorted(versions) if not network.leads_out(each)]
+    else:
         words.append(network.lacks if network.carrier else "down")
     return f"{network.name} ({', '.join(words)})"
 
@@ -315,6 +319,19 @@ def predictions(where: Directories) -> Finding | None:
     return ok("predictions", found) if found else None
 
 
+def ip_versions(where: Directories) -> list[Finding]:
+    """List the IP versions whose connections the running daemon refuses."""
+    try:
+        others = ControlClient(where.socket).status().default.others
+    except CedosError:
+        return []
+    return [
+        limited(f"IPv{each}", f"refused: {one.why}", f"servers that have IPv{each} alone")
+        for each, one in others.items()
+        if one.network is None
+    ]
+
+
 def _nearest(folder: Path) -> Path:
     """Return the nearest existing folder. A folder that cannot be read counts as existing."""
     while True:
@@ -361,6 +378,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         portals(config),
         model(config),
         predictions(where) if runs else None,
+        *(ip_versions(where) if runs else ()),
         state(where),
     ]
     return [finding for finding in findings if finding is not None]

@@ -296,8 +296,12 @@ class Steering:
             self._connections.networks_changed(self.barring.usable())
             await self.barring.networks_changed()
 
-    async def set_default(self, network_name: str | None) -> None:
+    async def set_default(
+        self, network_name: str | None, others: Mapping[int, str] | None = None
+    ) -> None:
         """Lead new connections to a network; None: where the host would lead them itself.
+
+        `others`: an IP version that it lacks -> the name of the network for that version's connections.
 
         Living connections stay where they are. Where a VPN has the default, it keeps it.
         SteeringError: no such network, one that is down, or the kernel refuses.
@@ -306,7 +310,7 @@ class Steering:
         if network_name is not None:
             self._up(network_name)
         with refusals(f"make {network_name} the default"):
-            self._routing.set_default(network_name)
+            self._routing.set_default(network_name, others)
 
     async def set_destination(
         self,

@@ -21,7 +21,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case, Sent
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.liveness import silent_s, usable
+from cedos.selector.decision.liveness import having, silent_s, usable
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour, DetourVerdict, Looks, weigh
@@ -92,21 +92,36 @@ class Decider:
         return Transfer(SizeEstimate(guess, guess, guess, "default"))
 
     def renewed(
-        self, transfer: Transfer, context: Context, before: Decision | None
+        self,
+        transfer: Transfer,
+        context: Context,
+        before: Decision | None,
+        *,
+        version: int | None = None,
     ) -> tuple[Decision, Decision]:
         """Return the decision for new connections that is in force from now on, and what is seen now.
 
         The one before holds, and nothing is recorded, while its choice is still possible and not clearly
         (by `margin`) worse than the best.
         """
-        seen = self.considered(transfer, context, before)
+        seen = self.considered(transfer, context, before, version=version)
         if before is not None and seen.choice == before.choice:
             return before, seen
         return self.record(seen), seen
 
-    def considered(self, transfer: Transfer, context: Context, before: Decision | None) -> Decision:
-        """Return what would be decided by what is known now, and why; not recorded."""
-        decision = self._decide(transfer, context)
+    def considered(
+        self,
+        transfer: Transfer,
+        context: Context,
+        before: Decision | None,
+        *,
+        version: int | None = None,
+    ) -> Decision:
+        """Return what would be decided by what is known now, and why; not recorded.
+
+        `version`: the IP version that the transfer needs; None: any.
+        """
+        decision = self._decide(transfer, context, version=version)
         if before is None or decision.choice == before.choice:
             return decision
         costs = {each.strategy: each.cost for each in decision.evaluations}
@@ -218,8 +233,19 @@ class Decider:
         context: Context,
         kinds: Collection[StrategyKind] = _SINGLE,
         sent: Sent | None = None,
+        version: int | None = None,
     ) -> Decision:
-        return self._with_barred(decide(self._case(transfer, context, kinds, sent)))
+        case = self._case(transfer, context, kinds, sent)
+        if version is None:
+            return self._with_barred(decide(case))
+        decision = decide(replace(case, networks=having(case.networks, version)))
+        lacking = [each.name for each in case.networks if each.up and not each.leads_out(version)]
+        if lacking:
+            without = (
+                f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no IPv{version}"
+            )
+            decision = replace(decision, reason=sentences(decision.reason, without))
+        return self._with_barred(decision)
 
     def _case(
         self,

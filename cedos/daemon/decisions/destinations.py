@@ -32,26 +32,55 @@ class DefaultNetwork:
     Attributes:
         decision: the one in force; None before the first, and where the host's own default stays.
         reason: why it is in force, by what was known when it was last looked at.
+        others: an IP version that its network lacks -> the decision for that version's connections.
     """
 
     def __init__(self, steer: Steer, decider: Decider) -> None:
         self.decision: Decision | None = None
         self.reason = "nothing has been decided yet"
+        self.others: dict[int, Decision] = {}
+        self._led: tuple[str | None, dict[int, str]] = None, {}
         self._steer = steer
         self._decider = decider
 
     async def reconsider(self, context: Context) -> None:
         if self._is_left_alone():
             self.decision, self.reason = None, "The host's own default stays"
+            self.others, self._led = {}, (None, {})
             return
         decision = self._decider.considered(self._decider.unknown(), context, self.decision)
         self.reason = decision.reason
-        if self.decision is not None and decision.choice == self.decision.choice:
+        if self.decision is None or decision.choice != self.decision.choice:
+            self.decision = self._decider.record(decision)
+        self.others = self._for_lacking(context, decision)
+        if decision.choice.kind is StrategyKind.DEFER:
+            self._led = None, {}
             return
-        self._decider.record(decision)
-        if decision.choice.kind is not StrategyKind.DEFER:
-            await carried_out(self._steer.set_default(decision.choice.networks[0]))
-        self.decision = decision
+        first = decision.choice.networks[0]
+        others = {
+            v: each.choice.networks[0] for v, each in self.others.items() if each.choice.networks
+        }
+        if (first, others) != self._led:
+            self._led = first, others
+            await carried_out(self._steer.set_default(first, others))
+
+    def _for_lacking(self, context: Context, decision: Decision) -> dict[int, Decision]:
+        """Decide anew for each IP version that some network has, but not the one just chosen."""
+        found = {}
+        networks = self._decider.networks
+        chosen = [each for each in networks if each.name in decision.choice.networks]
+        for version in {4, 6} - self._steer.host_defaults.keys():
+            led = any(each.leads_out(version) for each in chosen)
+            if led or not any(each.leads_out(version) for each in networks):
+                continue
+            before = self.others.get(version)
+            transfer = self._decider.unknown()
+            found[version], _ = self._decider.renewed(transfer, context, before, version=version)
+        return found
+
+    def decision_of(self, version: int) -> Decision | None:
+        """Return the decision that connections of an IP version follow."""
+        return self.others.get(version, self.decision)
 
     def _is_left_alone(self) -> bool:
         """Return whether nothing is led over a network: in no IP version that one has.
@@ -65,13 +94,15 @@ class DefaultNetwork:
         there = [version for version in (4, 6) if any(n.leads_out(version) for n in networks)]
         return kept.keys() >= set(there)
 
-    def is_led_to(self, network: str | None) -> bool:
-        """Return whether new connections go over this network anyway."""
-        return self.decision is not None and self.decision.choice.networks[:1] == (network,)
+    def is_led_to(self, network: str | None, version: int) -> bool:
+        """Return whether new connections of an IP version go over this network anyway."""
+        decision = self.decision_of(version)
+        return decision is not None and decision.choice.networks[:1] == (network,)
 
     def small_s(self, strategy: Strategy) -> float:
         """Return how long a small transfer takes this way, by the decision in force; inf if unknown."""
-        known = self.decision.evaluations if self.decision is not None else ()
+        decisions = [self.decision, *self.others.values()]
+        known = [e for each in decisions if each is not None for e in each.evaluations]
         first = strategy.networks[:1]
         return min((e.time_s for e in known if e.strategy.networks[:1] == first), default=math.inf)
 
@@ -265,7 +296,7 @@ class SteeredDestinations:
         if network is not None:
             known.visits.begun_at_s.append(now_s)
         tried = self._trials.on_connection(place, network, now_s)
-        return tried or known.decision or self._default.decision
+        return tried or known.decision or self._default.decision_of(key.remote.version)
 
     async def reconsider(self, context: Context) -> None:
         """Decide on all of them again, and forget those of long ago."""
@@ -294,7 +325,9 @@ class SteeredDestinations:
                 continue
             transfer = known.hinted or self._expected(known.visits, place[1])
             if transfer is not None:
-                known.decision, seen = self._decider.renewed(transfer, context, known.decision)
+                known.decision, seen = self._decider.renewed(
+                    transfer, context, known.decision, version=ip_network(place[0]).version
+                )
                 if known.visits is not None:
                     known.visits.decision = seen
             choice = known.decision.choice if known.decision else None
@@ -322,7 +355,8 @@ class SteeredDestinations:
         known.hinted = Transfer(size, direction, server_name=f"{prefix}:{port or '*'}")
         known.until_s = until_s
         await self.reconsider(context)
-        decision = known.decision or self._default.decision
+        version = ip_network(prefix).version
+        decision = known.decision or self._default.decision_of(version)
         return decision.choice.networks[0] if decision and decision.choice.networks else None
 
     async def hint_ended(self, destination: str, port: int | None, context: Context) -> None:
@@ -341,7 +375,7 @@ class SteeredDestinations:
 
     async def _rule(self, place: Place, known: _SteeredDestination, wanted: str | None) -> None:
         """Add a destination's rule if it differs from the default, else remove it."""
-        if self._default.is_led_to(wanted):
+        if self._default.is_led_to(wanted, ip_network(place[0]).version):
             wanted = None
         if wanted != known.rule and await carried_out(self._steer.set_destination(*place, wanted)):
             known.rule = wanted

@@ -194,6 +194,7 @@ class Director:
         self.programs = Programs(steer, decider)
         self.moves = Moves(steer, decider, self.default)
         self._flows = flows
+        self._steer = steer
 
     @property
     def networks(self) -> Sequence[Network]:
@@ -225,6 +226,11 @@ class Director:
         """Note a connection that began with this mark: it follows the decision in force."""
         if flow.incoming or flow.key.protocol != "tcp":
             return
+        if (
+            flow.key.remote.version in self._steer.host_defaults
+            and flow.paths[flow.key].network is None
+        ):
+            return  # the host's own default carries it
         # (MPTCP connections are told of again with each subflow.)
         network = flow.paths[flow.key].network if flow.strategy is None else None
         destination = self.destinations.on_connection(flow.key, network, now_s)

@@ -43,8 +43,8 @@ class Explanations:
         lives = next((each for each in self.living if _is_meant(each, flow)), None)
         if lives is not None and decision is None:
             raise NotFoundError(
-                f"nothing was decided about {flow}: it began before this daemon did, or its program"
-                " chose the network itself"
+                f"nothing was decided about {flow}: it began before this daemon did, its program"
+                " chose the network itself, or the host's own default carries it (`cedos status`)"
             )
         if lives is None:
             through = await self.carried.find(flow, now_unix_s)

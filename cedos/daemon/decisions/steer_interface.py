@@ -22,8 +22,8 @@ class Steer(Protocol):
     def host_defaults(self) -> Mapping[int, HostDefault]:
         """Return by IP version the host's own default, where that is left alone."""
 
-    async def set_default(self, network_name: str) -> None:
-        """Send new connections over this network."""
+    async def set_default(self, network_name: str, others: Mapping[int, str] | None = None) -> None:
+        """Send new connections over this network; `others`: for the IP versions that it lacks."""
 
     async def set_destination(
         self, prefix: str, port: int | None, network_name: str | None

@@ -149,7 +149,7 @@ class StuckConnections:
                 continue
             if quiet_s < least_s:
                 continue
-            living = self._living(context, network)
+            living = self._living(context, network, flow.key.remote.version)
             if living is None or lasted_s < _again_s(flow, living, context):
                 continue
             yield Closing(flow, network, lasted_s, network in gone, living.name)
@@ -216,7 +216,7 @@ class StuckConnections:
             and not self._director.ruled.covers(key.remote, key.remote_port)
         )
 
-    def _living(self, context: Context, dead: str) -> Network | None:
+    def _living(self, context: Context, dead: str, version: int) -> Network | None:
         """Return the network that a program then reaches; None: none is known to live."""
         for network in self._director.decider.usable:
             if not network.up or network.name == dead:
@@ -224,7 +224,7 @@ class StuckConnections:
             if why_dead(context, network.name) is not None or silent_s(context, network.name):
                 continue
             if context.at_s - self._heard_at_s(context, network.name) <= _LIVES_S:
-                if self._director.default.is_led_to(network.name):
+                if self._director.default.is_led_to(network.name, version):
                     return network
             else:
                 self._observer.ask(network)

@@ -104,12 +104,17 @@ def allows(rule: RuleRequest, network: Network) -> bool:
     return rule.allows(network.name, network.kind, metered=network.metered)
 
 
+def _version(place: Place) -> int:
+    return ip_network(place[0]).version
+
+
 @dataclass(slots=True)
 class _Ruled:
-    """The decision for a rule."""
+    """The decision for a rule in an IP version; `refused` says why its connections are refused."""
 
     rule: RuleRequest
     decision: Decision
+    refused: str = ""
 
     @property
     def network(self) -> str | None:
@@ -128,12 +133,13 @@ class RuledDestinations:
         self._steer = steer
         self._decider = decider
         self._led: dict[Place, str] = {}
-        self._ruled: dict[int, _Ruled] = {}
+        self._ruled: dict[tuple[int, int], _Ruled] = {}
+        """A rule's number and an IP version of its addresses -> the decision."""
 
     def decision(self, key: FlowKey) -> Decision | None:
         """Return the decision that a connection follows; None: no rule covers it."""
         number = self.rules.of(key.remote, key.remote_port)
-        ruled = None if number is None else self._ruled.get(number)
+        ruled = None if number is None else self._ruled.get((number, key.remote.version))
         return None if ruled is None else ruled.decision
 
     def covers(self, address: Address, port: int | None) -> bool:
@@ -168,22 +174,29 @@ class RuledDestinations:
         before, self._ruled = self._ruled, {}
         if not self.rules.rules and not self._led:
             return
-        usual = self._decider.considered(self._decider.unknown(), context, None)
-        for number, rule in self.rules.rules.items():
-            decision = self._decide(number, rule, usual)
-            known = before.get(number)
+        unknown = self._decider.unknown()
+        usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
+        places = {place: (number, _version(place)) for place, number in self.rules.places()}
+        # Of a name whose addresses are not known yet IPv4 is told.
+        led = {number for number, _ in places.values()}
+        needed = {
+            *places.values(),
+            *((number, 4) for number in self.rules.rules if number not in led),
+        }
+        for number, version in sorted(needed):
+            rule = self.rules.rules[number]
+            decision, refused = self._decide(number, rule, usual[version], version)
+            known = before.get((number, version))
             if (
                 known is not None
                 and known.rule == rule
                 and known.decision.choice == decision.choice
+                and known.refused == refused
             ):
-                self._ruled[number] = known
+                self._ruled[number, version] = known
                 continue
-            self._ruled[number] = _Ruled(rule, self._decider.record(decision))
-        wanted = {
-            place: self._carrier(place, self._ruled[number].network)
-            for place, number in self.rules.places()
-        }
+            self._ruled[number, version] = _Ruled(rule, self._decider.record(decision), refused)
+        wanted = {place: self._ruled[which].network or NOWHERE for place, which in places.items()}
         for place, network in wanted.items():
             if self._led.get(place) != network and await carried_out(
                 self._steer.set_destination(*place, network)
@@ -193,49 +206,52 @@ class RuledDestinations:
             if await carried_out(self._steer.set_destination(*place, None)):
                 del self._led[place]
 
-    def _carrier(self, place: Place, network: str | None) -> str:
-        """Return the network, or none if it lacks the IP version or the kernel would take another one."""
-        version = ip_network(place[0]).version
-        leads = any(n.name == network and n.leads_out(version) for n in self._decider.networks)
-        return network if network is not None and leads else NOWHERE
-
     def messages(self, host_defaults: Mapping[int, HostDefault]) -> list[RuleMessage]:
         """Return the rules as messages; `host_defaults`: by IP version what cedos leaves alone."""
-        versions: dict[int, set[int]] = {}
-        for (prefix, _), number in self.rules.places():
-            versions.setdefault(number, set()).add(ip_network(prefix).version)
-
-        def left_to(number: int, *, vpn: bool) -> dict[str, str]:
-            return {
-                str(version): host_defaults[version].interface
-                for version in sorted(versions.get(number, ()))
-                if version in host_defaults and host_defaults[version].vpn == vpn
-            }
-
-        return [
-            RuleMessage(
-                number=number,
-                rule=ruled.rule,
-                network=ruled.network,
-                why=ruled.decision.reason,
-                vpn=left_to(number, vpn=True),
-                host_defaults=left_to(number, vpn=False),
+        found = []
+        for number, rule in self.rules.rules.items():
+            by_version = {v: self._ruled[number, v] for v in (4, 6) if (number, v) in self._ruled}
+            if not by_version:
+                continue
+            # What is refused is told beside what is not.
+            led = [each for each in by_version.values() if each.network is not None]
+            first = (led or list(by_version.values()))[0]
+            addressed = any(of == number for _, of in self.rules.places())
+            left_to = {v: host_defaults[v] for v in by_version if addressed and v in host_defaults}
+            found.append(
+                RuleMessage(
+                    number=number,
+                    rule=rule,
+                    network=first.network,
+                    why=first.decision.reason,
+                    vpn={str(v): each.interface for v, each in left_to.items() if each.vpn},
+                    host_defaults={
+                        str(v): each.interface for v, each in left_to.items() if not each.vpn
+                    },
+                    refused={
+                        str(v): each.refused for v, each in by_version.items() if each.refused
+                    },
+                )
             )
-            for number, ruled in self._ruled.items()
-        ]
+        return found
 
-    def _decide(self, number: int, rule: RuleRequest, decision: Decision) -> Decision:
-        """Decide as for any new connection, among the networks that the rule allows."""
-        allowed = {
-            network.name for network in self._decider.usable if network.up and allows(rule, network)
-        }
+    def _decide(
+        self, number: int, rule: RuleRequest, decision: Decision, version: int
+    ) -> tuple[Decision, str]:
+        """Decide as for any new connection, among the networks that the rule allows; if none, say why."""
+        there = [each for each in self._decider.usable if each.up and allows(rule, each)]
+        allowed = {network.name for network in there if network.leads_out(version)}
         ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
         transfer = replace(decision.transfer, server_name=rule.host)
         said = f"Your rule {number}: {rule.words}"
         if not ways:
             nowhere = Strategy(StrategyKind.DEFER, ())
-            why = sentences(said, "No such network is up, so connections are refused")
-            return replace(decision, transfer=transfer, choice=nowhere, reason=why)
+            lacking = " and ".join(network.name for network in there)
+            has = "have" if len(there) > 1 else "has"
+            refused = f"{lacking} {has} no IPv{version}" if there else "no such network is up"
+            what = refused if there else refused.capitalize()
+            why = sentences(said, f"{what}, so connections are refused")
+            return replace(decision, transfer=transfer, choice=nowhere, reason=why), refused
         best = min(ways, key=lambda each: each.cost).strategy
         others = (
             f"{best.networks[0]} is the only network that it allows"
@@ -243,4 +259,4 @@ class RuledDestinations:
             else f"Of those that it allows {best.networks[0]} is best now"
         )
         why = sentences(said, others)
-        return replace(decision, transfer=transfer, choice=best, reason=why)
+        return replace(decision, transfer=transfer, choice=best, reason=why), ""

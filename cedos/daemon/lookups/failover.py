@@ -336,8 +336,9 @@ def _resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
 
     Without a known resolver the gateway of a router or phone is one.
     """
-    own = (*network.resolvers, *network.gateways)[:1]
-    return own if asked in own or not dns.is_public(asked) else (asked, *own)
+    own = tuple(filter(network.reaches, (*network.resolvers, *network.gateways)))[:1]
+    elsewhere = asked not in own and dns.is_public(asked) and network.reaches(asked)
+    return (asked, *own) if elsewhere else own
 
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:

@@ -106,7 +106,7 @@ def probe_target(config: Config) -> Callable[[Network], Address | None]:
 
     def target(network: Network) -> Address | None:
         for version, wanted in ((4, config.probes.target), (6, config.probes.target_ipv6)):
-            if not any(address.version == version for address in network.addresses):
+            if not network.leads_out(version):
                 continue
             if wanted != "gateway":
                 return ip_address(wanted)

@@ -199,7 +199,7 @@ def _resolvers(network: Network) -> Sequence[Address]:
 
 
 def _versions(network: Network) -> set[int]:
-    return {each.version for each in network.addresses if not each.is_link_local}
+    return {version for version in (4, 6) if network.leads_out(version)}
 
 
 async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:

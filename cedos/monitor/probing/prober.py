@@ -311,7 +311,7 @@ class Prober:
         It must ask a server beyond the network for that; a known name could come from its cache.
         None: that tells nothing, as the resolver refuses, lies, or may be none.
         """
-        resolver = next(iter((*network.resolvers, *network.gateways)), None)
+        resolver = next(filter(network.reaches, (*network.resolvers, *network.gateways)), None)
         fresh = f"{secrets.token_hex(8)}.{self._dns_name}"
         try:
             outcome = await dns_probe.run(

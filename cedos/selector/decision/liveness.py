@@ -31,6 +31,11 @@ def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Net
     return [replace(each, up=False) if each.name in barred else each for each in networks]
 
 
+def having(networks: Sequence[Network], version: int) -> Sequence[Network]:
+    """Return the networks with those that lack an IP version marked as down."""
+    return [each if each.leads_out(version) else replace(each, up=False) for each in networks]
+
+
 BELIEVED_S = 60.0
 """In a context without verdicts (of a data set), older news of a network count no more."""
 GIVEN_UP_S = 3.0

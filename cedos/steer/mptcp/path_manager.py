@@ -392,10 +392,11 @@ class PathManager:
         # The subflow needs an address of the connection's IP version there.
         remote = state.initial.remote
         network = self._networks[name]
+        own = network.addresses if network.leads_out(remote.version) else ()
         local = next(
             (
                 interface.ip
-                for interface in network.addresses
+                for interface in own
                 if interface.version == remote.version and not interface.ip.is_link_local
             ),
             None,

@@ -13,7 +13,7 @@ A table per network holds its default route. The rules, in the order in which th
     32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
     32050  destinations known to be different, the more specific ones first
     32090  the default: the network chosen for new connections
-    32091  ... and no other network, where the chosen one lacks the IP version
+    32091  ... and no other network, where the chosen one lacks the IP version and no other is named
 
 They stand behind what other programs put at lower numbers, and just before the host's own.
 
@@ -92,16 +92,38 @@ def is_ours(preference: int) -> bool:
     return FIRST_PREFERENCE <= preference <= LAST_PREFERENCE
 
 
-def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule]:
-    """Return the rules that make a network the default, for each IP version."""
+def default_rules(
+    network: Network, networks: Collection[Network], others: Mapping[int, str] | None = None
+) -> frozenset[Rule]:
+    """Return the rules that make a network the default, for each IP version.
+
+    `others`: an IP version that it lacks -> the name of the network that has that version's default.
+    """
     rules = set()
+    named = {each.name: each for each in networks}
     for version in (4, 6):
-        if network.leads_out(version):
-            rules.add(Rule(version, Preference.DEFAULT, table_of(network), local=True))
-        elif network.up and any(other.leads_out(version) for other in others):
+        other = named.get((others or {}).get(version, network.name), network)
+        carrier = network if network.leads_out(version) else other
+        tcp_alone = is_second_choice(version, network, carrier)
+        if carrier.leads_out(version):
+            table, protocol = table_of(carrier), "tcp" if tcp_alone else None
+            rules.add(Rule(version, Preference.DEFAULT, table, local=True, protocol=protocol))
+        elif not network.up or not any(each.leads_out(version) for each in networks):
+            continue
+        if tcp_alone or not carrier.leads_out(version):
             # Or what was to spare the cellular network would take it by its IPv6.
             rules.add(Rule(version, Preference.DEFAULT_ONLY, _refusing(version), local=True))
     return frozenset(rules)
+
+
+def is_second_choice(version: int, default: Network, carrier: Network) -> bool:
+    """Return whether programs are to prefer IPv4, as only a dearer network than the default has IPv6.
+
+    Where IPv6 works, programs prefer it, and nearly all that has it has IPv4, too. To order a name's
+    addresses they connect a datagram socket to each (RFC 6724). So IPv6 datagrams are refused, and TCP
+    gets through to what has IPv6 alone.
+    """
+    return version == 6 and carrier.metered and not default.metered
 
 
 def rescue_rule(key: FlowKey, network: Network) -> Rule | None:
@@ -135,6 +157,7 @@ def plan(
     left_alone: Mapping[int, bool] | None = None,
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[int] = (),
+    others: Mapping[int, str] | None = None,
 ) -> RoutingPlan:
     """Return the rules and routes that are to be in place.
 
@@ -149,6 +172,7 @@ def plan(
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
         lost: the interfaces (indices) that led out before and do not now: what is bound to their
             addresses waits. One that never did is a local network, and none of our business.
+        others: an IP version that the default lacks -> the name of the network that has its default.
     """
     rules: set[Rule] = set()
     routes: set[Route] = set()
@@ -183,7 +207,7 @@ def plan(
                 table = table_of(by_name[name])
                 rules.add(Rule(version, Preference.MARK, table, local=True, mark=mark))
         if default in by_name:
-            wanted = default_rules(by_name[default], networks)
+            wanted = default_rules(by_name[default], networks, others)
             rules |= {rule for rule in wanted if rule.version == version}
     for key, name in (rescues or {}).items():
         if name in by_name and (rule := rescue_rule(key, by_name[name])) is not None:

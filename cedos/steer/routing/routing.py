@@ -1,7 +1,7 @@
 """Brings the kernel's rules and routes to what is planned: make before break, and nothing foreign."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -35,6 +35,7 @@ class Routing:
         self._installed = RoutingPlan()
         self._given_metrics: dict[Route, bytes] = {}
         self.default: str | None = None
+        self.others: dict[int, str] = {}
         self.destinations: dict[Destination, str] = {}
         self.marks: dict[int, str] = {}
         self.rescues: dict[FlowKey, str] = {}
@@ -48,15 +49,23 @@ class Routing:
         )
         self.reconcile()
 
-    def set_default(self, name: str | None) -> None:
-        """Lead new connections to a network: the new rules are there before the old ones go."""
+    def set_default(self, name: str | None, others: Mapping[int, str] | None = None) -> None:
+        """Lead new connections to a network: the new rules are there before the old ones go.
+
+        `others`: an IP version that it lacks -> the network for that.
+        """
         self.default = name
+        self.others = dict(others or {})
         if self.foreign.defaults:
             self._apply(self._planned())
             return
         by_name = {network.name: network for network in self._networks}
         old = {rule for rule in self._installed.rules if rule.preference in _DEFAULTS}
-        new = default_rules(by_name[name], self._networks) if name in by_name else frozenset()
+        new = (
+            default_rules(by_name[name], self._networks, self.others)
+            if name in by_name
+            else frozenset[Rule]()
+        )
         rules = (self._installed.rules - old) | new
         self._apply(RoutingPlan(rules, self._installed.routes))
 
@@ -116,6 +125,7 @@ class Routing:
             left_alone={v: each.vpn for v, each in self.foreign.defaults.items()},
             metrics=self._metrics,
             lost=self._led_out,
+            others=self.others,
         )
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:

@@ -60,8 +60,8 @@ class Remembering:
         self.spareless: frozenset[str] = frozenset()
         self.host_defaults: dict[int, HostDefault] = {}
 
-    async def set_default(self, network_name: str) -> None:
-        self.asked.append(("default", network_name))
+    async def set_default(self, network_name: str, others: Mapping[int, str] | None = None) -> None:
+        self.asked.append(("default", network_name, *((dict(others),) if others else ())))
 
     async def set_mark(self, mark: int, network_name: str | None) -> None:
         self.asked.append(("mark", mark, network_name))
@@ -104,14 +104,18 @@ class Stage:
         self, at_s: float = 10.0, alive: Sequence[str] = ("wlan0", "lte0")
     ) -> None:
         """The director decides again, knowing of the networks only which are alive."""
-        context = Context(
+        await self.director.reconsider(self.context(at_s, alive))
+
+    @staticmethod
+    def context(at_s: float = 10.0, alive: Sequence[str] = ("wlan0", "lte0")) -> Context:
+        """What is known of the networks: which are alive."""
+        return Context(
             at_s,
             {
                 name: {"available": Indicator(float(name in alive), at_s)}
                 for name in ("wlan0", "lte0")
             },
         )
-        await self.director.reconsider(context)
 
     def connection(self, *, movable: bool = False) -> LivingFlow:
         """A connection over Wi-Fi; a `movable` one has a spare path."""

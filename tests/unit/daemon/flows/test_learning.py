@@ -16,6 +16,7 @@ from cedos.model import (
     Indicator,
     Network,
     NetworkKind,
+    NextHop,
     SizeEstimate,
     Transfer,
 )
@@ -29,7 +30,7 @@ from predictors.online import Posterior
 
 WLAN = Network(
     "wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),),
-    (ip_address("10.0.0.1"),),
+    (NextHop(4, ip_address("10.0.0.1")),),
 )  # fmt: skip
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 BOTH = (WLAN, LTE)

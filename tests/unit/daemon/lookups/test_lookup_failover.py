@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 
 import pytest
 
@@ -15,11 +15,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.jumping]
 
 HERE, RESOLVER = ip_address("192.168.43.2"), ip_address("192.168.43.1")
 WLAN0 = Network(
-    "wlan0", "wlan0", 3, NetworkKind.WIFI, False,
+    "wlan0", "wlan0", 3, NetworkKind.WIFI, False, (ip_interface("192.168.43.2/24"),),
     next_hops=(NextHop(4, RESOLVER),), resolvers=(RESOLVER,), up=True,
 )  # fmt: skip
 LTE0 = replace(
     WLAN0, name="lte0", interface="lte0", index=4, kind=NetworkKind.CELLULAR, metered=True,
+    addresses=(ip_interface("192.168.44.2/24"),),
     next_hops=(NextHop(4, ip_address("192.168.44.1")),), resolvers=(),
 )  # fmt: skip
 KEY = FlowKey(HERE, 5353, RESOLVER, 53, "udp")

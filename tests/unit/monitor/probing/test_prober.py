@@ -99,7 +99,8 @@ async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
     monkeypatch.setattr(dns_probe, "run", run)
     router, resolver = ip_address("10.0.0.1"), ip_address("10.0.0.53")
     async with Prober(lambda n: TARGET, dns_name="example.com") as prober:
-        routed = replace(WIFI, next_hops=(NextHop(4, router),))
+        own = (ip_interface("10.0.0.2/24"),)
+        routed = replace(WIFI, addresses=own, next_hops=(NextHop(4, router),))
         both = (routed, replace(routed, resolvers=(resolver,)))
         assert [await prober.knows_names(each) for each in both] == knows
         assert ("home" in prober.heard_at_s) is (not problem)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
+from cedos.model import NextHop
 from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import (
     FIRST_PREFERENCE,
@@ -18,6 +19,7 @@ from cedos.steer.routing.plan import (
     REFUSING_TABLE,
     Destination,
     plan,
+    table_of,
 )
 from cedos.steer.routing.routing import Routing
 
@@ -117,6 +119,46 @@ def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing
     )
     routing.networks_changed([only4, only4_too])
     assert not [rule for rule in world.kernel.own if rule.version == 6]
+
+
+def _without_ipv4(network):
+    return replace(network, addresses=network.addresses[1:], next_hops=network.next_hops[1:])
+
+
+def test_what_the_default_lacks_goes_over_the_other_that_is_named(world, routing):
+    routing.networks_changed([_without_ipv4(world.wlan0), _without_ipv6(world.lte0)])
+    routing.set_default("wlan0", {4: "lte0"})
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "wlan0")
+    routing.networks_changed([world.wlan0, world.lte0])
+    assert (world.carrier(4), world.carrier(6)) == ("wlan0", "wlan0")
+    routing.networks_changed([_without_ipv4(world.wlan0), _without_ipv6(world.lte0)])
+    routing.set_default("wlan0")
+    assert world.carrier(4) is None
+
+
+def test_ipv6_over_a_dearer_network_is_for_tcp_alone(world, routing):
+    routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
+    routing.set_default("wlan0", {6: "lte0"})
+    six = [r for r in world.kernel.own if r.version == 6 and r.preference in (32090, 32091)]
+    assert [(r.preference, r.table, r.protocol) for r in six] == [
+        (32090, table_of(world.lte0), "tcp"),
+        (32091, REFUSING_TABLE, None),
+    ]
+    # Where it costs no more, or the default is dear, too, all of it goes there.
+    for wlan0, lte0 in (
+        (world.wlan0, replace(world.lte0, metered=False)),
+        (replace(world.wlan0, metered=True), world.lte0),
+    ):
+        routing.networks_changed([_without_ipv6(wlan0), lte0])
+        routing.set_default("wlan0", {6: "lte0"})
+        assert world.carrier(6) == "lte0"
+
+
+def test_an_ipv4_route_may_have_an_ipv6_router(world):
+    via = ip_address("fe80::43:1")
+    wlan0 = replace(world.wlan0, next_hops=(NextHop(4, via), NextHop(6, via)))
+    defaults = [r for r in plan([wlan0], "wlan0").routes if r.index == wlan0.index]
+    assert {(r.destination.version, r.gateway) for r in defaults} == {(4, via), (6, via)}
 
 
 def _without_ipv6(network):
