@@ -45,7 +45,7 @@ def command(
     """Put the finished runs RUN... together.
 
     As a SET of figures does: mobility (the mixed load), calibration and outages (of the same runs),
-    walk and wget (Delphi's Figures 12 and 11).
+    fidelity (the simulator beside live runs), walk and wget (Delphi's Figures 12 and 11).
     """
     import importlib  # noqa: PLC0415
     import inspect  # noqa: PLC0415

@@ -28,6 +28,7 @@ _QUICK_S = 10.0
     epilog=examples(
         "cedos-emu run --quick",
         "cedos-emu run --places ../shared/traces-real --place p02",
+        "cedos-emu run --engine simulator --policy wifi-first --policy mptcp-wifi",
         "cedos-emu run mine.toml --policy wifi-first --policy cedos --repeats 5 --out runs/mine",
     ),
 )
@@ -42,6 +43,11 @@ _QUICK_S = 10.0
 )
 @click.option("--place", help="The place to replay.  [default: the scenario's, else the first one]")
 @click.option("--policy", "policy_names", multiple=True, help="Only this policy; may be repeated.")
+@click.option(
+    "--engine",
+    type=click.Choice(["mahimahi", "simulator"]),
+    help="Real programs over Mahimahi in real time, or computed.  [default: the scenario's]",
+)
 @click.option("--duration", "duration_s", type=click.FloatRange(1.0), help="Seconds of the load.")
 @click.option("--start", "start_s", type=click.FloatRange(0.0), help="Seconds into the place.")
 @click.option("--seed", type=int, help="Seed of the load.")
@@ -64,6 +70,7 @@ def command(
     directory: Path | None,
     place: str | None,
     policy_names: tuple[str, ...],
+    engine: str | None,
     duration_s: float | None,
     start_s: float | None,
     seed: int | None,
@@ -83,6 +90,9 @@ def command(
 
     Without a scenario it runs the demo: a laptop with two tethered phones whose Wi-Fi stalls and dies,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
+
+    With `--engine simulator` nothing is started: the simulator computes what transfers take over plain
+    TCP and MPTCP, some 50 times as fast. It runs policies that never change their mind, not yet cedos.
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
     and a page with pictures (`report.html`); `cedos-emu report` draws the page again. A finished run is
@@ -118,6 +128,7 @@ def command(
             start_s = _DEMO_STARTS_S[place]
     given = {
         "place": place,
+        "engine": engine,
         "policies": policy_names or None,
         "duration_s": duration_s if duration_s is not None else _QUICK_S if quick else None,
         "start_s": start_s,

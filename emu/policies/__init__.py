@@ -3,9 +3,10 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cedos.errors import ConfigError
+from cedos.model import NetworkKind
 from emu.policies.base import Policy
 
 
@@ -40,6 +41,17 @@ def title(name: str) -> str:
     # A variant inherits the policy that it varies, but not the title of that policy.
     found: str = vars(type(make(name))).get("title", name)
     return found
+
+
+def simulated(name: str) -> Sequence[NetworkKind]:
+    """Return the networks of a policy that the simulator can run; ConfigError for any other policy."""
+    networks: Sequence[NetworkKind] = vars(type(make(name))).get("networks", ())
+    if not networks:
+        able = [other for other in names() if "networks" in vars(type(make(other)))]
+        raise ConfigError(
+            f"the simulator cannot run {name}, which needs a kernel; it runs {', '.join(able)}"
+        )
+    return networks
 
 
 def wrong_settings(name: str, settings: Mapping[str, object]) -> dict[str, str]:

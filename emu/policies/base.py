@@ -36,7 +36,9 @@ class Policy(Protocol):
     """A way to choose networks, from `start` to `stop`; the testbed does the rest.
 
     A policy that reads `Stage.settings` also has a method `wrong_settings` (see the function of that
-    name); any other is given none. An attribute `title` is its name in tables and pictures.
+    name); any other is given none. An attribute `title` is its name in tables and pictures. A policy
+    that never changes its mind may say so in `networks`, the kinds that programs use, the first one
+    first: the simulator runs it, too.
     """
 
     name: str

@@ -1,5 +1,6 @@
 """Everything over the cellular network."""
 
+from cedos.model import NetworkKind
 from emu.policies.base import Stage
 from emu.testbed.access import LTE
 
@@ -7,6 +8,7 @@ from emu.testbed.access import LTE
 class CellularOnly:
     name = "cellular-only"
     title = "LTE alone"
+    networks = (NetworkKind.CELLULAR,)
 
     def start(self, stage: Stage) -> None:
         stage.laptop.prefer(LTE)

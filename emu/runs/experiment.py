@@ -25,6 +25,7 @@ from emu.runs.decisions import by_network_and_size, recorded
 from emu.runs.energy import run_energy_j
 from emu.runs.runs import RunFolder, claimed, refuse_foreign, tables_of
 from emu.runs.scenario import Scenario
+from emu.simulator.run import simulate
 from emu.terminal import Report
 from emu.testbed.access import INTERFACES
 from emu.testbed.counters import CarriedBytes, Connection, Sample, Sampler, SubflowBytes, TcpMemory
@@ -58,6 +59,8 @@ _OVERHEAD_S = 4.0
 """Building and clearing away one policy's emulation, and its last transfers, for the progress bar."""
 _PATIENCE = 3.0
 """A policy that was not ready after `warm_up_s` gets so many times as long."""
+_SIMULATED_SPEED = 50.0
+"""The least seconds of a place that the simulator computes in one second."""
 _BROWSER_S = 10.0
 """Starting a browser with all its tabs."""
 
@@ -72,7 +75,8 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
         )
     duration_s = min(scenario.duration_s or left_s, left_s)
     for name in scenario.policies:
-        policies.make(name)  # an unknown one is refused before anything starts
+        # A policy that is unknown, or not for this engine, is refused before anything starts.
+        policies.simulated(name) if scenario.engine == "simulator" else policies.make(name)
     return msgspec.structs.replace(scenario, place=place.name, duration_s=duration_s)
 
 
@@ -113,7 +117,10 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         wanted = browsing.plan(scenario, scenario.seed + repeat)
         for name in scenario.policies:
             with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
-                result = _run_ready_policy(name, repeat, plan, wanted, scenario, place, folder)
+                if scenario.engine == "simulator":
+                    result = _simulate_policy(name, plan, scenario, place)
+                else:
+                    result = _run_ready_policy(name, repeat, plan, wanted, scenario, place, folder)
             results[name].append(result)
             for table, rows in result.tables().items():
                 if table in tables:
@@ -138,15 +145,14 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
 @dataclass(frozen=True, slots=True)
 class _Result:
     zero_at_s: float
-    zero_unix_s: float
     completed: Sequence[mixed.Completed]
     carried: Mapping[Connection, CarriedBytes]
     samples: Sequence[Sample]
-    decisions: Sequence[Mapping[str, Any]]
-    switches: Sequence[Mapping[str, Any]]
-    predictions: Sequence[Mapping[str, Any]]
     browsed: Browsed
-    disturbed: Sequence[str]
+    decisions: Sequence[Mapping[str, Any]] = ()
+    switches: Sequence[Mapping[str, Any]] = ()
+    predictions: Sequence[Mapping[str, Any]] = ()
+    disturbed: Sequence[str] = ()
 
     def of_interface(self, kind: NetworkKind) -> list[Sample]:
         return [sample for sample in self.samples if sample.interface == INTERFACES[kind]]
@@ -220,6 +226,27 @@ def _run_ready_policy(
         shutil.rmtree(folder.logs / f"{name}-{repeat}")
         patient = msgspec.structs.replace(scenario, warm_up_s=_PATIENCE * scenario.warm_up_s)
         return _run_policy(name, repeat, plan, wanted, patient, place, folder)
+
+
+def _simulate_policy(
+    name: str, plan: Sequence[PlannedTransfer], scenario: Scenario, place: Place
+) -> _Result:
+    """Compute what a policy's transfers would take; the simulation begins with the warm-up."""
+    simulated = simulate(
+        place,
+        plan,
+        policies.simulated(name),
+        start_s=scenario.start_s,
+        warm_up_s=scenario.warm_up_s,
+        limit_s=scenario.limit_s,
+    )
+    return _Result(
+        zero_at_s=scenario.warm_up_s,
+        completed=simulated.completed,
+        carried=simulated.carried,
+        samples=simulated.samples,
+        browsed=Browsed(),
+    )
 
 
 def _run_policy(
@@ -299,14 +326,13 @@ def _run_policy(
     decisions, switches, predictions = recorded(directory, zero_unix_s)
     return _Result(
         zero_at_s,
-        zero_unix_s,
         completed,
         carried.by_connection(),
         sampler.samples,
+        seen,
         decisions,
         switches,
         predictions,
-        seen,
         tuple(
             disturbances(
                 most_pages=memory.most_pages,
@@ -431,6 +457,8 @@ def expected_s(scenario: Scenario) -> float:
 
 
 def _each_s(scenario: Scenario) -> float:
+    if scenario.engine == "simulator":
+        return (scenario.warm_up_s + scenario.duration_s) / _SIMULATED_SPEED
     browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
     return scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
 

@@ -230,6 +230,10 @@ def _save(figure: Figure, file: Path) -> None:
 def _section(run: runs.Recorded) -> str:
     scenario, directory = run.scenario, run.directory
     parts = [f"<h1>{html.escape(run.title)}</h1>"]
+    if run.scenario.engine == "simulator":
+        parts.append(
+            "<p class=caption>The transfers of this run are simulated: computed, not measured.</p>"
+        )
     if run.environment["synthetic"]:
         parts.append(
             "<p class=caution>The traces of this place are synthetic: generated, not measured.</p>"

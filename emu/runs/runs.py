@@ -296,6 +296,8 @@ class Recorded:
     @property
     def title(self) -> str:
         kind = " (synthetic)" if self.environment["synthetic"] else ""
+        if self.scenario.engine == "simulator":
+            kind += " (simulated)"
         return f"{self.scenario.name}: place {self.scenario.place}{kind}, seed {self.scenario.seed}"
 
 

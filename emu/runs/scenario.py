@@ -1,7 +1,7 @@
 """Scenarios: an experiment as a TOML file that people write, and the resolved form a run keeps."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -99,6 +99,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (`emu.runs.series`). `repeats` runs all policies again with the next seed. With a `relay`,
     the server speaks no MPTCP, and programs reach it through the relay between it and the providers.
     With `again`, a transfer whose connection breaks is begun again at once, as a browser does.
+    `engine`: `mahimahi` runs real programs in real time; `simulator` computes their transfers.
     """
 
     load: tuple[Load, ...] = ()
@@ -114,6 +115,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
     again: bool = False
     relay: bool = False
+    engine: Literal["mahimahi", "simulator"] = "mahimahi"
     repeats: Annotated[int, Meta(ge=1, le=1000)] = 1
     seed: int = 1
     policies: Annotated[
@@ -132,6 +134,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("nothing to do: it needs a [[load]], a [[page]] or a [[video]]")
         if self.relay and (self.page or self.video):
             raise ValueError("a relay goes with [[load]] only")
+        if self.engine == "simulator" and (self.page or self.video or self.relay or self.again):
+            raise ValueError("the simulator carries [[load]] only, without a relay or again")
 
 
 def read(file: Path) -> Scenario:

@@ -95,7 +95,7 @@ def test_what_is_not_finished_is_named(run: Path) -> None:
 def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:
     done = CliRunner().invoke(command, ["speed", str(run)])
     assert done.exit_code == 2
-    assert "'calibration', 'mobility', 'outages', 'walk', 'wget'" in done.output
+    assert "'calibration', 'fidelity', 'mobility', 'outages', 'walk', 'wget'" in done.output
 
 
 def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_transfer_that_was_cut_received_what_its_connection_carried(
     planned = PlannedTransfer(0, "a", 0.0, "198.51.100.2", Direction.DOWN, 1_000_000, mptcp=True)
     done = Completed(planned, 5.0, 30.0, censored, "192.0.2.1", 5000, None)
     carried = {("192.0.2.1", 5000, "198.51.100.2"): moved}
-    result = _Result(0.0, 0.0, [done], carried, [], [], [], [], Browsed(), ())
+    result = _Result(0.0, [done], carried, [], Browsed())
     assert result.received_bytes(done) == received
 
 

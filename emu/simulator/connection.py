@@ -1,0 +1,246 @@
+"""A transfer: its connection over one network, or by kernel MPTCP over two, from SYN to the last byte.
+
+Linux' MPTCP joins the second network once the first data came. Its scheduler gives data to the subflow
+that would be done first with what it holds, ahead of the windows, as far as send buffers reach. At each
+time-out of a subflow its oldest chunk is sent again over the other one, and at the fourth one, when the
+subflow is stale, all of it (`net.mptcp.stale_loss_cnt`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+
+from emu.simulator.link import Clock, Network, Parcel
+from emu.simulator.tcp import PAYLOAD_BYTES, Sender
+
+_SYN_WAITS_S = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Linux 6.5 and newer: four more SYNs at the same distance, then each after twice as long."""
+_RETRY_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""The time-outs of a small packet on a connection that is open."""
+_MPTCP_SYNS = 3
+"""After so many SYNs without an answer a connection is plain TCP."""
+_SEND_BUFFER_PACKETS = 57
+"""What a subflow's first send buffer holds: 131,072 bytes, 2,304 for each packet."""
+_CHUNK_PACKETS = 45
+"""What the scheduler gives a subflow at once, and sends again at once: 64 KiB."""
+_STALE_TIMEOUTS = 4
+
+
+def _small(call: Callable[[], None]) -> Parcel:
+    """Return a small packet that does something where it arrives."""
+    return Parcel(lambda parcel, packets: call())
+
+
+class Transfer:
+    """A transfer of `size_bytes` that begins at once.
+
+    Args:
+        networks: the network of the first SYN; a second one is joined by MPTCP.
+        down: the server sends the data, else the client.
+
+    Attributes:
+        ended_s: when its last byte arrived (download) or was answered (upload); None until then.
+        packets: full packets that arrived over each network, copies included.
+    """
+
+    def __init__(
+        self, clock: Clock, networks: list[Network], size_bytes: int, *, down: bool
+    ) -> None:
+        self.ended_s: float | None = None
+        self.packets = dict.fromkeys(networks, 0)
+        self._clock = clock
+        self._down = down
+        self._primary = networks[0]
+        self._second = networks[1] if len(networks) > 1 else None
+        self._stopped = False
+        # The data: how many packets, which have arrived, which has not been given to a subflow.
+        self._total = max(1, -(-size_bytes // PAYLOAD_BYTES))
+        self._arrived = bytearray(self._total)
+        self._missing = self._total
+        self._next = 0
+        # What each subflow was given and has not sent, and what another one is stuck with.
+        self._given: dict[Sender, deque[tuple[int, int]]] = {}
+        self._stuck: deque[tuple[int, int]] = deque()
+        self._syns = 0
+        self._rtts_s: dict[Network, float] = {}
+        self._connect(self._primary, self._on_connected)
+
+    def stop(self) -> None:
+        """End the transfer where it is: nothing more is sent."""
+        self._stopped = True
+        for sender in self._given:
+            sender.close()
+
+    # Opening.
+
+    def _connect(self, network: Network, then: Callable[[], None]) -> None:
+        """Send SYN until SYN-ACK comes. Both ends take the time of the last one as a round trip."""
+        sent_s = self._clock.now_s
+
+        def send(arrived: Callable[[], None]) -> None:
+            nonlocal sent_s
+            sent_s = self._clock.now_s
+            if network is self._primary:
+                self._syns += 1
+            network.to_server(_small(lambda: network.to_client(_small(arrived))))
+
+        def on_answer() -> None:
+            self._rtts_s[network] = self._clock.now_s - sent_s
+            then()
+
+        self._repeat(send, on_answer, _SYN_WAITS_S)
+
+    def _repeat(
+        self,
+        send: Callable[[Callable[[], None]], None],
+        then: Callable[[], None],
+        waits_s: Iterable[float],
+    ) -> None:
+        """Send a small packet again and again until one arrives; then go on, once."""
+        waits = iter(waits_s)
+        done = False
+
+        def arrived() -> None:
+            nonlocal done
+            if not done and not self._stopped:
+                done = True
+                then()
+
+        def attempt() -> None:
+            if done or self._stopped:
+                return
+            send(arrived)
+            if (wait_s := next(waits, None)) is not None:
+                self._clock.after(wait_s, attempt)
+
+        attempt()
+
+    def _on_connected(self) -> None:
+        if self._syns > _MPTCP_SYNS:
+            self._second = None
+        if not self._down:
+            self._begin(self._primary)
+            return
+        # A download's data begins when the request has come.
+        self._repeat(
+            lambda arrived: self._primary.to_server(_small(arrived)),
+            lambda: self._begin(self._primary),
+            _RETRY_WAITS_S,
+        )
+
+    def _join(self) -> None:
+        """Add the second subflow: SYN, SYN-ACK, ACK; the client waits for the fourth packet."""
+        second, self._second = self._second, None
+        if second is None:
+            return
+
+        def on_connected() -> None:
+            if self._down:
+                second.to_server(_small(lambda: self._begin(second)))
+            else:
+                second.to_server(
+                    _small(lambda: second.to_client(_small(lambda: self._begin(second))))
+                )
+
+        self._connect(second, on_connected)
+
+    def _begin(self, network: Network) -> None:
+        if self._stopped:
+            return
+        sender = Sender(self._clock, network, self, down=self._down, rtt_s=self._rtts_s[network])
+        self._given[sender] = deque()
+        sender.send()
+
+    # Sending.
+
+    def take(self, sender: Sender, most: int) -> tuple[int, int]:
+        """Give a subflow what it is to send next: first what another one is stuck with."""
+        while self._stuck and sender.backoff == 0:
+            first, count = self._missing_part(*self._stuck.popleft())
+            if count:
+                if count > most:
+                    self._stuck.appendleft((first + most, count - most))
+                return first, min(count, most)
+        given = self._given[sender]
+        if not given:
+            self._schedule()
+            if not given:
+                return 0, 0
+        first, count = given.popleft()
+        if count > most:
+            given.appendleft((first + most, count - most))
+        return first, min(count, most)
+
+    def _schedule(self) -> None:
+        """Give data to subflows while their send buffers have room."""
+        while self._next < self._total:
+            best, least_s = None, inf
+            for sender, given in self._given.items():
+                held = sender.inflight + sum(count for _, count in given)
+                full = held >= max(_SEND_BUFFER_PACKETS, 2 * sender.cwnd)
+                if full or sender.backoff >= _STALE_TIMEOUTS:
+                    continue
+                lasts_s = held * sender.srtt_s / sender.cwnd
+                if lasts_s < least_s:
+                    best, least_s = given, lasts_s
+            if best is None:
+                return
+            count = min(_CHUNK_PACKETS, self._total - self._next)
+            best.append((self._next, count))
+            self._next += count
+
+    def on_timeout(self, sender: Sender) -> None:
+        """Let the other subflow send again what this one holds."""
+        others = [other for other in self._given if other is not sender]
+        if not others:
+            return
+        held = [*sender.held(), *self._given[sender]]
+        room = _CHUNK_PACKETS
+        if sender.backoff >= _STALE_TIMEOUTS:
+            self._given[sender].clear()
+            room = self._total
+        for first, count in held:
+            first, count = self._missing_part(first, count)  # noqa: PLW2901
+            if count and room:
+                self._stuck.append((first, min(count, room)))
+                room -= min(count, room)
+        for other in others:
+            other.send()
+
+    def _missing_part(self, first: int, count: int) -> tuple[int, int]:
+        """Return packets without those at the beginning that have arrived."""
+        while count and self._arrived[first]:
+            first, count = first + 1, count - 1
+        return first, count
+
+    # Receiving.
+
+    def deliver(self, sender: Sender, first: int, packets: int) -> None:
+        """Take packets at the receiver; copies are free."""
+        self.packets[sender.network] += packets
+        new = self._arrived.count(0, first, first + packets)
+        if self._stopped or not new:
+            return
+        self._arrived[first : first + packets] = b"\x01" * packets
+        self._missing -= new
+        if not self._missing:
+            self._finish(sender.network)
+        elif self._second is not None:
+            # The first data, or its acknowledgement, tells the client that the server speaks MPTCP.
+            if self._down:
+                self._join()
+            else:
+                self._primary.to_client(_small(self._join))
+
+    def _finish(self, network: Network) -> None:
+        """End a download; answer an upload over the network that brought its last packet."""
+        if self._down:
+            self._end()
+        else:
+            self._repeat(
+                lambda arrived: network.to_client(_small(arrived)), self._end, _RETRY_WAITS_S
+            )
+
+    def _end(self) -> None:
+        self.ended_s = self._clock.now_s
+        self.stop()

@@ -1,0 +1,189 @@
+"""A network of the simulated laptop: Mahimahi's link and delay, as events in simulated time.
+
+A direction of a link holds packets in a drop-tail queue and delivers them at the trace's opportunities,
+in the order in which they came (Mahimahi, mm-link(1)). All packets of one millisecond leave in one event.
+"""
+
+import heapq
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from emu.places.traces import OPPORTUNITY_BYTES, Trace
+from emu.testbed.access import Access
+
+_SHELL_S = 0.0011
+"""What Mahimahi's two shells add to each direction, measured on live runs of small transfers."""
+_SMALL_BYTES = 60
+"""An acknowledgement, a SYN: what it counts as on the interface."""
+SAMPLE_S = 0.1
+
+
+class Clock:
+    """Simulated time in seconds, and what happens when. Events of one instant keep their order."""
+
+    __slots__ = ("_events", "_number", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+
+    def at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call `call` at `time_s`; what lies in the past happens next."""
+        self._number += 1
+        heapq.heappush(self._events, (max(time_s, self.now_s), self._number, call, arguments))
+
+    def after(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.now_s + delay_s, call, *arguments)
+
+    def run(self, until_s: float) -> None:
+        """Let everything happen up to `until_s`."""
+        events = self._events
+        while events and events[0][0] <= until_s:
+            self.now_s, _, call, arguments = heapq.heappop(events)
+            call(*arguments)
+        self.now_s = until_s
+
+
+class Parcel:
+    """Packets of one sender that travel together.
+
+    Attributes:
+        deliver: takes the parcel at the far end, and how many of its packets came.
+        first, end: the number of the first packet that has not arrived, and the one after the last.
+        packets: full packets that are still on their way; 0: one small packet, which waits in the queue
+            as any other and needs no opportunity worth counting.
+        dropped: its last packets, for which the queue had no room.
+        cumulative: a small packet that the next one replaces, as an acknowledgement; never dropped.
+        number, sent_s, unacknowledged: the sender's account of it.
+    """
+
+    __slots__ = (
+        "cumulative",
+        "deliver",
+        "dropped",
+        "end",
+        "first",
+        "number",
+        "packets",
+        "sent_s",
+        "unacknowledged",
+    )
+
+    def __init__(
+        self,
+        deliver: "Callable[[Parcel, int], None]",
+        first: int = 0,
+        packets: int = 0,
+        *,
+        cumulative: bool = False,
+    ) -> None:
+        self.deliver = deliver
+        self.first = first
+        self.end = first + packets
+        self.packets = packets
+        self.dropped = 0
+        self.cumulative = cumulative
+        self.number = 0
+        self.sent_s = 0.0
+        self.unacknowledged = packets
+
+
+class Direction:
+    """One direction of a link: a drop-tail queue in front of the trace's delivery opportunities.
+
+    Attributes:
+        bytes_by_sample: what was delivered, by the number of the interval of `SAMPLE_S`.
+    """
+
+    def __init__(self, clock: Clock, trace: Trace, limit_packets: int) -> None:
+        times_ms, counts = np.unique(trace.times_ms, return_counts=True)
+        self._clock = clock
+        self._times_ms: list[int] = times_ms.tolist()
+        self._counts: list[int] = counts.tolist()
+        self._period_ms = trace.period_ms
+        self._limit = limit_packets
+        self._queue: deque[Parcel] = deque()
+        self._queued = 0
+        self._awake = False
+        self.bytes_by_sample: dict[int, int] = {}
+
+    def put(self, parcel: Parcel) -> None:
+        """Queue a parcel. The queue drops the last packets of what exceeds its room."""
+        room = max(self._limit - self._queued, 0)
+        if not parcel.packets:
+            if not room and not parcel.cumulative:
+                return
+        elif parcel.packets > room:
+            parcel.dropped = parcel.packets - room
+            parcel.packets = room
+            if not room:
+                return
+        self._queued += parcel.packets or 1
+        self._queue.append(parcel)
+        if not self._awake:
+            # An idle link lets opportunities pass; wait for the first one that is still to come.
+            periods, within_ms = divmod(self._clock.now_s * 1000.0, self._period_ms)
+            self._await(bisect_left(self._times_ms, within_ms - 1e-6), int(periods))
+
+    def _await(self, index: int, periods: int) -> None:
+        """Serve the queue at opportunity `index` of a period, or at the first of the next period."""
+        if index == len(self._times_ms):
+            index, periods = 0, periods + 1
+        self._awake = True
+        at_ms = periods * self._period_ms + self._times_ms[index]
+        self._clock.at(at_ms * 1e-3, self._serve, index, periods)
+
+    def _serve(self, index: int, periods: int) -> None:
+        """Deliver what the opportunities of one millisecond carry, first come, first served."""
+        queue = self._queue
+        left = self._counts[index]
+        carried = 0
+        while queue:
+            parcel = queue[0]
+            taken = min(parcel.packets, left)
+            if parcel.packets and not taken:
+                break
+            left -= taken
+            parcel.packets -= taken
+            self._queued -= taken or 1
+            carried += OPPORTUNITY_BYTES * taken or _SMALL_BYTES
+            if not parcel.packets:
+                queue.popleft()
+            parcel.deliver(parcel, taken)
+        sample = int(self._clock.now_s / SAMPLE_S)
+        self.bytes_by_sample[sample] = self.bytes_by_sample.get(sample, 0) + carried
+        if queue:
+            self._await(index + 1, periods)
+        else:
+            self._awake = False
+
+
+class Network:
+    """A network of the laptop: both directions of its link, and the delay behind it.
+
+    Attributes:
+        delay_s: seconds between the phone and the server, one way. Mahimahi knows whole milliseconds.
+    """
+
+    def __init__(self, clock: Clock, access: Access) -> None:
+        self.kind = access.kind
+        self.down = Direction(clock, access.down, access.queue_down_packets)
+        self.up = Direction(clock, access.up, access.queue_up_packets)
+        self.delay_s = math.floor(access.rtt_s * 500 + 1e-6) / 1000 + _SHELL_S
+        self._clock = clock
+
+    def to_client(self, parcel: Parcel) -> None:
+        """Send a parcel from the server: delayed, then queued in front of the radio."""
+        self._clock.after(self.delay_s, self.down.put, parcel)
+
+    def to_server(self, parcel: Parcel) -> None:
+        """Send a parcel from the client: queued in front of the radio, then delayed."""
+        deliver, after, delay_s = parcel.deliver, self._clock.after, self.delay_s
+        parcel.deliver = lambda parcel, packets: after(delay_s, deliver, parcel, packets)
+        self.up.put(parcel)

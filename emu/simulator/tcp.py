@@ -1,0 +1,263 @@
+"""A TCP sender with Linux' CUBIC over one network, and the acknowledgements of its receiver.
+
+The network keeps the order of packets, so a packet is lost as soon as a later one is acknowledged
+(RFC 8985). The window begins with ten packets (RFC 6928), leaves slow start by HyStart's delay and grows
+by CUBIC (RFC 9438). A silent network is probed after two round trips (RFC 8985, section 7), then after
+the retransmission time-out, which doubles (RFC 6298; Linux' least is 0.2 s). If the acknowledgements
+that then come are of the first copies, the time-out was spurious and the window stays (RFC 5682).
+
+HyStart's other sign, acknowledgements less than 2 ms apart, is left out: the traces deliver every 2 ms.
+"""
+
+from collections import deque
+from math import inf
+from typing import Protocol
+
+from emu.simulator.link import Clock, Network, Parcel
+
+PAYLOAD_BYTES = 1448
+_FIRST_WINDOW = 10.0
+_LEAST_RTO_S = 0.2
+_MOST_RTO_S = 120.0
+# CUBIC: what a loss leaves of the window, and how steep growth is.
+_BETA = 0.7
+_C = 0.4
+# HyStart: the least window, the samples of a round, and the bounds of an eighth of a round trip, s.
+_HYSTART_WINDOW = 16
+_HYSTART_SAMPLES = 8
+_HYSTART_BOUNDS_S = (0.004, 0.016)
+_DELAYED_ACK_S = 0.2
+
+
+class DataSource(Protocol):
+    """The data that a sender carries, in packets that are numbered by the transfer."""
+
+    def take(self, sender: "Sender", most: int) -> tuple[int, int]:
+        """Give up to `most` packets: the number of the first one, and how many (0: none now)."""
+
+    def deliver(self, sender: "Sender", first: int, packets: int) -> None:
+        """Take packets that arrived at the receiver."""
+
+    def on_timeout(self, sender: "Sender") -> None:
+        """React to a retransmission time-out of the sender."""
+
+
+class Sender:
+    """The sending half of one TCP connection or MPTCP subflow, after its handshake.
+
+    Args:
+        source: what it sends.
+        down: it sends from the server to the client.
+        rtt_s: the round trip of the handshake.
+
+    Attributes:
+        cwnd: the congestion window in packets; `ssthresh` ends slow start.
+        inflight: packets sent and neither acknowledged nor lost.
+        srtt_s: smoothed round-trip time.
+        backoff: retransmission time-outs since the last acknowledgement.
+    """
+
+    def __init__(
+        self, clock: Clock, network: Network, source: DataSource, *, down: bool, rtt_s: float
+    ) -> None:
+        self.network = network
+        self.cwnd = _FIRST_WINDOW
+        self.ssthresh = inf
+        self.inflight = 0
+        self.srtt_s = rtt_s
+        self.backoff = 0
+        self._clock = clock
+        self._source = source
+        self._send_data = network.to_client if down else network.to_server
+        self._send_ack = network.to_server if down else network.to_client
+        self._closed = False
+        # What was sent, in order; what is lost and to be sent again; the last parcel's number.
+        self._sent: deque[Parcel] = deque()
+        self._lost: deque[tuple[int, int]] = deque()
+        self._number = 0
+        self._recovery_number = 0
+        self._rttvar_s = rtt_s / 2
+        self._rtt_min_s = rtt_s
+        # HyStart's round: it ends with the acknowledgement of what was sent last as it began.
+        self._round_number = 0
+        self._round_min_s = inf
+        self._round_samples = 0
+        # CUBIC's curve: the window before the last loss, when growth began, its inflection.
+        self._w_max = 0.0
+        self._epoch_s = -1.0
+        self._k_s = 0.0
+        self._plateau = 0.0
+        self._reno = 0.0
+        # The timer that is set, the event that will look at it, and whether the tail was probed.
+        self._expires_s = inf
+        self._wakes_s = inf
+        self._probed = False
+
+    def close(self) -> None:
+        self._closed = True
+
+    def held(self) -> list[tuple[int, int]]:
+        """Return what has not arrived: numbers of first packets, and how many."""
+        return [*self._lost, *((parcel.first, parcel.end - parcel.first) for parcel in self._sent)]
+
+    def send(self) -> None:
+        """Send what the window allows: first what was lost, then new data."""
+        room = int(self.cwnd) - self.inflight
+        while room > 0 and not self._closed:
+            if self._lost:
+                first, packets = self._lost.popleft()
+                if packets > room:
+                    self._lost.appendleft((first + room, packets - room))
+                    packets = room
+            else:
+                first, packets = self._source.take(self, room)
+                if not packets:
+                    return
+            self._transmit(first, packets)
+            room -= packets
+
+    def _transmit(self, first: int, packets: int) -> None:
+        parcel = Parcel(self._arrive, first, packets)
+        self._number += 1
+        parcel.number = self._number
+        parcel.sent_s = self._clock.now_s
+        self._sent.append(parcel)
+        self.inflight += packets
+        if self._expires_s == inf:
+            self._set_timer()
+        self._send_data(parcel)
+
+    def _arrive(self, parcel: Parcel, packets: int) -> None:
+        """Hand packets to the receiver, which acknowledges them at once."""
+        first = parcel.first
+        parcel.first += packets
+        self._source.deliver(self, first, packets)
+        self._send_ack(
+            Parcel(lambda _, __: self._on_ack(parcel, packets), cumulative=True),
+        )
+
+    def _on_ack(self, parcel: Parcel, packets: int) -> None:
+        if self._closed:
+            return
+        lost = self._overtaken_by(parcel)
+        self.inflight -= packets + lost
+        parcel.unacknowledged -= packets
+        # What the queue dropped of the parcel stays at the head until a later one overtakes it.
+        if not parcel.unacknowledged:
+            self._sent.popleft()
+        timed_out, self.backoff, self._probed = self.backoff > 0, 0, False
+        self._measure(self._clock.now_s - parcel.sent_s)
+        if parcel.number > self._recovery_number:
+            if lost:
+                self._reduce(timed_out)
+            elif not timed_out:
+                self._grow(packets, parcel.number)
+        if self._sent:
+            self._set_timer()
+        else:
+            self._expires_s = inf
+        self.send()
+
+    def _overtaken_by(self, parcel: Parcel) -> int:
+        """Count as lost what was sent before a parcel that is acknowledged now."""
+        lost = 0
+        while self._sent[0] is not parcel:
+            missing = self._sent.popleft()
+            lost += missing.unacknowledged
+            self._lost.append((missing.first, missing.unacknowledged))
+        return lost
+
+    def _measure(self, rtt_s: float) -> None:
+        self._rttvar_s += (abs(self.srtt_s - rtt_s) - self._rttvar_s) / 4
+        self.srtt_s += (rtt_s - self.srtt_s) / 8
+        self._rtt_min_s = min(self._rtt_min_s, rtt_s)
+        self._round_min_s = min(self._round_min_s, rtt_s)
+        self._round_samples += 1
+
+    # The window.
+
+    def _grow(self, packets: int, number: int) -> None:
+        slow_start = self.cwnd < self.ssthresh
+        # A window that the data did not fill does not grow (RFC 7661).
+        if self.inflight + packets + 3 < self.cwnd / (2 if slow_start else 1):
+            return
+        if slow_start:
+            self._end_slow_start_by_delay(number)
+        if self.cwnd < self.ssthresh:
+            self.cwnd += packets
+            return
+        now_s = self._clock.now_s
+        if self._epoch_s < 0:
+            self._epoch_s = now_s
+            self._reno = self.cwnd
+            self._plateau = max(self._w_max, self.cwnd)
+            self._k_s = ((self._plateau - self.cwnd) / _C) ** (1 / 3)
+        cubic = self._plateau + _C * (now_s - self._epoch_s + self._rtt_min_s - self._k_s) ** 3
+        # As fast as Reno at least (RFC 9438, section 4.3).
+        self._reno += packets * 3 * (1 - _BETA) / (1 + _BETA) / self.cwnd
+        target = max(cubic, self._reno)
+        if target > self.cwnd:
+            self.cwnd += min(packets * (target - self.cwnd) / self.cwnd, packets / 2)
+        else:
+            self.cwnd += packets / (100 * self.cwnd)
+
+    def _end_slow_start_by_delay(self, number: int) -> None:
+        """End slow start when the round trips of a round tell of a queue (HyStart)."""
+        if number > self._round_number:
+            self._round_number = self._number
+            self._round_min_s, self._round_samples = inf, 0
+        elif self.cwnd >= _HYSTART_WINDOW and self._round_samples >= _HYSTART_SAMPLES:
+            least_s, most_s = _HYSTART_BOUNDS_S
+            if self._round_min_s > self._rtt_min_s + min(max(self._rtt_min_s / 8, least_s), most_s):
+                self.ssthresh = self.cwnd
+
+    def _reduce(self, timed_out: bool) -> None:
+        """Shrink the window, once for all losses of a window; to the least after a time-out."""
+        self._recovery_number = self._number
+        # A window below the last one leaves room to others (fast convergence).
+        self._w_max = self.cwnd * (1 + _BETA) / 2 if self.cwnd < self._w_max else self.cwnd
+        self.ssthresh = max(2.0, self.cwnd * _BETA)
+        self.cwnd = 2.0 if timed_out else self.ssthresh
+        self._epoch_s = -1.0
+
+    # The timer.
+
+    def _set_timer(self) -> None:
+        now_s = self._clock.now_s
+        wait_s = self.srtt_s + max(4 * self._rttvar_s, _LEAST_RTO_S)
+        wait_s = min(wait_s * 2**self.backoff, _MOST_RTO_S)
+        if self._may_probe():
+            wait_s = min(
+                wait_s, 2 * self.srtt_s + (_DELAYED_ACK_S if self.inflight == 1 else 0.002)
+            )
+        self._expires_s = now_s + wait_s
+        # One event a sender: it looks again if the timer was moved on meanwhile.
+        if self._expires_s < self._wakes_s:
+            self._wakes_s = self._expires_s
+            self._clock.at(self._expires_s, self._on_timer)
+
+    def _may_probe(self) -> bool:
+        return not self._probed and self.backoff == 0
+
+    def _on_timer(self) -> None:
+        now_s = self._clock.now_s
+        if now_s < self._wakes_s or self._closed:
+            return  # a timer that was replaced by an earlier one
+        self._wakes_s = inf
+        if self._expires_s == inf:
+            return
+        if now_s < self._expires_s:
+            self._wakes_s = self._expires_s
+            self._clock.at(self._expires_s, self._on_timer)
+            return
+        if self._may_probe():
+            # A copy of the last packet: its acknowledgement tells what is missing before it.
+            self._probed = True
+            last = self._sent[-1]
+            copied = last.end - 1
+        else:
+            copied = min(self._sent[0].first, self._sent[0].end - 1)
+            self.backoff += 1
+            self._source.on_timeout(self)
+        self._transmit(copied, 1)
+        self._set_timer()

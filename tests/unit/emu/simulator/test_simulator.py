@@ -1,0 +1,333 @@
+"""The simulator against what can be counted by hand, and against what must never happen."""
+
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import ConfigError, DataSetError
+from cedos.model import Direction, NetworkKind
+from emu import policies
+from emu.commands.cedos_emu import group
+from emu.figures import fidelity
+from emu.places import places, synth
+from emu.places.traces import Trace
+from emu.runs import experiment, runs
+from emu.runs.scenario import Load, Scenario
+from emu.simulator.connection import Transfer
+from emu.simulator.link import Clock, Network, Parcel
+from emu.simulator.link import Direction as LinkDirection
+from emu.simulator.run import simulate
+from emu.testbed.access import Access
+from emu.workloads.mixed import PlannedTransfer
+
+WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
+PAYLOAD_BYTES = 1448
+
+
+def network(
+    clock: Clock,
+    rate_bps: float = 12e6,
+    rtt_s: float = 0.04,
+    kind: NetworkKind = WIFI,
+    queue_packets: int | None = None,
+) -> Network:
+    trace = Trace.constant(rate_bps, 10.0)
+    return Network(clock, Access(kind, trace, trace, rtt_s, queue_packets))
+
+
+def took(
+    size_bytes: int, *, down: bool = True, rate_bps: float = 12e6, rtt_s: float = 0.04
+) -> float:
+    clock = Clock()
+    transfer = Transfer(clock, [network(clock, rate_bps, rtt_s)], size_bytes, down=down)
+    clock.run(60.0)
+    assert transfer.ended_s is not None
+    return transfer.ended_s
+
+
+# The link.
+
+
+def delivered(trace: Trace, limit: int, *puts: tuple[float, int]) -> tuple[list[float], list[int]]:
+    """Put parcels at instants; return when each packet came, and what was dropped of each parcel."""
+    clock = Clock()
+    link = LinkDirection(clock, trace, limit)
+    came: list[float] = []
+
+    def take(parcel: Parcel, packets: int) -> None:
+        came.extend([clock.now_s] * packets)
+
+    parcels = [Parcel(take, 0, packets) for _, packets in puts]
+    for (at_s, _), parcel in zip(puts, parcels, strict=True):
+        clock.at(at_s, link.put, parcel)
+    clock.run(100.0)
+    return came, [parcel.dropped for parcel in parcels]
+
+
+def test_a_packet_waits_for_the_next_opportunity_and_a_second_one_for_the_one_after() -> None:
+    trace = Trace([10, 20, 30], 1000)
+    came, _ = delivered(trace, 60, (0.015, 2))
+    assert came == pytest.approx([0.020, 0.030])
+
+
+def test_an_opportunity_that_nobody_uses_is_lost_and_the_trace_repeats() -> None:
+    came, _ = delivered(Trace([10, 10, 10], 1000), 60, (0.0, 1), (0.5, 2))
+    # Of the three at 10 ms one is used; the next ones mark the period, and lie in the next period.
+    assert came == pytest.approx([0.010, 1.0, 1.010])
+
+
+def test_a_full_queue_drops_the_last_packets_and_small_ones_but_no_acknowledgement() -> None:
+    clock = Clock()
+    link = LinkDirection(clock, Trace([500], 1000), 5)
+    seen: list[str] = []
+    data = Parcel(lambda parcel, packets: seen.append(f"{packets} packets"), 0, 8)
+    link.put(data)
+    link.put(Parcel(lambda parcel, packets: seen.append("SYN")))
+    link.put(Parcel(lambda parcel, packets: seen.append("ACK"), cumulative=True))
+    clock.run(20.0)
+    assert data.dropped == 3
+    assert seen == ["1 packets"] * 5 + ["ACK"]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.integers(1, 40)), min_size=1, max_size=30),
+    st.integers(1, 80),
+)
+def test_no_packet_is_lost_twice_or_comes_early(puts: list[tuple[float, int]], limit: int) -> None:
+    puts.sort()
+    trace = Trace.constant(3e6, 2.0)
+    came, dropped = delivered(trace, limit, *puts)
+    assert len(came) == sum(packets for _, packets in puts) - sum(dropped)
+    assert came == sorted(came)
+    assert all(puts[0][0] <= at_s + 1e-6 for at_s in came)
+    # Never more than the trace has opportunities for.
+    for number, at_s in enumerate(came):
+        assert number < trace.rate_bps(0.0, at_s + 0.002) * (at_s + 0.002) / 12_000 + 2
+
+
+# One connection.
+
+
+def test_a_small_download_takes_two_round_trips_and_its_packets() -> None:
+    # Ten packets fit the first window; 12 Mbit/s is a packet each millisecond.
+    assert took(10 * PAYLOAD_BYTES) == pytest.approx(2 * 0.042 + 0.010, abs=0.004)
+
+
+def test_an_upload_needs_no_request_but_an_answer() -> None:
+    assert took(10 * PAYLOAD_BYTES, down=False) == pytest.approx(2 * 0.042 + 0.010, abs=0.004)
+
+
+@pytest.mark.parametrize("packets", [30, 70, 150])
+def test_slow_start_doubles_the_window_each_round_trip(packets: int) -> None:
+    # On a link so fast that only windows count: 10, 20, 40, 80 packets.
+    rounds = math.ceil(math.log2(packets / 10 + 1))
+    expected_s = (1 + rounds) * (0.4 + 0.0022)
+    assert took(packets * PAYLOAD_BYTES, rate_bps=600e6, rtt_s=0.4) == pytest.approx(
+        expected_s, abs=0.02
+    )
+
+
+@pytest.mark.parametrize("queue_packets", [20, 60, 400])
+def test_a_large_download_reaches_most_of_the_rate_whatever_the_queue(queue_packets: int) -> None:
+    packets = 7000
+    clock = Clock()
+    transfer = Transfer(
+        clock, [network(clock, queue_packets=queue_packets)], packets * PAYLOAD_BYTES, down=True
+    )
+    clock.run(60.0)
+    assert transfer.ended_s is not None
+    assert packets / 1000 < transfer.ended_s < 1.25 * packets / 1000
+
+
+def test_two_downloads_share_a_link() -> None:
+    clock = Clock()
+    link = network(clock)
+    both = [Transfer(clock, [link], 4_000_000, down=True) for _ in range(2)]
+    clock.run(60.0)
+    ends = [transfer.ended_s or math.inf for transfer in both]
+    assert max(ends) == pytest.approx(2 * 4_000_000 / PAYLOAD_BYTES / 1000, rel=0.15)
+    assert min(ends) > 0.5 * max(ends)
+
+
+def silent(from_ms: int, to_ms: int, period_ms: int = 60_000) -> Trace:
+    """A packet each millisecond but between two instants."""
+    times = [ms for ms in range(1, period_ms + 1) if not from_ms < ms <= to_ms]
+    return Trace(times, period_ms)
+
+
+def test_an_outage_is_survived_and_what_the_queue_kept_goes_on_at_once() -> None:
+    clock = Clock()
+    trace = silent(500, 4000)
+    transfer = Transfer(
+        clock, [Network(clock, Access(WIFI, trace, trace, 0.04))], 1_500_000, down=True
+    )
+    clock.run(60.0)
+    assert transfer.ended_s is not None
+    assert 4.5 < transfer.ended_s < 6.5
+
+
+def test_a_transfer_on_a_dead_network_ends_nowhere() -> None:
+    clock = Clock()
+    trace = Trace([60_000], 60_000)
+    transfer = Transfer(clock, [Network(clock, Access(WIFI, trace, trace, 0.04))], 5000, down=True)
+    clock.run(50.0)
+    assert transfer.ended_s is None
+
+
+# MPTCP.
+
+
+def multipath(size_bytes: int, wifi: Trace, cellular: Trace, *, down: bool = True) -> Transfer:
+    clock = Clock()
+    networks = [
+        Network(clock, Access(WIFI, wifi, wifi, 0.02)),
+        Network(clock, Access(CELLULAR, cellular, cellular, 0.06)),
+    ]
+    transfer = Transfer(clock, networks, size_bytes, down=down)
+    clock.run(120.0)
+    return transfer
+
+
+def test_a_large_mptcp_download_takes_both_networks() -> None:
+    steady = Trace.constant(12e6, 10.0)
+    transfer = multipath(10_000_000, steady, steady)
+    alone_s = 10_000_000 / PAYLOAD_BYTES / 1000
+    assert transfer.ended_s is not None
+    assert 0.5 * alone_s < transfer.ended_s < 0.65 * alone_s
+    assert all(packets > 2500 for packets in transfer.packets.values())
+
+
+def test_a_small_one_is_over_before_the_second_network_is_joined() -> None:
+    steady = Trace.constant(12e6, 10.0)
+    transfer = multipath(5000, steady, steady)
+    assert sorted(transfer.packets.values()) == [0, 4]
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_what_a_dead_network_holds_comes_over_the_other_one(down: bool) -> None:
+    dies = silent(300, 60_000, 120_000)
+    transfer = multipath(3_000_000, dies, Trace.constant(12e6, 10.0), down=down)
+    assert transfer.ended_s is not None
+    assert transfer.ended_s < 10.0
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(50, 3000), st.integers(0, 30)), min_size=3, max_size=8),
+    st.integers(1, 400_000),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_transfer_ends_once_where_its_networks_go_on(
+    spells: list[tuple[int, int]], size_bytes: int, down: bool, both: bool
+) -> None:
+    # A network of spells of so many milliseconds with a packet every so many, 0: silence.
+    times, at_ms = [], 0
+    for length_ms, every_ms in spells:
+        times += list(range(at_ms + every_ms, at_ms + length_ms, every_ms)) if every_ms else []
+        at_ms += length_ms
+    rough = Trace([*times, *range(at_ms, at_ms + 2000, 2)], at_ms + 2000)
+    clock = Clock()
+    networks = [Network(clock, Access(WIFI, rough, rough, 0.03))]
+    if both:
+        networks.append(network(clock, kind=CELLULAR))
+    transfer = Transfer(clock, networks, size_bytes, down=down)
+    clock.run(400.0)
+    assert transfer.ended_s is not None
+    assert sum(transfer.packets.values()) * PAYLOAD_BYTES >= size_bytes
+
+
+# A run.
+
+
+def plan(*sizes: int, mptcp: bool = True) -> list[PlannedTransfer]:
+    return [
+        PlannedTransfer(
+            number, "x", 0.2 * number, "198.51.100.2", Direction.DOWN, size, mptcp=mptcp
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    directory = tmp_path / "places"
+    directory.mkdir()
+    synth.generate("walk-away", 3, 40, directory, "here")
+    return directory
+
+
+def test_a_run_counts_what_each_network_carried(made: Path) -> None:
+    place = next(iter(places.load(made).values()))
+    found = simulate(
+        place, plan(20_000, 400_000), [CELLULAR], start_s=4.0, warm_up_s=4.0, limit_s=30.0
+    )
+    assert [each.censored for each in found.completed] == [False, False]
+    assert {carried.network for carried in found.carried.values()} == {"cellular"}
+    received = [each.received_bytes for each in found.samples if each.interface == "lte0"]
+    assert received == sorted(received)
+    assert 420_000 < received[-1] < 500_000
+    assert all(each.received_bytes == 0 for each in found.samples if each.interface == "wlan0")
+
+
+LOAD = Load(
+    name="x",
+    host="198.51.100.2",
+    direction=Direction.DOWN,
+    min_bytes=1000,
+    max_bytes=900_000,
+    per_minute=120.0,
+)
+
+
+def run_folder(made: Path, out: Path, *, seed: int = 1) -> Path:
+    wanted = Scenario(
+        load=(LOAD,),
+        duration_s=8.0,
+        engine="simulator",
+        policies=("wifi-first", "mptcp-cellular"),
+        seed=seed,
+    )
+    known = places.load(made)
+    experiment.run(experiment.resolve(wanted, known), known, out, lambda share, what: None)
+    return out
+
+
+def test_the_same_seed_gives_the_same_run_folder_byte_for_byte(made: Path, tmp_path: Path) -> None:
+    def contents(out: str, seed: int) -> dict[Path, bytes]:
+        folder = run_folder(made, tmp_path / out, seed=seed)
+        return {
+            file.relative_to(folder): file.read_bytes()
+            for file in folder.rglob("*")
+            # What the environment says of the machine is no result.
+            if file.is_file() and file.name != "environment.json"
+        }
+
+    first = contents("one", 1)
+    assert len(first) >= 6
+    assert first == contents("two", 1)
+    assert first != contents("other", 2)
+
+
+def test_a_command_says_that_its_run_is_simulated(made: Path, tmp_path: Path) -> None:
+    arguments = ["run", "--engine", "simulator", "--places", str(made), "--duration", "2"]
+    arguments += ["--policy", "wifi-first", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(group, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "(simulated)" in done.output
+    assert "computed, not measured" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_policy_that_needs_a_kernel_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cedos, which needs a kernel; it runs cellular-only"):
+        policies.simulated("cedos")
+
+
+def test_fidelity_is_asked_of_live_runs_only(made: Path, tmp_path: Path) -> None:
+    recorded = runs.read(run_folder(made, tmp_path / "run"))
+    with pytest.raises(DataSetError, match="fidelity is asked of live runs"):
+        fidelity.figures([recorded], places.load(made))
