@@ -1,8 +1,8 @@
 """TCP sockets as the kernel describes them (linux/inet_diag.h, linux/mptcp.h).
 
-One structure, read for three purposes: the facts of flows (`parse`), which sockets belong to which
-MPTCP connection (`parse_tcp_socket`), and whether one still waits for its first answer
-(`parse_connecting`).
+One structure, read for four purposes: the facts of flows (`parse`), which sockets belong to which
+MPTCP connection (`parse_tcp_socket`), whether one still waits for its first answer
+(`parse_connecting`), and which socket of this host sends from an address (`owner_of`).
 """
 
 import socket
@@ -33,6 +33,7 @@ _SOCKET: Final = struct.Struct("!BBBBHH16s16s")
 _EXPIRES: Final = struct.Struct("=52xI")
 _COOKIE: Final = slice(44, 52)
 _SOCKET_BYTES: Final = 72
+_OWNER: Final = struct.Struct("=44xQ12xI")
 _NO_COOKIE: Final = b"\xff" * 8
 _WANT_TCP_INFO: Final = 1 << 1
 # INET_DIAG_*, INET_ULP_INFO_*, MPTCP_SUBFLOW_ATTR_*, MPTCP_SUBFLOW_FLAG_*
@@ -130,6 +131,27 @@ def destroy_request(answer: NetlinkMessage) -> bytes:
     cookie = answer.payload[_COOKIE]
     identity = _IDENTITY.pack(local_port, remote_port, local, remote, cookie)
     return _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + identity
+
+
+def sender_request(protocol: int, key: FlowKey) -> bytes:
+    """Return the request for the socket (TCP or UDP) that has the local end of `key`."""
+    family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
+    local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
+    ends = key.local_port, key.remote_port, local, remote
+    if (
+        protocol == socket.IPPROTO_UDP
+    ):  # the kernel looks for the receiver of what `remote` would send
+        ends = key.remote_port, key.local_port, remote, local
+    identity = _IDENTITY.pack(*ends, _NO_COOKIE)
+    return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
+
+
+def owner_of(message: NetlinkMessage) -> tuple[int, int] | None:
+    """Return the cookie of the socket in an answer, as BPF and SO_COOKIE have it, and its user."""
+    if not _is_socket(message):
+        return None
+    cookie, user = _OWNER.unpack_from(message.payload)
+    return cookie, user
 
 
 def _one(key: FlowKey, extensions: int, states: int) -> bytes:

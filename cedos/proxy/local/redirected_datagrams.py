@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from cedos.errors import HostError
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.packet_relay import IDLE_S
 from cedos.proxy.local.program_packets import MOST_PLACES, Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection import Redirection, SentTo
@@ -24,6 +25,7 @@ _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 20
 _CHECK_S: Final = 15.0
+_CHECKED_S: Final = 0.1
 _PORTS: Final = 8  # tried: both families need the same one
 _LOOPBACK_INDEX: Final = 1
 _IP_PKTINFO, _IPV6_FREEBIND = 8, 78
@@ -37,6 +39,15 @@ class _Here:
     address: str
     sender: Any
     by: socket.socket
+
+
+@dataclass(slots=True)
+class _Known:
+    """A place that datagrams were sent to: its destination, its sender, and when that was checked."""
+
+    to: SentTo
+    here: _Here
+    checked_s: float
 
 
 class _Sender:
@@ -96,9 +107,10 @@ class RedirectedDatagrams:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._refusals = Refusals()
+        self._owners = SocketOwners()
         self._port = 0
         self._senders: OrderedDict[int, _Sender] = OrderedDict()
-        self._known: OrderedDict[str, tuple[SentTo, _Here]] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
         self._checking: asyncio.TimerHandle | None = None
 
@@ -125,6 +137,7 @@ class RedirectedDatagrams:
             one.close()
         self._sockets.clear()
         self._refusals.close()
+        self._owners.close()
         for cookie in list(self._senders):
             self._end(cookie)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -142,19 +155,14 @@ class RedirectedDatagrams:
                 self._take(one, address, sender, data)
 
     def _take(self, one: socket.socket, address: str, sender: Any, data: bytes) -> None:
-        # Fast path: the same program sends to the same address here again.
-        known = self._known.get(address)
-        if known is None or known[1].sender != sender:
-            to = self._redirection.place(address)
-            # Only redirected sockets are served, each in its own name.
-            if to is None or (known is not None and known[0] == to):
+        known, now_s = self._known.get(address), self._loop.time()
+        # Fast path: the same socket sent to the same address here a moment ago.
+        if known is None or known.here.sender != sender or now_s > known.checked_s + _CHECKED_S:
+            known = self._checked(known, _Here(address, sender, one), now_s)
+            if known is None:
                 self._refused(_Here(address, sender, one))
                 return
-            known = self._known[address] = to, _Here(address, sender, one)
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
-        self._known.move_to_end(address)
-        to, here = known
+        to, here = known.to, known.here
         # One carrier for each socket, so that all its datagrams leave from one port.
         program = self._senders.get(to.cookie)
         if program is None:
@@ -164,6 +172,28 @@ class RedirectedDatagrams:
             )
         self._senders.move_to_end(to.cookie)
         program.send(to, here, data)
+
+    def _checked(self, known: _Known | None, here: _Here, now_s: float) -> _Known | None:
+        """Return a datagram's place if its sender is the socket that it was made for; else None.
+
+        Whoever finds the address could send to it, and a port is used again by another program.
+        """
+        again = known is not None and known.here.sender == here.sender
+        to = known.to if known is not None and again else self._redirection.place(here.address)
+        if to is None:
+            return None
+        place = here.address, self._port
+        owner = self._owners.find(socket.IPPROTO_UDP, here.sender[:2], place)
+        if owner is None and to.cookie not in self._senders:
+            # It sent a datagram and has ended: nobody else's place is taken, and nothing comes back.
+            return _Known(to, here, now_s)
+        if owner is None or owner.cookie not in (to.cookie, UNKNOWN.cookie):
+            return None
+        found = self._known[here.address] = _Known(to, here, now_s)
+        self._known.move_to_end(here.address)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return found
 
     def _make_room(self, user: int) -> None:
         """Drop one socket of the user who has most: the one that was silent longest."""

@@ -36,6 +36,7 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
@@ -133,6 +134,7 @@ class Redirection:
         self._known_cgroups: dict[int, Path] = {}
         self._refused = False
         self._routes: Requester | None = None
+        self._owners = SocketOwners()
         self._kept = ExitStack()
         with _refusals(), ExitStack() as stack:
             self._users = self._map(stack, 4, 4, _MOST_USERS)
@@ -264,13 +266,18 @@ class Redirection:
     def destination(self, program: socket.socket) -> RedirectedTo | None:
         """Return the destination of an accepted connection; None: it was not redirected."""
         try:
-            own, peer = program.getsockname()[1], program.getpeername()[1]
-            key = programs.ARRIVED_KEY.pack(peer, programs.kernel_port(own))
+            own, peer = program.getsockname()[:2], program.getpeername()[:2]
+            key = programs.ARRIVED_KEY.pack(peer[1], programs.kernel_port(own[1]))
             found = self._arrived[key]
-            del self._arrived[key]
         except OSError:
             return None
         address, port, _, cookie = programs.ARRIVED.unpack(found)
+        # Another one of this host's addresses has the same ports, and ports are used again.
+        owner = self._owners.find(socket.IPPROTO_TCP, peer, own)
+        if owner is None or owner.cookie not in (cookie, UNKNOWN.cookie):
+            return None
+        with suppress(OSError):
+            del self._arrived[key]
         return RedirectedTo(str(programs.address_of(address)), programs.port_of(port), cookie)
 
     def place(self, here: str) -> SentTo | None:
@@ -305,6 +312,7 @@ class Redirection:
     def close(self) -> None:
         """Redirect nothing any more."""
         self._kept.close()
+        self._owners.close()
         if self._routes is not None:
             with suppress(OSError):
                 self._routes.ask(RTM_DELROUTE, own_prefix_request(programs.PLACES6))

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local.program_packets import Came, ProgramPackets
 
@@ -189,10 +190,14 @@ def parse_packet(datagram: bytes) -> SocksPacket | None:
 
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
+CHECKED_S: Final = 0.1
+"""The kernel is asked again after so long whose socket sends."""
 
 
 class SocksAssociation:
     """A program's datagrams, for as long as the connection that asked for them (`serve`).
+
+    They are taken from one socket, which has the same user as that connection.
 
     Args:
         program: that connection.
@@ -210,11 +215,15 @@ class SocksAssociation:
         self._loop = asyncio.get_running_loop()
         self._peer: tuple[str, int] | None = None
         self._packets = packets(self._came)
+        self._owners, self._user, self._checked_s = SocketOwners(), UNKNOWN.user, 0.0
 
     async def serve(self) -> None:
         """Serve until the program closes the connection. OSError: a socket cannot be made."""
         loop, program = self._loop, self._program
         own, peer = program.getsockname()[0], program.getpeername()[0]
+        ends = program.getpeername()[:2], program.getsockname()[:2]
+        asker = self._owners.find(socket.IPPROTO_TCP, *ends)
+        self._user = UNKNOWN.user if asker is None else asker.user
         with socket.socket(program.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as near:
             near.bind((own, 0))
             loop.add_reader(near, self._readable, near, peer)
@@ -227,6 +236,7 @@ class SocksAssociation:
                     pass
             finally:
                 loop.remove_reader(near)
+                self._owners.close()
                 await self._packets.end()
 
     def _readable(self, near: socket.socket, host: str) -> None:
@@ -242,9 +252,20 @@ class SocksAssociation:
                 self._packets.send(packet.host, packet.port, packet.data)
 
     def _is_program(self, sender: tuple[str, int]) -> bool:
-        if self._peer is None and self._port in (0, sender[1]):
+        if self._peer is None:
+            if self._port not in (0, sender[1]) or not self._is_users(sender):
+                return False
             self._peer = sender
+        elif sender == self._peer and self._loop.time() > self._checked_s + CHECKED_S:
+            return self._is_users(sender)  # another program may have the port by now
         return sender == self._peer
+
+    def _is_users(self, sender: tuple[str, int]) -> bool:
+        self._checked_s = self._loop.time()
+        owner = self._owners.find(socket.IPPROTO_UDP, sender, self._near.getsockname()[:2])
+        return owner is not None and (
+            UNKNOWN.user in (owner.user, self._user) or owner.user == self._user
+        )
 
     def _came(self, host: str, port: int, data: bytes) -> None:
         if self._peer is not None:

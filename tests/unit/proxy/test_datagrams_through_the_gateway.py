@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.proxy.gateway import associations, packet_relay
-from cedos.proxy.local import gateway_link
+from cedos.proxy.local import gateway_link, socks
 from cedos.proxy.local.direct import NoRules
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.socks import SocksPacket, parse_packet
@@ -98,6 +99,34 @@ def far(monkeypatch: pytest.MonkeyPatch) -> None:
     from cedos.proxy.local.local_proxy import LocalProxy
 
     monkeypatch.setattr(LocalProxy, "goes_direct", lambda _self, _host: False)
+
+
+@pytest.mark.usefixtures("far")
+async def test_an_association_is_its_users_not_the_first_senders(
+    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user who found the port first had the association, and its program was not heard."""
+    await ends.start(patience_s=10.0)
+    origin = await sockets(echoes=True)
+    program, other = await associated(ends, sockets), await sockets()
+    find = SocketOwners.find
+
+    def found(self: Any, protocol: int, sender: Any, to: Any) -> Any:
+        if sender[1] == other.port:
+            return SocketOwner(1, 12_345)
+        return find(self, protocol, sender, to)
+
+    monkeypatch.setattr(SocketOwners, "find", found)
+    program.send("127.0.0.1", origin.port, b"mine now", other)
+    await asyncio.sleep(0)
+    program.send("127.0.0.1", origin.port, b"one")
+    assert await program.next() == SocksPacket("127.0.0.1", origin.port, b"echo one")
+    assert await origin.next() == b"one"
+    # So it is when another user's socket has the program's port later.
+    monkeypatch.setattr(socks, "CHECKED_S", 0.0)
+    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, 12_345))
+    program.send("127.0.0.1", origin.port, b"two")
+    assert await origin.nothing()
 
 
 @pytest.mark.usefixtures("far")

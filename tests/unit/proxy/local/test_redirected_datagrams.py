@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.waiting import until
 
 from cedos.proxy.local import redirected_datagrams
 from cedos.proxy.local.program_packets import Came, Refused
@@ -22,8 +23,13 @@ FIRST, SECOND = "127.128.0.1", "127.128.0.2"
 ALICE, BOB = 1000, 1001
 
 
+def cookie(one: socket.socket) -> int:
+    """SO_COOKIE: as the kernel's programs see the socket."""
+    return int(struct.unpack("Q", one.getsockopt(socket.SOL_SOCKET, 57, 8))[0])
+
+
 class Places:
-    """What the kernel's programs would have written down."""
+    """What the kernel's programs would have written down; senders are looked up in the kernel."""
 
     def __init__(self) -> None:
         self.places: dict[str, SentTo] = {}
@@ -102,8 +108,8 @@ def programs() -> Any:
 async def test_places_of_one_socket(hosts: Any, programs: Any) -> None:
     host, one = hosts(), programs()
     host.places.places = {
-        FIRST: SentTo("203.0.113.9", 4000, ALICE, 7),
-        SECOND: SentTo("203.0.113.10", 4001, ALICE, 7),
+        FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one)),
+        SECOND: SentTo("203.0.113.10", 4001, ALICE, cookie(one)),
     }
     assert await host.says(one, FIRST, b"a") == (b"echo a", (FIRST, host.port))
     assert await host.says(one, SECOND, b"b") == (b"echo b", (SECOND, host.port))
@@ -115,13 +121,13 @@ async def test_places_of_one_socket(hosts: Any, programs: Any) -> None:
 
 async def test_who_was_not_led_here_is_not_served(hosts: Any, programs: Any) -> None:
     host, one, other = hosts(), programs(), programs()
-    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, 7)}
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
     assert await host.says(one, SECOND, b"x") is None
     assert await host.says(one, FIRST, b"x") is not None
     assert await host.says(other, FIRST, b"in another one's name") is None
     assert len(host.made[0].sent) == 1
     # An address that stands for something else by now is looked up again.
-    host.places.places = {FIRST: SentTo("203.0.113.77", 4000, BOB, 8)}
+    host.places.places = {FIRST: SentTo("203.0.113.77", 4000, BOB, cookie(other))}
     assert await host.says(other, FIRST, b"y") is not None
     assert host.made[1].sent == [("203.0.113.77", 4000, b"y")]
 
@@ -130,12 +136,12 @@ async def test_who_has_most_makes_room(hosts: Any, programs: Any) -> None:
     """One user's flood does not end another one's call."""
     host = hosts(most=4)
     call = programs()
-    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, BOB, 1)}
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, BOB, cookie(call))}
     assert await host.says(call, FIRST, b"hello") is not None
     flood = [programs() for _ in range(8)]
     for number, each in enumerate(flood):
         here = f"127.128.1.{number}"
-        host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, 100 + number)
+        host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, cookie(each))
         assert await host.says(each, here, b"x") is not None
     assert len(host.datagrams) == 4
     await asyncio.sleep(0)
@@ -147,7 +153,7 @@ async def test_who_has_most_makes_room(hosts: Any, programs: Any) -> None:
 
 async def test_an_idle_socket_is_forgotten(hosts: Any, programs: Any) -> None:
     host, one = hosts(idle_s=0.1), programs()
-    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, 7)}
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
     assert await host.says(one, FIRST, b"x") is not None
     async with asyncio.timeout(5):
         while len(host.datagrams):
@@ -155,6 +161,47 @@ async def test_an_idle_socket_is_forgotten(hosts: Any, programs: Any) -> None:
     await asyncio.sleep(0)
     assert host.made[0].ended
     assert await host.says(one, FIRST, b"y") == (b"echo y", (FIRST, host.port))
+
+
+async def test_nobody_takes_over_a_place_that_fell_silent(hosts: Any, programs: Any) -> None:
+    """After its idle time another user sent to it, read the answers, and the victim was refused."""
+    host, victim, attacker = hosts(idle_s=0.1), programs(), programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(victim))}
+    assert await host.says(victim, FIRST, b"x") is not None
+    await until(lambda: not len(host.datagrams))
+    assert await host.says(attacker, FIRST, b"mine now") is None
+    assert len(host.datagrams) == 0
+    assert await host.says(victim, FIRST, b"y") == (b"echo y", (FIRST, host.port))
+    assert await host.says(attacker, FIRST, b"mine now") is None
+    assert [data for made in host.made for _, _, data in made.sent] == [b"x", b"y"]
+
+
+async def test_who_has_the_port_later_is_not_the_sender(hosts: Any, programs: Any) -> None:
+    host, victim = hosts(), programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(victim))}
+    assert await host.says(victim, FIRST, b"x") is not None
+    port = victim.getsockname()[1]
+    victim.close()
+    attacker = programs()
+    attacker.bind(("0.0.0.0", port))
+    host.datagrams._known[FIRST].checked_s -= 1.0
+    assert await host.says(attacker, FIRST, b"mine now") is None
+    assert len(host.made[0].sent) == 1
+
+
+async def test_a_program_may_end_after_its_only_datagram(hosts: Any, programs: Any) -> None:
+    host, one = hosts(), programs()
+    host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
+    one.sendto(b"x", (FIRST, host.port))
+    one.close()
+    await until(lambda: host.made and host.made[0].sent == [("203.0.113.9", 4000, b"x")])
+    assert FIRST not in host.datagrams._known
+    # While another socket has the place, one that has ended says nothing in its name.
+    other = programs()
+    other.sendto(b"y", (FIRST, host.port))
+    other.close()
+    await asyncio.sleep(0.1)
+    assert len(host.made[0].sent) == 1
 
 
 async def test_tables_have_bounds(
@@ -165,7 +212,7 @@ async def test_tables_have_bounds(
     host, one = hosts(), programs()
     for number in range(9):
         here = f"127.128.1.{number}"
-        host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, 7)
+        host.places.places[here] = SentTo("203.0.113.9", 5000 + number, ALICE, cookie(one))
         assert await host.says(one, here, b"x") is not None
     (sender,) = host.datagrams._senders.values()
     assert len(sender.places) == 3

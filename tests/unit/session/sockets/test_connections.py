@@ -204,7 +204,6 @@ def test_a_peer_has_a_bounded_number_of_paths() -> None:
             made[-1].start()
             await until(lambda count=count: opened == count)  # type: ignore[misc]
         await until(lambda: len(far.paths()) == MOST_PATHS)
-        assert far.flow.lost_paths == opened + 1 - MOST_PATHS
         for path in made:
             path.close("the test is over")
 

@@ -1,0 +1,64 @@
+"""Which socket of this host sends from an address, and whose it is: asked of the kernel (sock_diag)."""
+
+import socket
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+from cedos.kernel import sock_diag
+from cedos.kernel.netlink import NETLINK_SOCK_DIAG, Requester
+from cedos.model import FlowKey
+
+_KINDS: Final = {socket.IPPROTO_TCP: socket.SOCK_STREAM, socket.IPPROTO_UDP: socket.SOCK_DGRAM}
+
+Endpoint = tuple[str, int]
+
+
+class SocketOwner(NamedTuple):
+    """A socket's cookie (SO_COOKIE), and its user."""
+
+    cookie: int
+    user: int
+
+
+UNKNOWN: Final = SocketOwner(0, -1)
+"""The owner where this kernel cannot tell; no socket has such a cookie."""
+
+
+class SocketOwners:
+    """Look-ups of sockets, each in some microseconds, until `close`. They need no privilege."""
+
+    def __init__(self) -> None:
+        self._asking: Requester | None = None
+        self._answers: dict[int, bool] = {}
+
+    def find(self, protocol: int, program: Endpoint, to: Endpoint) -> SocketOwner | None:
+        """Return the socket that sends from `program` to `to`; None: there is none; `UNKNOWN`."""
+        # Without the kernel's module for a protocol it answers as if there were no socket.
+        if protocol not in self._answers:
+            with socket.socket(socket.AF_INET, _KINDS[protocol]) as own:
+                own.bind(("127.0.0.1", 0))
+                if protocol == socket.IPPROTO_TCP:
+                    own.listen()
+                found = self._find(protocol, own.getsockname(), ("127.0.0.1", 9))
+                self._answers[protocol] = found not in (None, UNKNOWN)
+        return self._find(protocol, program, to) if self._answers[protocol] else UNKNOWN
+
+    def _find(self, protocol: int, program: Endpoint, to: Endpoint) -> SocketOwner | None:
+        local, remote = (ip_address(each[0].partition("%")[0]) for each in (program, to))
+        key = FlowKey(local, program[1], remote, to[1])
+        try:
+            if self._asking is None:
+                self._asking = Requester(NETLINK_SOCK_DIAG)
+            request = sock_diag.sender_request(protocol, key)
+            answers = self._asking.ask(sock_diag.SOCK_DIAG_BY_FAMILY, request, 0)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return UNKNOWN
+        found = next(filter(None, map(sock_diag.owner_of, answers)), None)
+        return UNKNOWN if found is None else SocketOwner(*found)
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None

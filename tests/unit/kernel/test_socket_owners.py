@@ -1,0 +1,33 @@
+"""Whose socket it is that sends, as the kernel tells."""
+
+import os
+import socket
+import struct
+
+from cedos.kernel.socket_owners import SocketOwner, SocketOwners
+
+
+def owner(one: socket.socket) -> SocketOwner:
+    """By SO_COOKIE."""
+    (cookie,) = struct.unpack("Q", one.getsockopt(socket.SOL_SOCKET, 57, 8))
+    return SocketOwner(cookie, os.geteuid())
+
+
+def test_the_kernel_tells_who_sends() -> None:
+    owners = SocketOwners()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as program,
+    ):
+        accepted, _ = server.accept()
+        with accepted:
+            ends = accepted.getpeername(), accepted.getsockname()
+            assert owners.find(socket.IPPROTO_TCP, *ends) == owner(program)
+            other = ("127.0.0.2", ends[0][1])  # the same ports
+            assert owners.find(socket.IPPROTO_TCP, other, ends[1]) != owner(program)
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as one:
+        one.bind(("::1", 0))
+        port = one.getsockname()[1]
+        assert owners.find(socket.IPPROTO_UDP, ("::1", port), ("::1", 9)) == owner(one)
+    assert owners.find(socket.IPPROTO_UDP, ("::1", port), ("::1", 9)) is None
+    owners.close()
