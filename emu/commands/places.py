@@ -40,8 +40,8 @@ def list_command(directory: Path | None, as_json: bool) -> None:
     """Show the places of a collection.
 
     With each its scenario, rates, outages, which network is better, and base RTTs. Rates are over
-    bins of one second of the seconds that both traces have; an outage is a second below 0.1 Mbit/s.
-    RTTs are marked g (given in places.csv), m (measured) or d (drawn from the
+    bins of one second of the place's length, in which a shorter trace repeats; an outage is a second
+    below 0.1 Mbit/s. RTTs are marked g (given in places.csv), m (measured) or d (drawn from the
     place's name, because none was measured).
     """
     collection = load(default_directory(directory))
@@ -70,10 +70,12 @@ def check_command(directory: Path) -> None:
     """Print what is wrong with a collection.
 
     Reads every file and names the first problem of each, with its line; ends with an error where there
-    is any, with a summary where there is none.
+    is any, with a summary where there is none. Warnings tell what can be replayed but may not be meant.
     """
     with bar("checking") as report:
-        figures, problems = check_collection(directory, report)
+        figures, problems, warnings = check_collection(directory, report)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     for problem in problems:
         click.echo(problem)
     if problems:

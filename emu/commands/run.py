@@ -151,10 +151,13 @@ def command(
     target = out or runs.fresh(f"{resolved.name}-{resolved.place}")
     if not force:
         runs.refuse_finished(target, paged=True)
+    chosen = known[resolved.place]
+    repeats_too = resolved.start_s + resolved.duration_s > chosen.common_s
     click.echo(
         f"place {resolved.place} of {known.directory}"
-        f" ({known[resolved.place].origin}),"
-        f" {resolved.duration_s:g} s from second {resolved.start_s:g},"
+        f" ({chosen.origin}),"
+        f" {resolved.duration_s:g} s from second {resolved.start_s:g}"
+        f"{f' (its traces repeat after {chosen.common_s} s)' if repeats_too else ''},"
         f" {len(resolved.policies)} polic{'y' if len(resolved.policies) == 1 else 'ies'};"
         f" about {_span(experiment.expected_s(resolved))}",
         err=True,

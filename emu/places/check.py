@@ -1,4 +1,4 @@
-"""Faults of a collection of places: the first problem of each file, with its line."""
+"""Faults of a collection of places: the first problem of each file, with its line; and what is odd."""
 
 import difflib
 from collections.abc import Callable
@@ -14,15 +14,16 @@ _LONGEST_S = 86_400.0
 
 def check(
     directory: Path, progress: Callable[[float, str], None] = lambda share, what: None
-) -> tuple[dict[str, PlaceStats], list[str]]:
+) -> tuple[dict[str, PlaceStats], list[str], list[str]]:
     """Read a whole collection.
 
-    The figures of every place that can be replayed, and all problems, each once.
+    Return the figures of every place that can be replayed, all problems, and warnings of what can be
+    replayed but may not be meant; each once.
 
     `progress` is called with the share of the places that are done, and the current one's name.
     """
     usable, problems = scan(directory)
-    figures = {}
+    figures, warnings = {}, list[str]()
     total = len(usable)
     # Places are let go one by one: each holds on to its traces once they were read.
     for number, name in enumerate(list(usable)):
@@ -33,10 +34,11 @@ def check(
         problems += _misspelt(place)
         problems += _useless(place)
         if not broken:
-            problems += _disagreements(place, directory)
+            problems += _disagreements(place)
+            warnings += _oddities(place, directory)
             figures[name] = place_stats(place)
     progress(1.0, "done")
-    return figures, list(dict.fromkeys(problems))
+    return figures, list(dict.fromkeys(problems)), list(dict.fromkeys(warnings))
 
 
 def _unreadable(place: Place) -> list[str]:
@@ -81,37 +83,40 @@ def _useless(place: Place) -> list[str]:
                     f"{path}:{len(trace)}: lasts {trace.period_s / 86400:.0f} days, if its times are"
                     " milliseconds; up to one day would be right"
                 )
-            # (A single one marks the period of a network that is dead throughout.)
-            elif len(trace) > 1 and trace.times_ms[0] == trace.times_ms[-1]:
-                problems.append(
-                    f"{path}:{len(trace)}: all opportunities are at {trace.period_ms} ms; a trace spreads"
-                    " them over its seconds"
-                )
     return problems
 
 
-def _disagreements(place: Place, directory: Path) -> list[str]:
+def _disagreements(place: Place) -> list[str]:
     """Return contradictions between the files, which can all be read."""
-    problems = []
-    if place.common_s != place.measured_common_s:
-        problems.append(
-            f"{directory / 'places.csv'}: common_s of {place.name!r} is {place.common_s}, but its "
-            f"traces share {place.measured_common_s} s"
-        )
-    if place.measured_common_s < 1:
-        problems.append(
-            f"{directory / 'places.csv'}: {place.name!r} lasts less than a second; a trace of at "
-            "least some seconds is needed"
+    return [
+        f"{net.series_path}: has {net.series.seconds} s, but {net.down_path.name} lasts "
+        f"{net.down.period_s:g} s; one row per second of the trace is needed"
+        for net in place.networks.values()
+        if net.series_path and abs(net.series.seconds - net.down.period_s) >= 1.0
+    ]
+
+
+def _oddities(place: Place, directory: Path) -> list[str]:
+    """Return what can be replayed, for traces repeat, but may not be meant."""
+    found = []
+    if place.common_s > place.longest_s:
+        found.append(
+            f"{directory / 'places.csv'}: common_s of {place.name!r} is {place.common_s}; its traces "
+            f"repeat after {place.longest_s} s"
         )
     for net in place.networks.values():
-        if net.up.period_ms != net.down.period_ms:
-            problems.append(
-                f"{net.up_path}: lasts {net.up.period_s:g} s, but {net.down_path.name} lasts "
-                f"{net.down.period_s:g} s; both directions must repeat together"
+        for path, trace in {net.down_path: net.down, net.up_path: net.up}.items():
+            if trace.remark:
+                found.append(trace.remark)
+            # (A single one marks the period of a network that is dead throughout.)
+            if len(trace) > 1 and trace.times_ms[0] == trace.period_ms > 1000:
+                found.append(
+                    f"{path}:{len(trace)}: all opportunities are at {trace.period_ms} ms; a trace "
+                    "spreads them over its seconds"
+                )
+        if abs(net.up.period_s - net.down.period_s) >= 1.0:
+            found.append(
+                f"{net.up_path}: repeats after {net.up.period_s:g} s, and {net.down_path.name} after "
+                f"{net.down.period_s:g} s"
             )
-        if net.series_path and abs(net.series.seconds - net.down.period_s) >= 1.0:
-            problems.append(
-                f"{net.series_path}: has {net.series.seconds} s, but {net.down_path.name} lasts "
-                f"{net.down.period_s:g} s; one row per second of the trace is needed"
-            )
-    return problems
+    return found

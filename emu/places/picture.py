@@ -72,14 +72,14 @@ def draw(place: Place, path: Path) -> None:
 
 def _rates(axis: Axes, place: Place, seconds: int) -> None:
     for name, net in place.networks.items():
-        rates = rates_bps(net.down, seconds) / 1e6
+        rates = rates_bps(net.down.repeated(seconds), seconds) / 1e6
         rtt = f"RTT {net.rtt_s * 1e3:.0f} ms {net.rtt_source}"
         label = f"{NAMES[name]}: mean {rates.mean():.1f} Mbit/s, {rtt}"
         axis.stairs(
             rates, range(seconds + 1), baseline=None, color=COLOURS[name], label=label, lw=1.3
         )
         if net.up_path != net.down_path:
-            up = rates_bps(net.up, seconds) / 1e6
+            up = rates_bps(net.up.repeated(seconds), seconds) / 1e6
             axis.stairs(
                 up,
                 range(seconds + 1),
@@ -98,7 +98,7 @@ def _rates(axis: Axes, place: Place, seconds: int) -> None:
 
 def _outages(axis: Axes, place: Place, seconds: int) -> None:
     for row, (name, net) in enumerate(place.networks.items()):
-        out = runs(rates_bps(net.down, seconds) < OUTAGE_BPS)
+        out = runs(rates_bps(net.down.repeated(seconds), seconds) < OUTAGE_BPS)
         axis.broken_barh(list(out), (0.6 - row, 0.8), color=COLOURS[name])
     axis.set_yticks([1, 0], [f"{NAMES[name]} out" for name in place.networks], fontsize=7)
     axis.set_ylim(-0.6, 1.6)

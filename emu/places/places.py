@@ -139,13 +139,13 @@ class Place:
 
     @cached_property
     def common_s(self) -> int:
-        """Whole seconds until the shorter of the two traces repeats."""
-        return self.measured_common_s if self.given_common_s is None else self.given_common_s
+        """How long the place is, in whole seconds: as places.csv says, else as its longest network."""
+        return self.longest_s if self.given_common_s is None else self.given_common_s
 
     @property
-    def measured_common_s(self) -> int:
-        """The same from the traces, whatever places.csv says."""
-        return min(net.down.period_ms for net in self.networks.values()) // 1000
+    def longest_s(self) -> int:
+        """Whole seconds until the longer of the two traces repeats, at least one."""
+        return max(1, *(net.down.period_ms // 1000 for net in self.networks.values()))
 
     def indicators_at(self, t_s: float) -> dict[str, dict[str, float]]:
         """Return both networks' `AccessTrace.indicators_at`, by the names of `networks`."""

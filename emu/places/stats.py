@@ -1,7 +1,7 @@
 """Statistics of a place, computed from its traces: rates in bins of one second, outages.
 
-An outage is a second that carried less than 0.1 Mbit/s; all figures are over the seconds that both
-traces have (`Place.common_s`).
+An outage is a second that carried less than 0.1 Mbit/s; all figures are over the place's seconds
+(`Place.common_s`), in which a shorter trace repeats.
 """
 
 from dataclasses import dataclass
@@ -82,9 +82,10 @@ def network_stats(rates: npt.NDArray[np.float64]) -> NetworkStats:
 
 def place_stats(place: Place) -> PlaceStats:
     """Return the figures of a place. TraceError: a trace cannot be read."""
-    # A trace may last less than a second; its only bin then stands for the whole.
     seconds = max(1, place.common_s)
-    wifi, cellular = (rates_bps(net.down, seconds) for net in place.networks.values())
+    wifi, cellular = (
+        rates_bps(net.down.repeated(seconds), seconds) for net in place.networks.values()
+    )
     stats = network_stats(wifi), network_stats(cellular)
     if stats[0].mean_bps > SIMILAR_FACTOR * stats[1].mean_bps:
         better = "wifi-better"

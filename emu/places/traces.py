@@ -2,7 +2,8 @@
 
 A file holds one integer per line, milliseconds since the start, never decreasing. Each line is one
 opportunity to deliver `OPPORTUNITY_BYTES`; the last line is also the period after which the file
-starts again (Mahimahi, mm-link(1)).
+starts again (Mahimahi, mm-link(1)): `1` alone is 12 Mbit/s for ever. What mm-link reads is read here,
+and white space at the ends of lines and of the file, too.
 """
 
 import gzip
@@ -25,8 +26,10 @@ _MOST_BYTES = 256 << 20
 TCP_GOODPUT_SHARE = 1448 / 1500
 
 # 15 digits are 31,000 years in milliseconds and fit every integer type on the way.
-_CLEAN = re.compile(rb"(?:[0-9]{1,15}\r?\n)*[0-9]{1,15}(?:\r?\n)?")
-_LINE = re.compile(rb"[0-9]{1,15}\r?")
+_NUMBER = rb"[ \t]*\+?[0-9]{1,15}"
+_LINE = re.compile(_NUMBER + rb"[ \t\r]*")
+_READ = re.compile(rb"(?:" + _LINE.pattern + rb"\n)*" + _NUMBER)
+_READ_BY_MM_LINK = re.compile(rb"(?:" + _NUMBER + rb"\n)*" + _NUMBER + rb"\n?")
 
 
 class Trace:
@@ -36,9 +39,10 @@ class Trace:
         times_ms: read-only array of shape (n,), the opportunities of one period in milliseconds,
             never decreasing; the last one is the period.
         period_ms: after so many milliseconds it starts again.
+        remark: what is odd about its file; empty: nothing.
     """
 
-    __slots__ = ("_at_end", "period_ms", "times_ms")
+    __slots__ = ("_at_end", "period_ms", "remark", "times_ms")
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Trace:
         times.flags.writeable = False
         self.times_ms: npt.NDArray[np.int64] = times
         self.period_ms = period
+        self.remark = ""
         self._at_end = len(times) - int(np.searchsorted(times, period))
 
     @classmethod
@@ -101,9 +106,9 @@ class Trace:
         """
         if not data.strip():
             raise TraceError(f"{name}: empty; one integer (milliseconds) per line is needed")
-        if not _CLEAN.fullmatch(data):
+        if not _READ.fullmatch(data.rstrip()):
             raise TraceError(f"{name}:{_first_bad_line(data)}")
-        times = np.fromstring(data, dtype=np.int64, sep=" ")
+        times = np.fromstring(data.replace(b"+", b""), dtype=np.int64, sep=" ")
         falls = np.flatnonzero(np.diff(times) < 0)
         if falls.size:
             at = int(falls[0])
@@ -114,7 +119,12 @@ class Trace:
             raise TraceError(
                 f"{name}:{times.size}: the last line is the period and must be more than 0"
             )
-        return cls(times)
+        trace = cls(times)
+        if not _READ_BY_MM_LINK.fullmatch(data):
+            trace.remark = (
+                f"{name}: mm-link itself does not read the white space at its lines' ends"
+            )
+        return trace
 
     @classmethod
     def constant(cls, rate_bps: float, duration_s: float = 1.0) -> "Trace":
@@ -168,6 +178,14 @@ class Trace:
             if length_ms < self.period_ms:
                 return Trace(times[: int(np.searchsorted(times, length_ms))], length_ms)
         return Trace(times, self.period_ms)
+
+    def repeated(self, length_s: float) -> "Trace":
+        """Return the same trace, repeated for so long at least; itself if it lasts as long."""
+        count = math.ceil(length_s * 1000 / self.period_ms)
+        if count <= 1:
+            return self
+        begins = np.arange(count, dtype=np.int64)[:, None] * self.period_ms
+        return Trace((begins + self.times_ms).ravel(), count * self.period_ms)
 
     def rate_bps(self, from_s: float, to_s: float) -> float:
         """Return the mean rate in [from_s, to_s), across the end of the period too.

@@ -68,12 +68,12 @@ _BROWSER_S = 10.0
 def resolve(scenario: Scenario, places: Places) -> Scenario:
     """Return the scenario with its place and duration filled in; ConfigError where they do not fit."""
     place = places[scenario.place] if scenario.place else next(iter(places.values()))
-    left_s = place.common_s - scenario.start_s
-    if left_s <= 0:
+    duration_s = scenario.duration_s or place.common_s - scenario.start_s
+    if duration_s <= 0:
         raise ConfigError(
-            f"start_s = {scenario.start_s:g}, but {place.name} is {place.common_s} s long"
+            f"start_s = {scenario.start_s:g}, but {place.name} is {place.common_s} s long; with a"
+            " duration_s its traces repeat"
         )
-    duration_s = min(scenario.duration_s or left_s, left_s)
     for name in scenario.policies:
         # A policy that is unknown, or not for this engine, is refused before anything starts.
         policies.simulated(name) if scenario.engine == "simulator" else policies.make(name)

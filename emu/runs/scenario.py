@@ -94,8 +94,8 @@ class BrowserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An experiment: which place, from when to when, which load, under which policies.
 
-    `duration_s` 0 means to the end of the place's common time. `place` "" means the first one of
-    the collection; `places` runs it at each of them, from starts drawn by the seed
+    `duration_s` 0 means to the end of the place; beyond it, traces repeat. `place` "" means the
+    first one of the collection; `places` runs it at each of them, from starts drawn by the seed
     (`emu.runs.series`). `repeats` runs all policies again with the next seed. With a `relay`,
     the server speaks no MPTCP, and programs reach it through the relay between it and the providers.
     With `again`, a transfer whose connection breaks is begun again at once, as a browser does.
@@ -177,7 +177,7 @@ def decisive_s(place: Place, duration_s: float) -> float:
     It maximises the mean Wi-Fi rate of the window's first third times how far the second half falls
     below it, where deep falls count most. 0 where the place is not longer than the window.
     """
-    rates = place.wifi.down.bins(1.0)[: place.common_s]
+    rates = place.wifi.down.repeated(place.common_s).bins(1.0)[: place.common_s]
     length = int(np.ceil(duration_s))
     third, half = max(1, length // 3), max(1, length // 2)
     best_s, best = 0, -np.inf

@@ -208,9 +208,8 @@ def expand(
                 raise
             broken[name] = str(error)
             continue
-        if left_s < 0:
-            raise ConfigError(f"{name} is shorter than duration_s = {scenario.duration_s:g}")
-        start_s = float(int(random.Random(f"{scenario.seed}/{name}").uniform(0, left_s)))
+        # A shorter place begins at its start, and its traces repeat.
+        start_s = float(int(random.Random(f"{scenario.seed}/{name}").uniform(0, max(left_s, 0))))
         one = msgspec.structs.replace(scenario, place=name, places=(), start_s=start_s)
         resolved.append(experiment.resolve(one, places))
     return resolved

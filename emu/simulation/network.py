@@ -361,6 +361,7 @@ def _concatenated(traces: Sequence[Trace], lengths_ms: Sequence[int]) -> Trace:
     times, begin_ms = [], 0
     for trace, length_ms in zip(traces, lengths_ms, strict=True):
         # The last line of a file marks its period: it is no packet of what follows.
-        times.append(trace.times_ms[trace.times_ms < length_ms] + begin_ms)
+        whole = trace.repeated(length_ms / 1000).times_ms
+        times.append(whole[whole < length_ms] + begin_ms)
         begin_ms += length_ms
     return Trace(np.concatenate(times), begin_ms)

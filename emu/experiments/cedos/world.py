@@ -142,7 +142,9 @@ _LOADS: Final = (0.1, 0.6)
 
 def rates(place: Place, network: str) -> list[float]:
     """Bits of each second that both networks have, outages as none."""
-    found = rates_bps(place.networks[network].down, int(place.common_s)).tolist()
+    found = rates_bps(
+        place.networks[network].down.repeated(place.common_s), place.common_s
+    ).tolist()
     return [bps if bps >= OUTAGE_BPS else 0.0 for bps in found]
 
 

@@ -28,6 +28,11 @@ def traces(draw: st.DrawFn) -> Trace:
         (b"1\n\n3\n", "x:2: empty line"),
         (b"1\ntwo\n3\n", "x:2: 'two' is not an integer"),
         (b"1\n2.5\n", "x:2: '2.5' is not an integer"),
+        (b"# a comment\n1\n", "x:1: '# a comment' is not an integer"),
+        (b"1 # one\n", "x:1: '1 # one' is not an integer"),
+        (b"1 2\n3\n", "x:1: '1 2' is not an integer"),
+        (b"\n1\n", "x:1: empty line"),
+        (b"\xef\xbb\xbf1\n", "x:1: .* is not an integer"),
         (b"1\n1_0\n", "x:2: '1_0' is not an integer"),
         (b"1\n\xd9\xa3\n", "x:2: .* is not an integer"),
         (b"-1\n3\n", "x:1: -1: negative"),
@@ -76,8 +81,31 @@ def test_written_and_read_again_it_is_the_same(
     assert Trace.read(path) == trace
 
 
-def test_windows_line_ends_and_a_missing_last_one_are_read() -> None:
-    assert Trace.parse(b"1\r\n2\r\n5\r\n") == Trace.parse(b"1\n2\n5") == Trace([1, 2, 5])
+@pytest.mark.parametrize("text", [b"1\n2\n5", b"1\n2\n5\n", b" 1\n\t2\n+5\n", b"01\n2\n5"])
+def test_what_mm_link_reads_is_read(text: bytes) -> None:
+    """As Mahimahi 0.98's own `mm-link` does: white space and a plus before a number."""
+    trace = Trace.parse(text)
+    assert trace == Trace([1, 2, 5])
+    assert trace.remark == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"1\r\n2\r\n5\r\n", b"1 \n2 \n5 \n", b"1\t\n2\n5\n", b"1\n2\n5\n\n", b"1\n2\n5\n \n\r\n\n"],
+)
+def test_white_space_behind_a_number_is_no_error(text: bytes) -> None:
+    trace = Trace.parse(text, "x")
+    assert trace == Trace([1, 2, 5])
+    assert trace.remark.startswith("x: mm-link itself does not read")
+
+
+@given(traces(), st.integers(1, 40_000))
+def test_a_repeated_trace_has_the_same_rate(trace: Trace, length_ms: int) -> None:
+    longer = trace.repeated(length_ms / 1000)
+    assert longer.period_ms >= length_ms
+    assert longer.period_ms % trace.period_ms == 0
+    assert longer.mean_bps == pytest.approx(trace.mean_bps)
+    assert longer.rate_bps(0.0, length_ms / 1000) == trace.rate_bps(0.0, length_ms / 1000)
 
 
 def test_unreadable_files_name_themselves(tmp_path: Path) -> None:

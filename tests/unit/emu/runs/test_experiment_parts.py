@@ -277,3 +277,25 @@ def test_a_run_without_transfers_has_joules_and_bytes_alone() -> None:
         "energy_j": 5.0,
         "cellular_mb": 2.0,
     }
+
+
+def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path: Path) -> None:
+    for kind, text in (("wifi", "1\n"), ("cellular", "4\n8\n12000\n")):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "x.trace").write_text(text)
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,x,x\n")
+    places = load(tmp_path)
+
+    def resolved(**told: float) -> tuple[float, float]:
+        found = experiment.resolve(
+            Scenario(page=(scenario.PageLoad("pages", sites=2),), **told), places
+        )  # type: ignore[arg-type]
+        return found.start_s, found.duration_s
+
+    assert resolved() == (0.0, 12.0)
+    assert resolved(start_s=5.0) == (5.0, 7.0)
+    assert resolved(duration_s=30.0) == (0.0, 30.0)
+    assert resolved(start_s=100.0, duration_s=30.0) == (100.0, 30.0)
+    with pytest.raises(ConfigError, match="x is 12 s long; with a duration_s its traces repeat"):
+        resolved(start_s=12.0)
+    assert decisive_s(places["x"], 30.0) == 0.0
