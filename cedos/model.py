@@ -132,6 +132,15 @@ class NextHop:
 
 
 @dataclass(frozen=True, slots=True)
+class Translator:
+    """An interface behind which IPv4 goes over a network of IPv6 alone (464XLAT, RFC 6877)."""
+
+    interface: str
+    index: int
+    addresses: tuple[Interface, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """An access network reached through one local interface.
 
@@ -151,6 +160,7 @@ class Network:
     resolvers: tuple[Address, ...] = ()
     up: bool = True
     carrier: bool = True
+    translator: Translator | None = None
 
     @property
     def lacks(self) -> str:
@@ -172,6 +182,11 @@ class Network:
             and (not self.next_hops or any(hop.version == version for hop in self.next_hops))
             for version in versions or (4, 6)
         )
+
+    def carries(self, version: int) -> bool:
+        """Return whether it leads out in an IP version, or a translator does over it."""
+        translated = version == 4 and self.translator is not None and self.leads_out(6)
+        return translated or self.leads_out(version)
 
     def reaches(self, remote: Address) -> bool:
         """Return whether packets to an address can be sent over this network."""

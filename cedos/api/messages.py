@@ -98,7 +98,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             metered=network.metered,
             up=network.up,
             lacks=network.lacks if network.carrier else "no carrier",
-            ip_versions=[version for version in (4, 6) if network.leads_out(version)],
+            ip_versions=[version for version in (4, 6) if network.carries(version)],
             addresses=[str(address) for address in network.addresses],
             gateways=[str(address) for address in network.gateways],
             resolvers=[str(address) for address in network.resolvers],

@@ -329,7 +329,7 @@ class ApiBackend:
             barred = [
                 why
                 for name, why in decider.barred.items()
-                if name in by_name and by_name[name].leads_out(ip_version)
+                if name in by_name and by_name[name].carries(ip_version)
             ]
             lacking = [f"{first.name} has no IPv{ip_version}"] if first is not None else []
             found[str(ip_version)] = OtherDefaultMessage(

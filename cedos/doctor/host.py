@@ -186,7 +186,7 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     finally:
         if bus is not None:
             await bus.close()
-    there = {version for version in (4, 6) if any(one.leads_out(version) for one in found)}
+    there = {version for version in (4, 6) if any(one.carries(version) for one in found)}
     shown = ", ".join(_shown(one, there) for one in found)
     usable = sum(one.up for one in found)
     if usable < 2:
@@ -208,7 +208,7 @@ def _shown(network: Network, versions: set[int]) -> str:
     words = [str(network.kind)]
     words += ["metered"] if network.metered else []
     if network.up:
-        words += [f"no IPv{each}" for each in sorted(versions) if not network.leads_out(each)]
+        words += [f"no IPv{each}" for each in sorted(versions) if not network.carries(each)]
     else:
         words.append(network.lacks if network.carrier else "down")
     return f"{network.name} ({', '.join(words)})"

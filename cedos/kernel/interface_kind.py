@@ -250,6 +250,17 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+# What 464XLAT gives the host (RFC 7335), and what its programs call their interface.
+_TRANSLATED: Final = ip_network("192.0.0.0/29")
+_TRANSLATOR_NAMES = ("clat*", "v4-*")
+
+
+def is_translator(link: Link, addresses: Iterable[Address]) -> bool:
+    """Return whether IPv4 becomes IPv6 behind an interface with these addresses (464XLAT)."""
+    translated = any(each.version == 4 and each in _TRANSLATED for each in addresses)
+    return link.kind in TUNNEL_KINDS and (translated or _matches(link.name, _TRANSLATOR_NAMES))
+
+
 class MeteredWord(Enum):
     """The statement of the host's system on a network's bytes (NetworkManager, a DHCP server)."""
 

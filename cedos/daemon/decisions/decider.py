@@ -239,7 +239,7 @@ class Decider:
         if version is None:
             return self._with_barred(decide(case))
         decision = decide(replace(case, networks=having(case.networks, version)))
-        lacking = [each.name for each in case.networks if each.up and not each.leads_out(version)]
+        lacking = [each.name for each in case.networks if each.up and not each.carries(version)]
         if lacking:
             without = (
                 f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no IPv{version}"

@@ -70,8 +70,8 @@ class DefaultNetwork:
         networks = self._decider.networks
         chosen = [each for each in networks if each.name in decision.choice.networks]
         for version in {4, 6} - self._steer.host_defaults.keys():
-            led = any(each.leads_out(version) for each in chosen)
-            if led or not any(each.leads_out(version) for each in networks):
+            led = any(each.carries(version) for each in chosen)
+            if led or not any(each.carries(version) for each in networks):
                 continue
             before = self.others.get(version)
             transfer = self._decider.unknown()
@@ -91,7 +91,7 @@ class DefaultNetwork:
         if all(each.vpn for each in kept.values()):
             return False
         networks = self._decider.networks
-        there = [version for version in (4, 6) if any(n.leads_out(version) for n in networks)]
+        there = [version for version in (4, 6) if any(n.carries(version) for n in networks)]
         return kept.keys() >= set(there)
 
     def is_led_to(self, network: str | None, version: int) -> bool:
@@ -223,7 +223,7 @@ class DestinationTrials:
         """Return whether connections cannot go there, are kept, or are too new to tell."""
         before_s = now_s - _KEPT_S
         return (
-            not network.leads_out(ip_address(visits.address).version)
+            not network.carries(ip_address(visits.address).version)
             or visits.begun_at_s[0] > before_s
             or self._connected(visits.address, port, before_s)
         )

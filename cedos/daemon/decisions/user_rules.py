@@ -240,7 +240,7 @@ class RuledDestinations:
     ) -> tuple[Decision, str]:
         """Decide as for any new connection, among the networks that the rule allows; if none, say why."""
         there = [each for each in self._decider.usable if each.up and allows(rule, each)]
-        allowed = {network.name for network in there if network.leads_out(version)}
+        allowed = {network.name for network in there if network.carries(version)}
         ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
         transfer = replace(decision.transfer, server_name=rule.host)
         said = f"Your rule {number}: {rule.words}"

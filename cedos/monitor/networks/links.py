@@ -7,7 +7,8 @@ drops the IPv4 routes of a link that goes down without a word.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from cedos.errors import HostError
@@ -19,6 +20,7 @@ from cedos.kernel.interface_kind import (
     carriers,
     check,
     identify,
+    is_translator,
 )
 from cedos.kernel.netlink import (
     NETLINK_ROUTE,
@@ -29,7 +31,7 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import DefaultRoute
 from cedos.kernel.rtnetlink import Link, LinkAddress
-from cedos.model import Address, Network, NetworkOverride, NextHop
+from cedos.model import Address, Network, NetworkOverride, NextHop, Translator
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
 
@@ -136,7 +138,39 @@ def assemble(
             carrier=link.running,
         )
         found.append((network, metric))
+    found = _translated(found, tables)
     return sorted(found, key=lambda pair: (pair[1] is None, pair[1] or 0, pair[0].index))
+
+
+def _translated(
+    found: Sequence[tuple[Network, int | None]], tables: Tables
+) -> list[tuple[Network, int | None]]:
+    """Return the networks; the one that carries the host's IPv6 has the translator, if there is one.
+
+    Whatever the metric of the translator's own default route is, its packets leave as IPv6 by the host's.
+    """
+    translators = [
+        Translator(link.name, link.index, tuple(address.interface for address in own))
+        for link in tables.links.values()
+        if link.running
+        and any(route.version == 4 for route in tables.routes.get(link.index, ()))
+        and (own := tables.addresses.get(link.index, []))
+        and is_translator(link, (each.interface.ip for each in own))
+    ]
+    ranks = {
+        network.name: min(
+            route.rank for route in tables.routes[network.index] if route.version == 6
+        )
+        for network, _ in found
+        if network.leads_out(6)
+    }
+    first = min(ranks, key=lambda name: ranks[name], default=None)
+    return [
+        (replace(network, translator=translators[0]), metric)
+        if translators and network.name == first and not network.leads_out(4)
+        else (network, metric)
+        for network, metric in found
+    ]
 
 
 def compare(

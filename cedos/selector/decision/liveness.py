@@ -33,7 +33,7 @@ def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Net
 
 def having(networks: Sequence[Network], version: int) -> Sequence[Network]:
     """Return the networks with those that lack an IP version marked as down."""
-    return [each if each.leads_out(version) else replace(each, up=False) for each in networks]
+    return [each if each.carries(version) else replace(each, up=False) for each in networks]
 
 
 BELIEVED_S = 60.0

@@ -79,6 +79,7 @@ def examine(
             and not rule.general
         ]
         ours = {each.index for each in networks if _may_be_steered(each, version)}
+        ours |= {each.translator.index for each in networks if each.translator is not None}
         there = [route for route in routes if route.version == version]
         found = _host_default(own, there, by_index, ours)
         if found is not None:

@@ -103,14 +103,14 @@ def default_rules(
     named = {each.name: each for each in networks}
     for version in (4, 6):
         other = named.get((others or {}).get(version, network.name), network)
-        carrier = network if network.leads_out(version) else other
+        carrier = network if network.carries(version) else other
         tcp_alone = is_second_choice(version, network, carrier)
-        if carrier.leads_out(version):
+        if carrier.carries(version):
             table, protocol = table_of(carrier), "tcp" if tcp_alone else None
             rules.add(Rule(version, Preference.DEFAULT, table, local=True, protocol=protocol))
-        elif not network.up or not any(each.leads_out(version) for each in networks):
+        elif not network.up or not any(each.carries(version) for each in networks):
             continue
-        if tcp_alone or not carrier.leads_out(version):
+        if tcp_alone or not carrier.carries(version):
             # Or what was to spare the cellular network would take it by its IPv6.
             rules.add(Rule(version, Preference.DEFAULT_ONLY, _refusing(version), local=True))
     return frozenset(rules)
@@ -180,7 +180,7 @@ def plan(
     left_alone = left_alone or {}
     for version in (4, 6):
         tunnelled = left_alone.get(version, False)
-        if not any(network.leads_out(version) for network in networks):
+        if not any(network.carries(version) for network in networks):
             continue
         rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=0))
         for network in networks:
@@ -188,6 +188,12 @@ def plan(
             if network.leads_out(version):
                 routes.add(_default_route(network, version, metrics or {}))
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
+            elif network.carries(version) and (translator := network.translator) is not None:
+                routes.add(Route(table, EVERYWHERE[version], translator.index))
+                own = [each for each in translator.addresses if each.version == version]
+                if not tunnelled:
+                    sources = (ip_network(each.ip) for each in own)
+                    rules |= {Rule(version, Preference.SOURCE, table, source=s) for s in sources}
             waits = not network.up and network.index in lost
             if not tunnelled and (network.leads_out(version) or waits):
                 rules |= _source_rules(network, version, networks, routes)
@@ -203,7 +209,7 @@ def plan(
                 to = table_of(by_name[name]) if name != NOWHERE else _refusing(version)
                 rules.add(_destination_rule(destination, to))
         for mark, name in (marks or {}).items():
-            if name in by_name and by_name[name].leads_out(version):
+            if name in by_name and by_name[name].carries(version):
                 table = table_of(by_name[name])
                 rules.add(Rule(version, Preference.MARK, table, local=True, mark=mark))
         if default in by_name:

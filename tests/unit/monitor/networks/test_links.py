@@ -156,3 +156,110 @@ async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open() 
         async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()):
             pass
     assert source.closed
+
+
+FE80 = ip_address("fe80::1")
+
+
+def _six_alone(made: Tables, index: int, metric: int = 600) -> None:
+    made.addresses[index] = [LinkAddress(index, ip_interface(f"2001:db8:{index}::2/64"))]
+    made.routes[index] = [DefaultRoute(index, 6, FE80, metric)]
+
+
+def _translator(made: Tables, name: str, address: str, metric: int, kind: str = "tun") -> None:
+    made.links[9] = Link(9, name, kind, 65534, 0x10041)
+    made.addresses[9] = [LinkAddress(9, ip_interface(address))]
+    made.routes[9] = [DefaultRoute(9, 4, None, metric)]
+
+
+@pytest.mark.parametrize("metric", [1, 2048])
+@pytest.mark.parametrize(
+    ("name", "address"), [("clat", "192.168.255.1/32"), ("nat46", "192.0.0.1/32")]
+)
+def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(
+    name: str, address: str, metric: int
+) -> None:
+    made = tables("wlan0", "lte0")
+    _six_alone(made, 1)
+    _translator(made, name, address, metric)
+    (wlan0, _), (lte0, _) = sorted(
+        assemble(made, Resolvers(), Genuine(), {}), key=lambda pair: pair[0].index
+    )
+    assert wlan0.translator is not None
+    assert (wlan0.translator.interface, wlan0.translator.index) == (name, 9)
+    assert lte0.translator is None
+    assert (wlan0.leads_out(4), wlan0.carries(4), wlan0.carries(6)) == (False, True, True)
+
+
+def test_of_two_networks_with_ipv6_the_translators_is_the_hosts_own() -> None:
+    made = tables("wlan0", "lte0")
+    _six_alone(made, 1, metric=600)
+    _six_alone(made, 2, metric=500)
+    _translator(made, "clat", "192.0.0.1/32", 2048)
+    found = {
+        n.name: n.translator is not None for n, _ in assemble(made, Resolvers(), Genuine(), {})
+    }
+    assert found == {"wlan0": False, "lte0": True}
+    # (Of what is told with the same metric, the router's own preference decides.)
+    made.routes[2] = [DefaultRoute(2, 6, FE80, 600, router_rank=2)]
+    found = {
+        n.name: n.translator is not None for n, _ in assemble(made, Resolvers(), Genuine(), {})
+    }
+    assert found == {"wlan0": True, "lte0": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "kind"),
+    [("tun0", "10.8.0.2/24", "tun"), ("wg0", "192.0.2.1/32", "wireguard")],
+)
+def test_a_vpn_is_no_translator(name: str, address: str, kind: str) -> None:
+    made = tables("wlan0")
+    _six_alone(made, 1)
+    _translator(made, name, address, 50, kind)
+    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert wlan0.translator is None
+
+
+def test_a_network_with_ipv4_of_its_own_needs_no_translator() -> None:
+    made = tables("wlan0")
+    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
+    made.routes[1].append(DefaultRoute(1, 6, FE80, 100))
+    _translator(made, "clat", "192.0.0.1/32", 2048)
+    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert wlan0.translator is None
+    # As some programs have it, the translator is the network's own interface.
+    made.routes[1] = [DefaultRoute(1, 4, FE80, 100), DefaultRoute(1, 6, FE80, 100)]
+    made.addresses[1][0] = LinkAddress(1, ip_interface("192.0.0.5/32"))
+    ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert wlan0.leads_out(4)
+
+
+@pytest.mark.parametrize(
+    ("routes", "versions"),
+    [
+        ((DefaultRoute(1, 4, None, 100), DefaultRoute(1, 6, FE80, 100)), (4, 6)),  # PPP with IPv6
+        ((DefaultRoute(1, 4, None, 100),), (4,)),
+        ((DefaultRoute(1, 6, None, 100),), (6,)),
+        ((DefaultRoute(1, 4, FE80, 100),), (4,)),
+    ],
+)
+def test_a_network_leads_out_by_its_default_routes(
+    routes: tuple[DefaultRoute, ...], versions: tuple[int, ...]
+) -> None:
+    made = tables("wlan0")
+    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
+    made.routes[1] = list(routes)
+    ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert tuple(v for v in (4, 6) if network.leads_out(v)) == versions
+
+
+def test_of_routers_with_one_metric_the_preferred_one_is_the_next_hop() -> None:
+    made = tables("wlan0")
+    other = ip_address("fe80::2")
+    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
+    made.routes[1] = [
+        DefaultRoute(1, 6, FE80, 1024),
+        DefaultRoute(1, 6, other, 1024, router_rank=0),
+    ]
+    ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
+    assert network.gateways == (other,)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
-from cedos.model import NextHop
+from cedos.model import NextHop, Translator
 from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import (
     FIRST_PREFERENCE,
@@ -159,6 +159,22 @@ def test_an_ipv4_route_may_have_an_ipv6_router(world):
     wlan0 = replace(world.wlan0, next_hops=(NextHop(4, via), NextHop(6, via)))
     defaults = [r for r in plan([wlan0], "wlan0").routes if r.index == wlan0.index]
     assert {(r.destination.version, r.gateway) for r in defaults} == {(4, via), (6, via)}
+
+
+@pytest.mark.parametrize("metric", [1, 2048])
+def test_ipv4_goes_into_the_translator_of_the_default(world, routing, metric):
+    world.kernel.add_link(9, "clat", "tun")
+    world.kernel.add_main_route("0.0.0.0/0", 9, metric=metric)
+    translator = Translator("clat", 9, (ip_interface("192.0.0.1/32"),))
+    wlan0 = replace(_without_ipv4(world.wlan0), translator=translator)
+    routing.networks_changed([wlan0, world.lte0])
+    routing.set_default("wlan0")
+    assert routing.foreign.defaults == {}
+    assert (world.carrier(4), world.carrier(6)) == ("clat", "wlan0")
+    routing.set_default("lte0")
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "lte0")
+    # What lives stays where it is.
+    assert world.carrier(4, local="192.0.0.1") == "clat"
 
 
 def _without_ipv6(network):
