@@ -205,7 +205,9 @@ def _row(one: RuleMessage) -> tuple[str, ...]:
     others += [f"IPv{version} as the host itself" for version in one.host_defaults]
     if others:
         now = f"{', '.join(others)}; else {now}"
-    return str(one.number), rule.host, str(rule.port or "all"), rule.words, now
+    # (The daemon's own, while a network wants a log-in, have numbers below 0.)
+    number = str(one.number) if one.number > 0 else "log-in"
+    return number, rule.host, str(rule.port or "all"), rule.words, now
 
 
 def _refused(one: RuleMessage) -> str:

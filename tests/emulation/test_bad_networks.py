@@ -18,6 +18,9 @@ from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
 SERVERS = ("198.51.100.1", "198.51.100.2", "198.51.100.3")
+HOTEL = "203.0.113.80"
+# What resolvers that filter answer for the test page's name: nothing's address, the host's own, theirs.
+FILTERS = {5360: "0.0.0.0", 5361: "127.0.0.1", 5362: "10.9.1.2", 5363: "10.9.1.1"}
 WITHIN_S = 3.0
 LOGIN = "Please log in. " * 400
 NGINX = """
@@ -27,7 +30,7 @@ http {{
   access_log off; client_body_temp_path {folder}/{name}-a; proxy_temp_path {folder}/{name}-b;
   fastcgi_temp_path {folder}/{name}-c; uwsgi_temp_path {folder}/{name}-d;
   scgi_temp_path {folder}/{name}-e;
-  server {{ listen 80 default_server; {locations} }}
+  server {{ listen {port} default_server; {locations} }}
 }}
 """
 
@@ -53,9 +56,16 @@ class Surroundings:
             f"location = /login {{ root {folder}; }} "
             "location / { return 302 http://10.9.1.1/login; }",
         )
+        # A portal whose log-in page has a public address, which lies in the hot spot.
+        self.spot.ip("address", "add", f"{HOTEL}/32", "dev", "lo")
+        hotel = "location = / { return 302 http://login.hotel.test/in; }"
+        hotel += f"location = /nm {{ return 302 http://login.hotel.test/in; }} location = /in {{ alias {folder}/login; }}"
+        self._nginx(self.spot, "hotel", hotel, port=8081)
         honest = "--address=/portal.test/198.51.100.1"
         self._dnsmasq(self.mast, honest, "--port=53")
-        self._dnsmasq(self.spot, honest, "--port=53")
+        self._dnsmasq(self.spot, honest, f"--address=/login.hotel.test/{HOTEL}", "--port=53")
+        for port, address in FILTERS.items():
+            self._dnsmasq(self.spot, f"--address=/portal.test/{address}", f"--port={port}")
         self._dnsmasq(self.spot, "--address=/#/10.9.1.1", "--port=5353")
 
     def _wire(self, net: int, name: str, router: Namespace) -> None:
@@ -78,9 +88,10 @@ class Surroundings:
         metric = ("metric", str(600 + net))
         self.laptop.ip("route", "add", "default", "via", f"10.9.{net}.1", "dev", name, *metric)
 
-    def _nginx(self, where: Namespace, name: str, locations: str) -> None:
+    def _nginx(self, where: Namespace, name: str, locations: str, port: int = 80) -> None:
         file = self._folder / f"{name}.conf"
-        file.write_text(NGINX.format(folder=self._folder, name=name, locations=locations))
+        text = NGINX.format(folder=self._folder, name=name, locations=locations, port=port)
+        file.write_text(text)
         self._start(where, "nginx", "-c", str(file), "-p", str(self._folder))
 
     def _dnsmasq(self, where: Namespace, *options: str) -> None:
@@ -97,6 +108,11 @@ class Surroundings:
             self.spot.run("iptables", "-A", "FORWARD", "-p", protocol, "-j", "DROP")
         for rule in rules:
             self.spot.run("iptables", *rule.split())
+
+    def filtered(self, port: int) -> None:
+        """The hot spot's resolver is another one."""
+        to = f"-p udp --dport 53 -j REDIRECT --to-ports {port}"
+        self.spot.run("iptables", "-t", "nat", "-A", "PREROUTING", "-i", "wlan0", *to.split())
 
     def logged_in(self) -> None:
         """Somebody has paid."""
@@ -168,6 +184,23 @@ class Host:
                 return time.monotonic()
             assert time.monotonic() < deadline_s, status
             time.sleep(0.05)
+
+    def until_status(
+        self, condition: Callable[[StatusMessage], bool], limit_s: float
+    ) -> StatusMessage:
+        """The first status for which the condition holds."""
+        self.until(condition, limit_s)
+        found = self.status()
+        assert found is not None
+        return found
+
+    def run(self, *command: str) -> str:
+        """What a command of ours says."""
+        whole = self.around.laptop.command(sys.executable, "-m", "cedos", *command)
+        done = subprocess.run(
+            whole, env=self.environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
 
     def address(self) -> str:
         """The local address of a new connection."""
@@ -241,6 +274,105 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
         host.until(uses("wlan0"), 10)
         assert host.address() == "10.9.1.2"
         assert not any("wants a log-in" in problem for problem in host.status().problems)
+    finally:
+        output = host.end()
+    assert "Traceback" not in output
+
+
+def test_a_log_in_page_opens_over_its_own_network(around: Surroundings, tmp_path: Path) -> None:
+    host = Host(around, tmp_path, "http://portal.test/nm")
+
+    def page(name: str, address: str, path: str) -> str:
+        """What a browser gets, whatever network is the default."""
+        known = ("--resolve", f"{name}:80:{address}", f"http://{name}{path}")
+        return around.laptop.run("curl", "-sS", "--max-time", "5", *known).stdout
+
+    def rules() -> str:
+        return around.laptop.run("ip", "rule").stdout
+
+    try:
+        host.until(uses("wlan0"), 60)
+        around.leave()
+        host.until(uses("lte0"), 20)
+        around.portal(f"{REDIRECTED} --to-ports 8081")
+        around.join()
+        status = host.until_status(captive, 30)
+        assert any("Open http://login.hotel.test/in to log in" in each for each in status.problems)
+        host.until(uses("lte0"), 5)
+        for _ in range(5):
+            assert page("login.hotel.test", HOTEL, "/in") == LOGIN
+        assert "302 Found" in page("portal.test", SERVERS[0], "/nm")
+        asked = around.laptop.run("curl", "-sS", "--max-time", "5", f"http://{SERVERS[1]}/")
+        assert asked.stdout == "10.9.2.2", "everything else goes over the other network"
+        command = ("rule", "add", "--host", HOTEL, "--only", "wlan0")
+        assert "such network" not in host.run(*command)
+        assert page("login.hotel.test", HOTEL, "/in") == LOGIN
+        host.run("rule", "remove", "1")
+        assert HOTEL in rules()
+        around.logged_in()
+        page("login.hotel.test", HOTEL, "/in")
+        host.until(uses("wlan0"), 40)
+        assert HOTEL not in rules()
+        assert SERVERS[0] not in rules()
+    finally:
+        output = host.end()
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("port", FILTERS)
+def test_a_filtering_resolver_condemns_no_network(
+    around: Surroundings, tmp_path: Path, port: int
+) -> None:
+    around.filtered(port)
+    host = Host(around, tmp_path, "http://portal.test/nm", interval_s=2.0)
+    try:
+        host.until(uses("wlan0"), 60)
+        end_s = time.monotonic() + 8.0
+        while time.monotonic() < end_s:
+            assert host.address() == "10.9.1.2"
+        status = host.status()
+        assert status is not None
+        said = [each for each in status.problems if "filtered" in each]
+        assert said == [
+            f"the portal check is filtered on wlan0: portal.test leads to {FILTERS[port]} there. It is not"
+            " repeated there, and a log-in page is noticed late"
+        ]
+        # What is really dead is left, and used again when it returns.
+        around.spot.run("iptables", "-I", "FORWARD", "-j", "DROP")
+        for _ in range(3):
+            assert host.address() in ("10.9.1.2", "10.9.2.2")
+        host.until(uses("lte0"), 20)
+        around.spot.run("iptables", "-D", "FORWARD", "-j", "DROP")
+        host.until(uses("wlan0"), 70)
+    finally:
+        output = host.end()
+    assert "Traceback" not in output
+
+
+def test_with_every_check_switched_off_connections_decide(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    """Pings are dropped: nothing at all tells that the network lives, until it is used."""
+    around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
+    host = Host(around, tmp_path, "", dns=False)
+    try:
+        host.until(uses("wlan0"), 60)
+        end_s = time.monotonic() + 10.0
+        while time.monotonic() < end_s:
+            status = host.status()
+            assert status is not None
+            assert status.default.network == "wlan0"
+            time.sleep(0.2)
+        assert host.address() == "10.9.1.2"
+        around.spot.run("iptables", "-I", "FORWARD", "-j", "DROP")
+        for server in SERVERS[1:]:  # each is rescued, though its address is Wi-Fi's
+            page = around.laptop.run("curl", "-sS", "--max-time", "8", f"http://{server}/")
+            assert page.stdout
+        host.until(uses("lte0"), 5)
+        # A connection tries it again, and it is used again.
+        around.spot.run("iptables", "-D", "FORWARD", "-j", "DROP")
+        host.until(uses("wlan0"), 30)
+        assert host.address() == "10.9.1.2"
     finally:
         output = host.end()
     assert "Traceback" not in output
@@ -331,25 +463,22 @@ def test_a_router_that_drops_pings_is_not_dead(around: Surroundings, tmp_path: P
 def test_a_router_that_drops_pings_is_not_dead_before_anybody_used_it(
     around: Surroundings, tmp_path: Path, resolver_answers: bool
 ) -> None:
-    """No test page is asked for, and no program: only the resolver shows that the network carries."""
+    """No test page is asked for, and no program asks: pings alone, or a router that need not be a
+    resolver, condemn nothing.
+    """
     around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
     if not resolver_answers:
         around.spot.run("iptables", *DEAF.split())
     host = Host(around, tmp_path, "", interval_s=2.0, dns=True)
     try:
-        host.until(uses("wlan0" if resolver_answers else "lte0"), 60)
+        host.until(uses("wlan0"), 60)
         end_s = time.monotonic() + 10.0
-        used = set()
         while time.monotonic() < end_s:
             status = host.status()
             assert status is not None
-            used.add(status.default.network)
+            assert status.default.network == "wlan0"
             time.sleep(0.2)
-        if resolver_answers:
-            assert used == {"wlan0"}
-            assert host.address() == "10.9.1.2"
-        else:
-            host.until(uses("lte0"), 1)
+        assert host.address() == "10.9.1.2"
     finally:
         output = host.end()
     assert "Traceback" not in output

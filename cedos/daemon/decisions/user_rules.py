@@ -1,8 +1,9 @@
 """Rules of a user's own (`cedos rule`): which there are, and which one a connection falls under."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Address, Context, Decision, FlowKey, Network, Strategy, StrategyKind
+from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 from cedos.steer.routing.host_default import HostDefault
 from cedos.steer.routing.plan import NOWHERE
@@ -60,6 +62,23 @@ class UserRules:
             raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
         self._keep(self.state())
 
+    def portals(self, hosts: Iterable[tuple[str, Sequence[Address]]]) -> None:
+        """Lead hosts on the way to log-in pages over their networks, while a log-in is wanted.
+
+        These rules have numbers below 0: the user's own count before them, and they are not kept. They
+        are for addresses, as any network may claim that a name or a domain is on the way.
+
+        Args:
+            hosts: a network, and the addresses there of a host.
+        """
+        wanted = {str(address): network for network, addresses in hosts for address in addresses}
+        own = {number: rule for number, rule in self._rules.items() if number > 0}
+        others = {
+            -number: RuleRequest(host=address, only=(network,))
+            for number, (address, network) in enumerate(islice(wanted.items(), MOST), 1)
+        }
+        self._rules = {**own, **others}
+
     def met(self, server_name: str, address: Address) -> bool:
         """Note which server a connection names; return whether a rule covers its address only now."""
         learnt = False
@@ -96,7 +115,11 @@ class UserRules:
         return None if found is None else found[1]
 
     def state(self) -> dict[str, object]:
-        return {str(number): msgspec.to_builtins(rule) for number, rule in self._rules.items()}
+        return {
+            str(number): msgspec.to_builtins(rule)
+            for number, rule in self._rules.items()
+            if number > 0
+        }
 
 
 def allows(rule: RuleRequest, network: Network) -> bool:
@@ -244,11 +267,22 @@ class RuledDestinations:
         ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
         transfer = replace(decision.transfer, server_name=rule.host)
         said = f"Your rule {number}: {rule.words}"
+        if number < 0:
+            said = f"{rule.only[0]} wants a log-in, and {rule.host} is on the way to it"
         if not ways:
+            captive = [n for n in sorted(allowed) if is_captive(decision.context, n)]
+            if captive:
+                choice = Strategy(StrategyKind.SINGLE, (captive[0],))
+                why = sentences(said, f"{captive[0]} carries nothing but the log-in until then")
+                return replace(decision, transfer=transfer, choice=choice, reason=why), ""
             nowhere = Strategy(StrategyKind.DEFER, ())
-            lacking = " and ".join(network.name for network in there)
-            has = "have" if len(there) > 1 else "has"
-            refused = f"{lacking} {has} no IPv{version}" if there else "no such network is up"
+            names = " and ".join(network.name for network in there)
+            several = len(there) > 1
+            refused = "no such network is up"
+            if allowed:
+                refused = f"{names} {'do' if several else 'does'} not answer"
+            elif there:
+                refused = f"{names} {'have' if several else 'has'} no IPv{version}"
             what = refused if there else refused.capitalize()
             why = sentences(said, f"{what}, so connections are refused")
             return replace(decision, transfer=transfer, choice=nowhere, reason=why), refused

@@ -123,6 +123,7 @@ class DecisionLoop:
             self._rescuer.context_changed(context)
             if self._due(context):
                 async with self._director.turn:
+                    self._director.ruled.rules.portals(self._observer.portals.on_the_way())
                     await self._director.reconsider(context)
                     if self._short_queues:
                         await self._bound_queues(context)

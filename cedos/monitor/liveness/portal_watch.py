@@ -125,13 +125,13 @@ class PortalWatch:
             return f"{name}: its DNS does not answer{other}.{used}".removesuffix(".")
         return ""
 
-    def on_the_way(self) -> Iterator[tuple[str, str, Sequence[Address]]]:
-        """Yield each host that a person meets when logging in: its network, its name, its addresses."""
+    def on_the_way(self) -> Iterator[tuple[str, Sequence[Address]]]:
+        """Yield a network that wants a log-in, and the addresses of a host on the way to its page."""
         now_s = time.monotonic()
         for name, one in self._watched.items():
             if one.finding is not None and self._verdict(name, now_s).life is NetworkLife.CAPTIVE:
-                for host, addresses in one.finding.hosts.items():
-                    yield name, host, addresses
+                for addresses in one.finding.hosts.values():
+                    yield name, addresses
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         up = {network.name: network for network in networks if network.up}
@@ -171,7 +171,7 @@ class PortalWatch:
             self._note_in_vain(one, now_s)
             if name in self._unanswered.carrying:
                 self._liveness(name).heard(Witness.TRANSFER, now_s)
-                on_the_way = {a for _, _, addresses in self.on_the_way() for a in addresses}
+                on_the_way = {each for _, found in self.on_the_way() for each in found}
                 if self._unanswered.proven.get(name, set()) - on_the_way:
                     self._liveness(name).carried(now_s)
 

@@ -13,7 +13,16 @@ from cedos.api.rules import MOST_ADDRESSES, RuleRequest
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.user_rules import MOST, UserRules
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Direction, FlowKey, NetworkKind, Strategy, StrategyKind
+from cedos.model import (
+    Context,
+    Direction,
+    FlowKey,
+    NetworkKind,
+    NetworkLife,
+    NetworkVerdict,
+    Strategy,
+    StrategyKind,
+)
 from cedos.steer.routing.host_default import HostDefault
 
 pytestmark = pytest.mark.anyio
@@ -229,3 +238,66 @@ async def test_a_living_connection_stays_where_no_network_is_allowed(stage: Stag
     stage.director.ruled.rules.add(RuleRequest(host=stage.server, never=("wlan0", "lte0")))
     await stage.reconsider()
     assert not [each for each in stage.asked() if each[0] in ("connection", "release")]
+
+
+async def captive(stage: Stage, life: NetworkLife = NetworkLife.CAPTIVE) -> None:
+    """Decide while Wi-Fi is in that state."""
+    verdict = NetworkVerdict(life, "the test page was redirected", 4.0)
+    await stage.director.reconsider(Context(10.0, {}, verdicts={"wlan0": verdict}))
+
+
+async def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(stage: Stage) -> None:
+    kept: list[object] = []
+    rules = UserRules(keep=kept.append)
+    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    rules.portals([("wlan0", [ip_address(stage.server), ip_address("198.51.100.2")])])
+    await captive(stage)
+    assert stage.asked() == [
+        ("destination", "198.51.100.1/32", None, "wlan0"),
+        ("destination", "198.51.100.2/32", None, "wlan0"),
+        ("default", "lte0"),
+    ]
+    why = stage.director.ruled.decision(stage.key).reason
+    assert why == (
+        "wlan0 wants a log-in, and 198.51.100.1 is on the way to it."
+        " wlan0 carries nothing but the log-in until then"
+    )
+    assert not stage.director.ruled.may_use(stage.key, "lte0"), "no rescue leads it elsewhere"
+    rules.portals([])
+    await stage.reconsider()
+    assert sorted(stage.asked()) == [
+        ("default", "wlan0"),
+        ("destination", "198.51.100.1/32", None, None),
+        ("destination", "198.51.100.2/32", None, None),
+    ]
+    assert kept == []
+
+
+async def test_the_users_rule_counts_before_the_portals(stage: Stage) -> None:
+    rules = rules_of(RuleRequest(host=stage.server, only=("lte0",)))
+    stage.director = Director(stage.steer, stage.flows, stage.sizes, stage.director.decider, rules)
+    stage.director.networks_changed([stage.wlan, stage.lte])
+    rules.portals([("wlan0", [ip_address(stage.server)])])
+    await captive(stage)
+    assert stage.director.ruled.decision(stage.key).choice.networks == ("lte0",)
+    assert list(rules.state()) == ["1"]
+    assert rules.add(RuleRequest(host="203.0.113.1", never=("lte0",))) == 2
+
+
+async def test_a_rule_for_a_captive_network_alone_leads_there(ruled: Stage) -> None:
+    await captive(ruled)
+    assert ruled.asked()[0] == ("destination", f"{ruled.server}/32", None, "wlan0")
+    (told,) = ruled.director.ruled.messages({})
+    assert told.why == "Your rule 1: never metered. wlan0 carries nothing but the log-in until then"
+    await captive(ruled, NetworkLife.DEAD)
+    (told,) = ruled.director.ruled.messages({})
+    assert told.network is None
+    assert told.why.endswith("wlan0 does not answer, so connections are refused")
+
+
+def test_only_so_many_hosts_are_a_portals() -> None:
+    rules = UserRules()
+    rules.portals([("wlan0", [ip_address(0xC6336400 + n) for n in range(MOST + 9)])])
+    assert len(rules.rules) == MOST
+    assert max(rules.rules) < 0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from ipaddress import IPv4Address as Address
 from ipaddress import ip_address, ip_interface
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from cedos.config import Config
 from cedos.daemon.decisions.choices import Choices
 from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.user_rules import UserRules
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop import decision_loop, flow_sampler
 from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
@@ -47,6 +49,7 @@ class Stage:
         self.decided_at_s: list[float] = []
         self.flows = LivingFlows()
         self.director = SimpleNamespace(
+            ruled=SimpleNamespace(rules=UserRules()),
             turn=asyncio.Lock(),
             networks=(WLAN, LTE),
             decider=Decider(Choices(MaxS(), None, 3000, 0.1, 0.1), lambda _: {}, lambda _: None),
@@ -56,13 +59,16 @@ class Stage:
         self.subject = DecisionLoop(
             self.wakeup,
             Config(),
-            cast(Any, SimpleNamespace(context=self._context)),
+            cast(Any, SimpleNamespace(context=self._context, portals=self)),
             self.flows,
             cast(Any, self.director),
             cast(Any, SimpleNamespace(context_changed=self._looked)),
             cast(Any, None),
             None,
         )
+
+    def on_the_way(self) -> list[tuple[str, list[Address]]]:
+        return []
 
     def _context(self) -> Context:
         available = Indicator(1.0 - self.loss, self.now_s)

@@ -62,7 +62,7 @@ async def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk: Any
         "home wants a log-in: redirected. Open http://gw/ to log in: it opens over home."
         " Until then it is not used"
     ]
-    assert list(watch.on_the_way()) == [("home", "gw", (ADDRESS,))]
+    assert list(watch.on_the_way()) == [("home", (ADDRESS,))]
     # It is asked again, until it is free, and then no more.
     await until(lambda: len(told.checks) >= 4, 100.0)
     told.answers["home"] = FREE
@@ -100,7 +100,7 @@ async def test_a_second_opinion_is_compared_with_the_other_network(
     await asyncio.sleep(0.05)
     assert told.life() is life
     assert list(watch.on_the_way()) == (
-        [("home", "gw", (ADDRESS,))] if life is NetworkLife.CAPTIVE else []
+        [("home", (ADDRESS,))] if life is NetworkLife.CAPTIVE else []
     )
 
 
