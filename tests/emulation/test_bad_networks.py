@@ -58,8 +58,8 @@ class Surroundings:
         )
         # A portal whose log-in page has a public address, which lies in the hot spot.
         self.spot.ip("address", "add", f"{HOTEL}/32", "dev", "lo")
-        hotel = "location = / { return 302 http://login.hotel.test/in; }"
-        hotel += f"location = /nm {{ return 302 http://login.hotel.test/in; }} location = /in {{ alias {folder}/login; }}"
+        hotel = f"location = /in {{ alias {folder}/login; }}"
+        hotel += " location / { return 302 http://login.hotel.test/in; }"
         self._nginx(self.spot, "hotel", hotel, port=8081)
         honest = "--address=/portal.test/198.51.100.1"
         self._dnsmasq(self.mast, honest, "--port=53")
@@ -334,8 +334,8 @@ def test_a_filtering_resolver_condemns_no_network(
         assert status is not None
         said = [each for each in status.problems if "filtered" in each]
         assert said == [
-            f"the portal check is filtered on wlan0: portal.test leads to {FILTERS[port]} there. It is not"
-            " repeated there, and a log-in page is noticed late"
+            f"the portal check is filtered on wlan0: portal.test leads to {FILTERS[port]} there."
+            " It is not repeated there, and a log-in page is noticed late"
         ]
         # What is really dead is left, and used again when it returns.
         around.spot.run("iptables", "-I", "FORWARD", "-j", "DROP")

@@ -47,12 +47,11 @@ class UserRules:
 
     def add(self, rule: RuleRequest) -> int:
         """Add a rule, which replaces an older one for the same host and port; return its number."""
-        same = [
-            n for n, one in self._rules.items() if (one.host, one.port) == (rule.host, rule.port)
-        ]
-        if not same and len(self._rules) >= MOST:
+        own = {number: one for number, one in self._rules.items() if number > 0}
+        same = [n for n, one in own.items() if (one.host, one.port) == (rule.host, rule.port)]
+        if not same and len(own) >= MOST:
             raise ConfigError(f"there are {MOST} rules already: remove one first")
-        number = same[0] if same else max(self._rules, default=0) + 1
+        number = same[0] if same else max(own, default=0) + 1
         self._rules[number] = rule
         self._keep(self.state())
         return number

@@ -31,6 +31,7 @@ _DEAD_AGAIN_S, _DEAD_EVERY_S = 5.0, 30.0
 # So long the answer over another network says whether a host answers at all.
 _VOUCHED_S = 600.0
 _SHORTEST_REST_S = 0.2
+_MOMENT_S = 0.01
 USUAL_TIMEOUT_S = 2.5
 _SHORT_TIMEOUT_S = 0.8
 # A first packet is repeated after a second.
@@ -57,6 +58,7 @@ class _NetworkPortal:
     finding: PortalFinding | None = None
     at_s: float = float("-inf")
     dead_again_s: float = _DEAD_AGAIN_S
+    in_vain_s: float = float("inf")
     task: asyncio.Task[None] | None = field(default=None)
 
 
@@ -198,13 +200,12 @@ class PortalWatch:
 
     def rescued(self, key: FlowKey) -> None:
         """Take a flow whose first packet found no answer, and was led over another network."""
+        now_s = time.monotonic()
         for name, one in self._watched.items():
             if any(address.ip == key.local for address in one.network.addresses):
-                now_s = time.monotonic()
-                if self._unanswered.rescued(name, key.remote, now_s):
-                    # A check for the first one's sake would be a moment too early to count this one.
-                    one.due_s = max(one.due_s, now_s + RESCUED_AFTER_S)
-                self._check_soon(one, now_s + RESCUED_AFTER_S, _REST_S)
+                self._unanswered.rescued(name, key.remote, now_s)
+                one.in_vain_s = min(one.in_vain_s, now_s + RESCUED_AFTER_S + _MOMENT_S)
+                self._wake.set()
 
     def answered_elsewhere(self, key: FlowKey) -> None:
         """Take that the server of a rescued flow has answered over the other network."""
@@ -229,10 +230,16 @@ class PortalWatch:
                 self._wake.clear()
                 now_s = time.monotonic()
                 for one in self._watched.values():
+                    # Short connections are over before the next look at the living ones.
+                    if one.in_vain_s <= now_s:
+                        one.in_vain_s = float("inf")
+                        self._note_in_vain(one, now_s)
+                        self._changed()
                     if one.due_s <= now_s and (one.task is None or one.task.done()):
                         one.due_s = float("inf")
                         one.task = asyncio.create_task(self._check_network(one), name="portal")
-                next_s = min((one.due_s for one in self._watched.values()), default=float("inf"))
+                each_s = (min(one.due_s, one.in_vain_s) for one in self._watched.values())
+                next_s = min(each_s, default=float("inf"))
                 wait_s = None if next_s == float("inf") else max(next_s - time.monotonic(), 0.0)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):

@@ -85,16 +85,12 @@ class Unanswered:
         )
         self._carried_at_s = {name: self._carried_at_s[name] for name in self.carrying}
 
-    def rescued(self, name: str, server: Address, now_s: float) -> bool:
-        """Return whether `server`, from which a flow was rescued, completes the needed number."""
+    def rescued(self, name: str, server: Address, now_s: float) -> None:
+        """Note that a flow to `server` was rescued; that it is asked again does not restart its wait."""
         before = self._rescued.get(name, {})
         lately = {each: at_s for each, at_s in before.items() if now_s - at_s <= _RESCUED_S}
-        new = server not in lately  # that it is asked again does not restart its wait
-        if new:
-            lately[server] = now_s
-        self._rescued[name] = lately
-        self._elsewhere[name] = self._elsewhere.get(name, set()) & before.keys() & lately.keys()
-        return new and len(lately) == SERVERS
+        self._elsewhere[name] = self._elsewhere.get(name, set()) & lately.keys()
+        self._rescued[name] = {server: now_s} | lately
 
     def answered_elsewhere(self, name: str, server: Address) -> None:
         """Note that a server from which a flow was rescued has answered over another network."""

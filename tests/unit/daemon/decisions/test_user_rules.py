@@ -282,6 +282,7 @@ async def test_the_users_rule_counts_before_the_portals(stage: Stage) -> None:
     await captive(stage)
     assert stage.director.ruled.decision(stage.key).choice.networks == ("lte0",)
     assert list(rules.state()) == ["1"]
+    rules.portals([("wlan0", [ip_address("203.0.113.1")])])
     assert rules.add(RuleRequest(host="203.0.113.1", never=("lte0",))) == 2
 
 
