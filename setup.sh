@@ -14,14 +14,21 @@ _need_root() {
 
 _install_packages() {
   # We want programs only: the services of Debian's packages are kept from starting, now and at the next boot.
-  local policy=/usr/sbin/policy-rc.d mine= service off=
+  local service off=
   for service in nginx ssh squid; do
     [ -e "/etc/systemd/system/multi-user.target.wants/$service.service" ] || off="$off $service"
   done
-  if [ ! -e $policy ]; then printf '#!/bin/sh\nexit 101\n' > $policy; chmod 755 $policy; mine=1; fi
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null \
-    || { [ -z "$mine" ] || rm -f $policy; echo "apt-get could not install: $*" >&2; exit 4; }
-  [ -z "$mine" ] || rm -f $policy
+  # In a shell of its own, whose end, also by Ctrl-C, takes our policy away; somebody else's stays.
+  # (One of ours that was left, after kill -9, is known by its text.)
+  (
+    local policy=${POLICY:-/usr/sbin/policy-rc.d} ours='# of cedos: no service starts while packages are installed'
+    if [ ! -e "$policy" ] || grep -qxF "$ours" "$policy"; then
+      trap 'rm -f "$policy"' EXIT
+      trap 'exit 130' INT TERM HUP
+      printf '#!/bin/sh\n%s\nexit 101\n' "$ours" > "$policy"; chmod 755 "$policy"
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+  ) || { echo "apt-get could not install: $*" >&2; exit 4; }
   # (Those that somebody had running here stay as they were.)
   for service in $off; do systemctl disable --quiet "$service.service" 2>/dev/null || true; done
 }
@@ -77,13 +84,20 @@ unpack_desktop() {
   echo "$version" > .tools/desktop.for
 }
 
+# The only program that is not in requirements.lock: it reads that. By the hashes of x86_64's and aarch64's wheels.
+_uv="uv==0.13.9 \\
+  --hash=sha256:d7f459fe4fd247d830351c75686d3996ace3c6f3f728eb0e85a30b7ada0cef19 \\
+  --hash=sha256:ecb6028d79dc96fbeafffe5c8af62a7099487ebc05a701e76714eebcffd06375"
+
 _environment() {
   # uv in a small environment of its own; requirements.lock decides all versions, by hash.
   if ! command -v uv >/dev/null; then
     if [ ! -x .tools/bin/uv ]; then
       say "installing uv into .tools"
       python3 -m venv .tools
-      .tools/bin/pip install -q --disable-pip-version-check uv
+      .tools/bin/pip install -q --disable-pip-version-check --require-hashes --only-binary :all: -r /dev/stdin <<END
+$_uv
+END
     fi
     PATH=$PWD/.tools/bin:$PATH
   fi

@@ -61,7 +61,10 @@ MOST: Final = 128
 _PERIOD_S: Final = 1.0
 MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
-MAX_LISTENERS: Final = 32
+MAX_LISTENERS: Final = 64
+"""Programs of all users but root that listen to decisions."""
+
+MAX_LISTENERS_OF_USER: Final = 16
 MALFORMED_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 15.0
 _STATUS: Final[dict[type[CedosError], int]] = {
@@ -245,7 +248,7 @@ class ControlServer:
     def __init__(self, backend: Backend, path: Path) -> None:
         self._backend = backend
         self._path = path
-        self._listeners: set[asyncio.Task[None]] = set()
+        self._listeners: dict[asyncio.Task[None], int] = {}
         self._runner: web.AppRunner | None = None
         self._inode: tuple[int, int] | None = None
         self._missing = False
@@ -432,19 +435,24 @@ class ControlServer:
         return web.Response(status=204)
 
     async def _decisions(self, request: web.Request) -> web.StreamResponse:
-        if len(self._listeners) >= MAX_LISTENERS:
+        user, users = _asker(request), [*self._listeners.values()]
+        if users.count(user) >= MAX_LISTENERS_OF_USER:
+            raise HostError(
+                f"{MAX_LISTENERS_OF_USER} programs of this user listen to decisions already"
+            )
+        if user and len(users) - users.count(0) >= MAX_LISTENERS:
             raise HostError(f"{MAX_LISTENERS} programs listen to decisions already")
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         # A separate task: the server cancels it at its end, without cancelling aiohttp's task.
         listener = asyncio.create_task(self._stream(request, response))
-        self._listeners.add(listener)
+        self._listeners[listener] = user
         try:
             await asyncio.wait([listener])
         finally:
             listener.cancel()
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
         if not listener.cancelled() and (error := listener.exception()):
             raise error
         return response

@@ -10,6 +10,7 @@ at most.
 """
 
 import asyncio
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -342,12 +343,17 @@ def _resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
 
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:
-    """Return what a resolver says to the question; None: nothing, or something else."""
-    answer = await ask(network, resolver, lookup.question)
+    """Return what a resolver says to the question; None: nothing, or something else.
+
+    Each is asked under a number of its own: who saw the program's question cannot answer for others.
+    """
+    number = secrets.token_bytes(2)
+    answer = await ask(network, resolver, number + lookup.question[2:])
     reply = dns.parse(answer) if answer is not None else None
-    if reply is None or answer is None or answer[:2] != lookup.question[:2]:
+    if reply is None or answer is None or answer[:2] != number:
         return None
-    return answer if dns.asked(lookup.question) == (reply.name, reply.kind) else None
+    asked_for = dns.asked(lookup.question) == (reply.name, reply.kind)
+    return lookup.question[:2] + answer[2:] if asked_for else None
 
 
 def is_refusal(answer: bytes) -> bool:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -258,12 +258,28 @@ def test_a_listener_who_leaves_is_forgotten(
         wait_until(lambda: fake_daemon.broadcast.subscribers == 0)
 
 
-def test_listeners_are_bounded(
+def test_listeners_are_bounded_for_each_user(
     control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_LISTENERS", 0)
-    with pytest.raises(HostError, match="listen to decisions already"):
-        next(ControlClient(control).decisions())
+    """One user had them all; root, who looks why, had none."""
+    monkeypatch.setattr(server, "MAX_LISTENERS", 3 * server.MAX_LISTENERS_OF_USER)
+    user = 1000
+    monkeypatch.setattr(server, "_asker", lambda _request: user)
+    with ExitStack() as kept:
+
+        def listens() -> bool:
+            one = kept.enter_context(opened(control))
+            one.sendall(b"GET /v1/decisions HTTP/1.1\r\nHost: x\r\n\r\n")
+            return one.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+        for each in (1000, 1001, 1002):
+            user = each
+            number = server.MAX_LISTENERS_OF_USER
+            assert [listens() for _ in range(number + 1)] == [True] * number + [False]
+        user = 1003
+        assert not listens()
+        user = 0
+        assert listens()
 
 
 def test_only_owner_and_group_may_open_it(control: Path) -> None:

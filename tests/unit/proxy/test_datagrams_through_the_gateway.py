@@ -127,6 +127,7 @@ async def test_an_association_is_its_users_not_the_first_senders(
     monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, 12_345))
     program.send("127.0.0.1", origin.port, b"two")
     assert await origin.nothing()
+    program.writer.close()
 
 
 @pytest.mark.usefixtures("far")

@@ -37,6 +37,8 @@ class World:
         self.delivered: list[tuple[FlowKey, bytes]] = []
         self.answers: dict[str, bytes | None] = {"lte0": None}
         self.answering = True
+        self.numbers: list[bytes] = []
+        self.forged: bytes | None = None
         self.liars: set[str] = set()
         self.doubted: list[str] = []
         self.heard: list[tuple[str, Address]] = []
@@ -54,7 +56,10 @@ class World:
         self.asked.append((network.name, resolver))
         if not self.answering:
             return None
-        return self.answers.get(network.name) or answer_to(question)
+        self.numbers.append(question[:2])
+        if self.forged is not None:
+            return self.forged
+        return question[:2] + (self.answers.get(network.name) or answer_to(question))[2:]
 
     def ask(self, name: str = "example.org", number: int = 7, interface: str = "wlan0") -> bytes:
         question = dns.question(number, name)
@@ -112,6 +117,20 @@ async def test_what_a_silent_resolver_is_asked_is_asked_elsewhere_at_once(world:
     world.answer(world.ask(number=10))
     await asyncio.sleep(0.6)
     assert len(world.delivered) == 2
+
+
+async def test_each_question_has_a_number_of_its_own(world: World) -> None:
+    """Who saw the program's question in the one network could forge its answer in the other."""
+    for number in range(30):
+        world.ask(f"{number}.example", number=7)
+        await asyncio.sleep(1.0)
+        assert len(world.delivered) == number + 1
+    assert len(set(world.numbers)) > 20
+    assert all(answer[:2] == b"\0\7" for _, answer in world.delivered)
+    delivered = len(world.delivered)
+    world.forged = answer_to(world.ask("forged.example", number=7))
+    await asyncio.sleep(1.5)
+    assert len(world.delivered) == delivered
 
 
 async def test_of_two_answers_the_first_counts(world: World) -> None:
