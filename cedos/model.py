@@ -215,8 +215,8 @@ class Indicator:
 class Attachment:
     """The end of a network's first hop: a Wi-Fi access point, by its BSSID (`point`) and SSID (`name`).
 
-    What was learnt about one access point says little of the next: whoever keeps errors or places
-    begins anew when `point` changes. `since_s` is when it was first seen there (monotonic seconds).
+    What was learnt about one access point says little of the next. So errors and places are learnt
+    anew when `point` changes. `since_s` is when it was first seen there (monotonic seconds).
     """
 
     point: str
@@ -564,8 +564,8 @@ class Budget:
         for what, name in (("budget", self.name), *(("network", each) for each in self.networks)):
             if not is_name(name):
                 raise ValueError(
-                    f'"{name}" cannot be the name of a {what}: 1 to 31 letters, digits, and . _ -'
-                    " behind the first would be right"
+                    f'"{name}" cannot be the name of a {what}: use 1 to 31 letters and digits, and'
+                    " after the first also . _ -"
                 )
         if not 0.0 <= self.supply <= _MOST_SUPPLY:
             raise ValueError(

@@ -212,7 +212,7 @@ class PrefetchingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         ways = [way for each in self.waiting for way in each]
         ways += [way for each in self.started for way in each.ways]
         if any(len(way.sent) != count for way in ways) or len(self.used_bytes) not in (0, count):
-            raise ValueError(f"bytes are told by {count} networks; so many numbers would be right")
+            raise ValueError(f"bytes are told by {count} networks; so many numbers are needed")
         if any(not each.chosen < len(each.ways) for each in self.started):
             raise ValueError("what was chosen must be one of the ways")
 

@@ -315,7 +315,7 @@ def _price(one: BudgetMessage) -> str:
 def _supply(what: str, amount: str | None) -> float:
     if what == "battery":
         if amount is not None:
-            raise ValueError("the battery reports its energy; omit AMOUNT")
+            raise ValueError("the battery itself reports its energy; omit AMOUNT")
         return 0.0
     if amount is None:
         raise ValueError(f'{what} needs an amount, such as "4GB", "20kJ" or "20"')
@@ -328,15 +328,17 @@ def _increment(
     if unit is None:
         if money is not None or s_per_money is not None:
             option = "--unit-money" if money is not None else "--seconds-per-money"
-            raise ValueError(f'{option} is for data in units: say their size too, --unit "1GB"')
+            raise ValueError(f'{option} needs the size of a unit, too: --unit "1GB"')
         return None
     each = amounts.size_bytes(unit)
     if not each:
-        raise ValueError(f'"{unit}": a unit has more than nothing, such as "1GB"')
+        raise ValueError(f'"{unit}": a unit must be more than 0, such as "1GB"')
     if money is None:
-        raise ValueError(f"--unit {unit} needs what such a unit costs: --unit-money 5")
+        raise ValueError(f"--unit {unit} needs the price of a unit: --unit-money 5")
     if each > supply:
-        raise ValueError(f'"{unit}": a unit is no larger than all of it ({render.size(supply)})')
+        raise ValueError(
+            f'"{unit}": a unit must not be larger than the budget ({render.size(supply)})'
+        )
     return Increment(
         amount=each,
         money=money,

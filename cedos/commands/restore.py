@@ -54,5 +54,5 @@ def command(dry_run: bool, as_json: bool) -> None:
     if undone.left:
         raise SteeringError(
             f"could not be undone: {'; '.join(undone.left)}. {where.state / 'journal.jsonl'} is kept:"
-            " put that right by hand, and remove it"
+            " undo that by hand, and remove it"
         )

@@ -139,7 +139,7 @@ def test(host: str, port: int | None) -> None:
     found = {one.number: one for one in _client().rules()}
     number = applies(found.values(), host, port, addresses)
     if number is None:
-        raise NotFoundError(f"no rule applies to {host}: it goes like all other connections")
+        raise NotFoundError(f"no rule applies to {host}: its connections go like all others")
     render.show(lines([found[number]]))
 
 

@@ -153,7 +153,7 @@ def _without_daemon(where: Directories, since_unix_s: float) -> UsageMessage:
             return UsageMessage(since_unix_s=since_unix_s)
     except PermissionError as error:
         raise PrivilegeError(
-            f"{file} is not yours to read. While no daemon answers, only root sees what was used"
+            f"{file} cannot be read by you. While no daemon answers, only root sees what was used"
         ) from error
     try:
         usage = Usage(file, read_only=True)

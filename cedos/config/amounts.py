@@ -156,7 +156,7 @@ def since(text: str, now: datetime) -> datetime:
     if found < _EARLIEST:
         raise ValueError(f'"{text}" is too long ago')
     if found > now:
-        raise ValueError(f'"{text}" has not been yet: it is {now:%Y-%m-%d %H:%M} now')
+        raise ValueError(f'"{text}" is in the future: it is {now:%Y-%m-%d %H:%M} now')
     return found
 
 

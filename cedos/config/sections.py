@@ -151,18 +151,17 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
         if self.unit is None:
             for name in ("unit_money", "seconds_per_money"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f'{name} is for data in units: say their size, unit = "1GB"')
+                    raise ValueError(f'{name} needs the size of a unit: unit = "1GB"')
             return
         if self.data is None:
             raise ValueError('unit, such as "1GB", is for budgets of data')
         unit, supply = amounts.size_bytes(self.unit), amounts.size_bytes(self.data)
         if not 0 < unit <= supply:
             raise ValueError(
-                f'unit = "{self.unit}": more than nothing, and no more than all of it'
-                f' ("{self.data}"), would be right'
+                f'unit = "{self.unit}" must be more than 0 and at most the whole budget ("{self.data}")'
             )
         if self.unit_money is None:
-            raise ValueError(f'unit = "{self.unit}" needs what such a unit costs: unit_money = 5')
+            raise ValueError(f'unit = "{self.unit}" needs the price of a unit: unit_money = 5')
 
     def budget(self, name: str, now: datetime) -> Budget:
         """Return the budget; `now` is the local time from which times of day count."""

@@ -40,7 +40,7 @@ class Complaints:
         now_s = self._clock()
         if self._told_at_s is None or now_s - self._told_at_s >= _APART_S:
             self._told_at_s = now_s
-            _log.error("no file descriptor is left: who asks now waits", why=error.strerror)
+            _log.error("no file descriptor is left: new clients wait", why=error.strerror)
 
 
 Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]

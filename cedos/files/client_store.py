@@ -138,9 +138,7 @@ class ClientStore(Generic[Kept]):
                 raise
         except OSError as error:
             _log.warning("nothing can be kept", folder=str(self._folder), why=str(error))
-            raise TransferError(
-                "this gateway cannot keep anything now; its owner's log says why"
-            ) from None
+            raise TransferError("the gateway cannot store files now; its log says why") from None
         self._lock = lock
 
     def close(self) -> None:
@@ -213,7 +211,8 @@ class ClientStore(Generic[Kept]):
         """Make room for one more body of a client. TransferError: there is none."""
         if more.disk > self.most_per_client:
             raise TransferError(
-                f"it is larger than the {self.most_per_client} bytes that this gateway keeps for a client"
+                f"the file is larger than the {self.most_per_client} bytes that this gateway stores for a"
+                " client"
             )
         if now_unix_s > self._tidied_unix_s + _TIDIED_EVERY_S:
             self.tidy(now_unix_s)
@@ -245,7 +244,7 @@ class ClientStore(Generic[Kept]):
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         return folder
 
     def _read(self) -> None:

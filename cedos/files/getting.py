@@ -123,7 +123,7 @@ class Getting:
         while target.have < answer.size:
             data = await connection.read(min(self._read_bytes, answer.size - target.have))
             if not data:
-                raise SessionError("the server ended in the middle of the file")
+                raise SessionError("the server closed the connection within the file")
             written = target.write(data)
             if written is not None:
                 await written
@@ -142,8 +142,8 @@ class Getting:
         self.progress.have_bytes = self.progress.began_bytes = 0
         if self._wrong >= _WRONG:
             raise TransferError(
-                "what came is not what the server has, twice: the file changes while it is sent, or "
-                "a disk is faulty"
+                "the received file differed from the server's twice: the file changes while it is sent, "
+                "or a disk is faulty"
             )
         self.progress.state = "what was here is not what the server has; all of it again"
         return False

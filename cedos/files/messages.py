@@ -226,4 +226,4 @@ def decode(data: bytes, kind: Any) -> Any:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         name = getattr(kind, "__name__", "request").lower()
-        raise TransferError(f"the peer sent what is no {name}: {error}") from error
+        raise TransferError(f"the peer sent an invalid {name}: {error}") from error

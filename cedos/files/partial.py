@@ -202,7 +202,7 @@ class Partial:
         try:  # the other program may just have finished it
             _refuse_existing(target)
             if not self._still_there():
-                raise TransferError(f"{target} was here a moment ago; the same command tries anew")
+                raise TransferError(f"{target} was here a moment ago; run the same command again")
         except TransferError:
             os.close(self._number)
             raise

@@ -37,7 +37,7 @@ class PipeTarget:
         return self._digest.digest() == digest
 
     def discard(self) -> None:
-        raise TransferError("what was written is not what the server has: its SHA-256 differs")
+        raise TransferError("the written data differs from the server's: its SHA-256 is another")
 
     def finish(self, modified_unix_s: float) -> None: ...
 

@@ -77,7 +77,7 @@ class UploadBody:
                 at += len(piece)
             digest = whole.digest()
         if Version.of(os.fstat(self._number)) != self.version:
-            raise TransferError("changed while it was sent; the same command tries anew")
+            raise TransferError("changed while it was sent; run the same command again")
         return digest
 
 

@@ -310,7 +310,7 @@ class Serving:
     async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
         """Receive a file from a client, from where an earlier session ended."""
         if request.web is not None:
-            raise TransferError("this server is no gateway: it sends nothing on")
+            raise TransferError("this server is not a gateway and does not forward files")
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         if request.folder:
@@ -327,11 +327,13 @@ class Serving:
             while partial.have < request.size:
                 data = await connection.read(min(_READ_BYTES, request.size - partial.have))
                 if not data:
-                    raise SessionError("the client ended in the middle of the file")
+                    raise SessionError("the client closed the connection within the file")
                 partial.write(data)
             if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
                 partial.discard()
-                raise TransferError("what came is not what was sent; the same command tries anew")
+                raise TransferError(
+                    "the received file differs from the sent one; run the same command again"
+                )
             await asyncio.to_thread(partial.finish, request.modified_unix_s)
         self.kept += 1
         n_bytes = request.size - start

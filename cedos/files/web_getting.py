@@ -150,7 +150,7 @@ async def fetch(
             async for block in _body(head, answer, _GROWTH):
                 partial.write(block)
                 if partial.have > _LARGEST or (size is not None and partial.have > size):
-                    raise TransferError("more came than the server had said")
+                    raise TransferError("the server sent more than it had announced")
                 on_bytes(partial.have, size)
     except (WebError, DiskError):
         raise

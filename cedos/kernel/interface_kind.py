@@ -331,6 +331,6 @@ def check(overrides: Mapping[str, NetworkOverride]) -> None:
         if name in seen:
             raise ConfigError(
                 f"interfaces {seen[name]} and {interface} are both called {name!r}; "
-                "a name of its own for each would be right"
+                "give each another name"
             )
         seen[name] = interface

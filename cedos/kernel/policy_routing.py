@@ -112,7 +112,7 @@ _LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _PROTOCOL_AT = 1, 5
 LARGEST_PARTS: Final = 8
-"""The longest prefix of a part of the Internet; longer ones are somebody's networks."""
+"""The longest prefix of a part of the Internet; longer ones are a site's own networks."""
 
 
 @dataclass(frozen=True, slots=True)

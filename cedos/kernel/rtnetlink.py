@@ -204,7 +204,7 @@ def host_addresses(version: int) -> list[Address]:
     try:
         answers = requester.dump(RTM_GETADDR, addresses_request(family))
     except OSError as error:
-        raise HostError(f"rtnetlink does not tell this host's addresses ({error})") from error
+        raise HostError(f"rtnetlink does not report this host's addresses ({error})") from error
     finally:
         requester.close()
     found = [each for answer in answers if (each := parse_address(answer)) is not None]

@@ -180,7 +180,7 @@ def _refusal(why: str) -> str:
     text = (
         f"the system's message bus (D-Bus) refuses this program, which runs as user {user} ({why}). So it"
         " is not known what NetworkManager says of metered networks, which resolver belongs to which"
-        " network, how full the battery is, whether somebody is there, and when the computer sleeps"
+        " network, how full the battery is, whether a person is at the screen, and when this host sleeps"
     )
     if user in _MADE_UP:
         text += (

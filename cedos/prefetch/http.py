@@ -293,7 +293,7 @@ class HttpFetcher:
             if span is not None and span[0] == part.size:
                 return span[1]
             part.restart(None)
-            raise FetchError(f"{self.url}: the server sent another part than was asked for")
+            raise FetchError(f"{self.url}: the server sent another part than requested")
         if answer.status == 416:
             part.restart(None)
             raise FetchError(f"{self.url}: it became shorter; it is fetched anew")

@@ -58,7 +58,7 @@ def from_text(text: str) -> bytes:
     except (binascii.Error, ValueError):
         raise ValueError(f"a key has {_TEXT_LENGTH} letters, digits, - or _") from None
     if to_text(key) != text:
-        raise ValueError("a key whose last letter is none that a key ends with")
+        raise ValueError("the last letter of the key is wrong")
     return key
 
 
@@ -75,11 +75,11 @@ def read_own(path: Path) -> KeyPair:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path}: others may read this key; `chmod 600 {path}` would be right")
+        raise ConfigError(f"{path}: other users can read this key; run `chmod 600 {path}`")
     try:
         private = from_text(content.decode("ascii").strip())
     except ValueError as error:  # UnicodeDecodeError is one
-        raise ConfigError(f"{path}: no private key of a session: {error}") from error
+        raise ConfigError(f"{path}: not a private key of a session: {error}") from error
     return KeyPair(private)
 
 

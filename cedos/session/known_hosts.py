@@ -94,8 +94,8 @@ class KnownHosts:
                 )
             if entry.port not in (0, found):
                 raise ConfigError(
-                    f"{self.path} has {name} at port {entry.port}, not {found}; leave the port out, "
-                    "or give the key of what listens there"
+                    f"{self.path} has {name} at port {entry.port}, not {found}; omit the port, "
+                    "or give the key of the server at that port"
                 )
             return entry._replace(port=found)
         at = [each for each in known.values() if each.host == name and wanted is not None]
@@ -124,8 +124,8 @@ class KnownHosts:
                 if entry.key != server.key:
                     raise ConfigError(
                         f"{self.path} has another key for {shown(server.host, server.port)}. If its "
-                        f'owner has changed it, change `key` under [hosts."{name}"]; else somebody else '
-                        "is there"
+                        f'owner has changed it, change `key` under [hosts."{name}"]; otherwise another'
+                        " host answers there"
                     )
                 known = True
         return known
@@ -167,12 +167,12 @@ class KnownHosts:
         """Raise ConfigError if this name cannot stand for that server."""
         if not _ALIAS.fullmatch(alias):
             raise ConfigError(
-                f'"{alias}" cannot be the name of a server: letters, digits, and . _ - behind the '
-                "first would be right"
+                f'"{alias}" cannot be the name of a server: use letters and digits, and'
+                " after the first also . _ -"
             )
         if self.aliases().get(alias, server) != server:
             raise ConfigError(
-                f"{self.path}: {alias} is another server; another name would be right"
+                f"{self.path}: {alias} is the name of another server; use another name"
             )
 
     def _entries(self) -> dict[str, _Entry]:

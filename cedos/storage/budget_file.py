@@ -79,7 +79,7 @@ def read(path: Path) -> dict[str, Budget]:
         return _read(path)
     except PermissionError as error:
         raise PrivilegeError(
-            f"{path} is not yours to read. While no daemon answers, only root sees the budgets"
+            f"{path} cannot be read by you. While no daemon answers, only root sees the budgets"
         ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -139,7 +139,8 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
         own_file.write(path, content)
     except PermissionError as error:
         raise PrivilegeError(
-            f"{path} is not yours to write. While no daemon answers, only root sets and removes budgets"
+            f"{path} cannot be written by you. While no daemon answers, only root sets and removes"
+            " budgets"
         ) from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error

@@ -1,7 +1,7 @@
 """Draws the network of new connections every two seconds, whatever the daemon would choose.
 
 What transfers then take, with what the daemon knew when they began, teaches predictors without the
-bias of anybody's choices: each network gets half of everything (`cedos-emu observed`).
+bias of a policy's choices: each network gets half of everything (`cedos-emu observed`).
 """
 
 import random

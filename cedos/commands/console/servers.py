@@ -83,7 +83,7 @@ def known(
     if name in hosts.aliases():
         server = hosts.find(name, port, default_port)
     elif wanted is None:
-        raise click.UsageError(f"a port is needed: {name} is no server of {hosts.path}")
+        raise click.UsageError(f"a port is needed: {hosts.path} has no server {name}")
     else:
         server = KnownServer(name, wanted, given)
         hosts.check(server)

@@ -497,8 +497,7 @@ async def _refuse_loop(gateway: str) -> None:
             except OSError:
                 continue
         raise ConfigError(
-            f"the gateway that was joined ({gateway}) is this host: redirected connections would go"
-            " round in circles"
+            f"the joined gateway ({gateway}) is this host: redirected connections would loop"
         )
 
 

@@ -198,7 +198,7 @@ def command(
     between servers). It needs no privilege. It logs to standard error, without destinations.
     """
     if sum(map(bool, (invite, revoke, listed))) > 1:
-        raise click.UsageError("one of --invite, --revoke and --list at a time")
+        raise click.UsageError("--invite, --revoke and --list exclude each other")
     invited = InvitedClients(clients or default_path())
     if listed:
         for each in invited.names:
@@ -227,7 +227,7 @@ def command(
     )
     if metrics is not None and not _is_loopback(host := metrics[0] or "127.0.0.1"):
         raise click.UsageError(
-            f"--metrics is not protected: an address of loopback would be right, not {host}"
+            f"--metrics is not protected: give an address of loopback, not {host}"
         )
     process_limits.one_arena()
     asyncio.run(_run(settings, me, invited, metrics, 0 if no_cache else cache, cache_folder))
@@ -317,7 +317,7 @@ def _own_address() -> str:
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
             one.connect((far, 9))
             return str(one.getsockname()[0])
-    raise ConfigError("this host has no address that clients could reach; --name says which it has")
+    raise ConfigError("this host has no address that clients can reach; --name HOST gives one")
 
 
 def _is_loopback(host: str) -> bool:

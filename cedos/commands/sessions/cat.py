@@ -277,7 +277,7 @@ def _refuse_callers_options(context: click.Context) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = {"networks": "network", "given_key": "key", "alias": "save"}.get(name, name)
             raise click.UsageError(
-                f"--{option} is of the end that calls: it does not go with --listen"
+                f"--{option} is for the end that connects; it does not go with --listen"
             )
 
 

@@ -457,8 +457,8 @@ def _check_urls(
     urls = [source for source in sources if source.is_url]
     if via is None and urls:
         raise click.UsageError(
-            f"{plain(urls[0].path)} would be fetched by the gateway that was joined, which reads it then;"
-            " --via gateway says that it may"
+            f"the joined gateway would fetch {plain(urls[0].path)} and could read it;"
+            " --via gateway allows that"
         )
     if via is not None and (len(urls) < len(sources) or given_key is not None):
         raise click.UsageError(
@@ -467,7 +467,7 @@ def _check_urls(
     for source in urls:
         if not source.file_name and into_folder:
             raise click.UsageError(
-                f"{plain(source.path)} does not say what the file is to be called; -o NAME does"
+                f"{plain(source.path)} has no name for the file; -o NAME gives one"
             )
 
 

@@ -87,7 +87,7 @@ def command(
     leaves it to the next run once its deadline has passed and four attempts have failed.
     """
     if sum((add is not None, remove is not None, listed)) > 1:
-        raise click.UsageError("one of --add, --remove and --list")
+        raise click.UsageError("--add, --remove and --list exclude each other")
     if add is None and (name or by or keep):
         raise click.UsageError("--name, --by and --keep go with --add")
     library = Library(keys.folder() / "podcasts.toml", user_folder("state") / "podcasts.json")

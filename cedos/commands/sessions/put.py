@@ -159,7 +159,7 @@ def command(
         if not to.is_url or via is None or given_key is not None:
             raise click.UsageError(
                 "--via gateway goes with a URL such as https://example.org/inbox/, without --key: the"
-                " gateway that was joined would read what it sends"
+                " joined gateway could read the files"
             )
         wanted_s = max(deadline, 0.0 if by is None else by - time.time() + _BEYOND_S)
         target = WebTarget(

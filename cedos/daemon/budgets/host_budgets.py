@@ -160,7 +160,7 @@ class HostBudgets:
         earlier = standing.budget if standing is not None else None
         budget = budget_file.begun(budget, wall(self._clock()), earlier)
         if budget.battery and self._battery is None:
-            raise ConfigError("there is no battery that could be asked (UPower over D-Bus)")
+            raise ConfigError("UPower reports no battery over D-Bus")
         if self._unread:  # never written over
             self._open_file()
         await asyncio.to_thread(self._usage.write, self._clock(), mark=True)

@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class WakeTimer:
     """An alarm clock. Needs CAP_WAKE_ALARM, and a real-time clock that may wake the host (`rtcs`).
 
-    The kernel takes a timer also where there is no such clock, and wakes nobody then; so that is asked.
+    The kernel accepts a timer also on a host without such a clock, and it never fires. So ask first.
     """
 
     def __init__(self, rtcs: Path = _RTCS) -> None:

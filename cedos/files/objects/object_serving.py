@@ -110,7 +110,7 @@ class ObjectServing:
 
     async def _answer(self, request: AnyRequest) -> None:
         if not self._admitted():
-            raise TransferError("this client is not invited any more")
+            raise TransferError("this client is no longer invited")
         if request.protocol != VERSION:
             raise TransferError(f"this gateway speaks version {VERSION} of the file protocol")
         if (

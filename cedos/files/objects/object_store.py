@@ -199,7 +199,7 @@ class ObjectStore(ClientStore[StoredObject]):
         try:
             made = StoredObject(path, record)
         except OSError as error:
-            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         try:
             made.reserve()
         except OSError as error:

@@ -86,7 +86,7 @@ class WebUploads:
                 await connection.write(pack(PutAnswer(request.size)))
                 theirs = await connection.read_exactly(DIGEST_BYTES)
                 if theirs.hex() != upload.record.sha256:
-                    raise TransferError("what is here under this id is something else")
+                    raise TransferError("another upload has this id")
             # The client learns the origin's answer, now or in a later session.
             await upload.answered.wait()
             await connection.write(pack(PutAnswer(request.size, web=upload.record.answer)))
@@ -123,7 +123,7 @@ class WebUploads:
                 request.path, web.method, request.size,
             )  # fmt: skip
             if not same:
-                raise TransferError("what is here under this id is something else")
+                raise TransferError("another upload has this id")
             anew = record.told and answer is not None and (
                 web.again
                 # A known failure, or an idempotent request, is sent again.
@@ -169,13 +169,13 @@ class WebUploads:
                 while partial.have < record.size:
                     data = await connection.read(min(_READ_BYTES, record.size - partial.have))
                     if not data:
-                        raise SessionError("the client ended in the middle of the upload")
+                        raise SessionError("the client closed the connection within the upload")
                     partial.write(data)
                 digest = await connection.read_exactly(DIGEST_BYTES)
                 if not partial.is_right(digest):
                     partial.discard()
                     raise TransferError(
-                        "what came is not what was sent; the same command tries anew"
+                        "the received file differs from the sent one; run the same command again"
                     )
                 await asyncio.to_thread(partial.finish, record.heard_unix_s)
             finally:

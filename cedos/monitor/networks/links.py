@@ -282,7 +282,9 @@ class LinkMonitor:
         except BaseException as error:
             await self._close()
             if isinstance(error, OSError):  # TimeoutError is one
-                raise HostError(f"rtnetlink does not tell the host's networks ({error})") from error
+                raise HostError(
+                    f"rtnetlink does not report the host's networks ({error})"
+                ) from error
             raise
         self._task = asyncio.create_task(self._follow(), name="links")
         # Should it ever die, its consumer must not wait for ever.

@@ -20,7 +20,7 @@ def read_key(path: Path) -> bytes:
             f"{path}: {why}; a key is made with `cedos probe-server --new-key {path}`"
         ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path}: others may read this key; `chmod 600 {path}` would be right")
+        raise ConfigError(f"{path}: other users can read this key; run `chmod 600 {path}`")
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -35,7 +35,7 @@ def write_new_key(path: Path) -> None:
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise ConfigError(f"{path} is there already; a key in use is not replaced") from error
+        raise ConfigError(f"{path} exists; a key in use is not replaced") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     with os.fdopen(number, "w", encoding="ascii") as file:

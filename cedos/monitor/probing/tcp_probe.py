@@ -93,7 +93,7 @@ async def _transfer(
     if direction is Direction.UP:
         ended_s = time.monotonic()
     if not isinstance(end, wire.End) or end.size_bytes != server.tcp_bytes:
-        raise ProbeFailed("the server does not vouch for all of the bytes")
+        raise ProbeFailed("the server does not confirm all bytes")
     return {"tcp_bps": 8 * server.tcp_bytes / (ended_s - asked_s), "tcp_connect_s": connect_s}
 
 

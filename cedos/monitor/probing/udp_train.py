@@ -52,7 +52,7 @@ async def run(
         if "udp_bps" not in known:
             raise ProbeFailed("fewer than two of the train's packets arrived in time")
         if dispersion.implausible(known):
-            raise ProbeFailed("the server reports what cannot be")
+            raise ProbeFailed("the server's report is impossible")
     except ProbeFailed as failure:
         known, problem = {}, str(failure)
     except OSError as error:
@@ -214,7 +214,7 @@ class _Exchange:
             or report.received_bytes != len(report.arrivals) * server.packet_bytes
             or report.waited_s > took_s + _GRACE_S
         ):
-            raise ProbeFailed("the server reports what cannot be")
+            raise ProbeFailed("the server's report is impossible")
         known = dispersion.indicators(
             report.arrivals,
             packets=server.packets,

@@ -52,7 +52,7 @@ class Associations:
                 association,
                 HTTPStatus.FORBIDDEN,
                 "http_request_denied",
-                "this client is not invited any more",
+                "this client is no longer invited",
             )
             return
         if self._memory.short():

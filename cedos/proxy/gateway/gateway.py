@@ -241,7 +241,7 @@ class Gateway:
     def _admit(self, client: bytes) -> None:
         if self._clients(client) is None:
             raise RefusedError(
-                HTTPStatus.FORBIDDEN, "http_request_denied", "this client is not invited any more"
+                HTTPStatus.FORBIDDEN, "http_request_denied", "this client is no longer invited"
             )
         if self._memory.short():
             raise no_memory()

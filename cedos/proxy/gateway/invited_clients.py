@@ -47,8 +47,8 @@ class InvitedClients:
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f'"{name}" cannot be the name of a client: 1 to 31 letters, digits, and . _ - behind'
-                " the first would be right"
+                f'"{name}" cannot be the name of a client: use 1 to 31 letters and digits, and'
+                " after the first also . _ -"
             )
         if name in self.names:
             raise ConfigError(

@@ -136,7 +136,7 @@ def read(file: Path) -> list[JoinedGateway]:
     # Credentials of a service manager are readable for root's group, too.
     others = stat.S_IRWXO if found.st_gid == 0 else stat.S_IRWXG | stat.S_IRWXO
     if found.st_mode & others:
-        raise ConfigError(f"{file}: others may read the secret in it; `chmod 600 {file}` mends it")
+        raise ConfigError(f"{file}: other users can read the secret in it; run `chmod 600 {file}`")
     fields = toml_file.parse(text, _File, name=str(file))
     if not fields.gateway:
         raise ConfigError(_NONE)
@@ -157,7 +157,7 @@ def add(known: Sequence[JoinedGateway], joined: JoinedGateway) -> list[JoinedGat
         return [joined if is_same else each for is_same, each in zip(same, known, strict=True)]
     if len(known) >= _MOST_GATEWAYS:
         raise ConfigError(
-            f"{len(known)} gateways are joined, the most; `cedos join --leave HOST` leaves one"
+            f"{len(known)} gateways are joined, which is the limit; `cedos join --leave HOST` removes one"
         )
     return [*known, joined]
 

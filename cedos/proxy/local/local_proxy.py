@@ -132,8 +132,8 @@ class LocalProxy:
                     continue
                 self._stop_listening()
                 raise HostError(
-                    f"cannot listen at {where}: {error.strerror or error}; an own address and a"
-                    " port that is free would be right"
+                    f"cannot listen at {where}: {error.strerror or error}; give an address of"
+                    " this host and a free port"
                 ) from error
             one.setblocking(False)
             self._sockets.append((one, where))

@@ -118,8 +118,8 @@ class NameStub:
         """
         if not ip_address(address).is_loopback:
             raise HostError(
-                f"names are looked up for this host alone: {address} is no address of its loopback;"
-                " 127.0.0.1 would be right"
+                f"the resolver serves this host only: {address} is not a loopback address;"
+                " use 127.0.0.1"
             )
         try:
             udp, tcp = _bound(address, port)

@@ -156,7 +156,10 @@ class PassiveChange:
         if not send and age_s >= self._longest_s:
             send, why = True, f"{why}. But the last probe is {age_s:.0f} s old"
         if send and not (moment.attended or moment.pending):
-            send, why = False, f"{why}. But nobody is there, and nothing waits to be sent"
+            send, why = (
+                False,
+                f"{why}. But no person is at the screen, and nothing waits to be sent",
+            )
         return ProbeVerdict(send, why, change=change, threshold=threshold)
 
     def probed(self, network: str, moment: Moment) -> None:

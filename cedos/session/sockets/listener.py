@@ -77,7 +77,7 @@ def _told(address: tuple[str, int]) -> Iterator[None]:
     except OSError as error:
         raise HostError(
             f"cannot listen at {host or 'all addresses'} port {port}: {error.strerror or error}; "
-            "an own address and a port that is free would be right"
+            "give an address of this host and a free port"
         ) from error
 
 

@@ -79,7 +79,7 @@ class Rescues:
             why = "CAP_BPF is missing" if isinstance(error, PermissionError) else str(error)
             raise HostError(
                 f"no BPF program can be attached to the sockets here ({why}), so first packets are"
-                " repeated, and rescued, after a second and not after a quarter of one"
+                " repeated, and rescued, after 1 s instead of 0.25 s"
             ) from error
 
     def set_first_timeouts(self, timeouts_s: Mapping[str, float]) -> bool:

@@ -133,6 +133,6 @@ async def _serve(file: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    logs.configure("warning", "json")  # (nobody reads the pipe behind the first line)
+    logs.configure("warning", "json")  # the parent reads only the first line of the pipe
     process_limits.one_arena()
     asyncio.run(_serve(Path(sys.argv[1]) if len(sys.argv) > 1 else None))

@@ -1,7 +1,7 @@
 """The product's own schedulers in a simulated world: decided each second, as the daemon does.
 
-A network is known by what was measured while it was used, and by its stays and absences; nobody is told
-what comes. Labelled as simulated wherever it is shown: there are no packets here.
+A network is known by what was measured while it was used, and by its stays and absences; no scheduler
+knows the future. Labelled as simulated wherever it is shown: there are no packets here.
 """
 
 from collections.abc import Callable, Sequence

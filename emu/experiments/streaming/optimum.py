@@ -1,4 +1,4 @@
-"""The fewest metered bytes with which a stream plays without a stall, by whoever knows the future. Pure.
+"""The fewest metered bytes with which a stream plays without a stall, if the future is known. Pure.
 
 Exact for rates that are constant within a step: a metered byte is of use as late as it can come, for
 then the store has the most room for unmetered ones. Backwards: what must be in store at the beginning
@@ -39,7 +39,7 @@ def least_metered_bytes(
     playback: Playback,
     step_s: float = 1.0,
 ) -> float | None:
-    """None where nobody could play it without a stall."""
+    """Return the bytes; None if no plan plays it without a stall."""
     steps = len(unmetered_bps)
     whole = playback.bitrate_bps / 8 * playback.seconds
     played = [_due(playback, (n + 1) * step_s) - _due(playback, n * step_s) for n in range(steps)]

@@ -423,11 +423,11 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         ('[budgets.a]\nuntil = "2026-12-01"\n', "one of data, energy, money or battery"),
         (
             '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit = "1GB"\n',
-            "needs what such a unit costs: unit_money = 5",
+            "needs the price of a unit: unit_money = 5",
         ),
         (
             '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit_money = 5.0\n',
-            'unit_money is for data in units: say their size, unit = "1GB"',
+            'unit_money needs the size of a unit: unit = "1GB"',
         ),
         (
             '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nseconds_per_money = 5.0\n',

@@ -84,9 +84,9 @@ class WebTarget:
     def check(self, several: bool) -> None:
         """Check the options. UsageError: they exclude each other."""
         if sum(len(name) + len(value) for name, value in self.headers) > _MOST_HEADERS:
-            raise click.UsageError(f"headers of {_MOST_HEADERS} bytes are the most")
+            raise click.UsageError(f"headers of {_MOST_HEADERS} bytes are the limit")
         if len(self.headers) >= _MOST_FIELDS:
-            raise click.UsageError(f"{_MOST_FIELDS} headers are the most")
+            raise click.UsageError(f"{_MOST_FIELDS} headers are the limit")
         if self.values and self.form is None:
             raise click.UsageError("--form-value goes with --form FIELD")
         if self.method == "PUT" and self.form is None and several and not self.url.endswith("/"):
@@ -116,7 +116,7 @@ class WebTarget:
             headers.append(("Content-Type", kind))
         elif self.form is not None:
             body.close()
-            raise TransferError("a form has a Content-Type of its own; without --header for it")
+            raise TransferError("a form sets its own Content-Type; omit that --header")
         return body, WebUpload(name, self.method, headers, self.keep_s, self.again)
 
 

@@ -208,7 +208,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--add", "http://127.0.0.1:9/", "--by", "25:00"), 2, "by must be a time of day"),
         (("--add", "http://127.0.0.1:9/", "--name", "../x"), 2, "cannot be the name of a podcast"),
         (("--by", "08:00"), 2, "--name, --by and --keep go with --add"),
-        (("--list", "--remove", "s"), 2, "one of --add, --remove and --list"),
+        (("--list", "--remove", "s"), 2, "--add, --remove and --list exclude each other"),
         (("--remove", "s"), 2, "there is no podcast s"),
         ((), 2, "there is no subscription yet"),
         (("--list",), 0, ""),
