@@ -77,6 +77,7 @@ class HeldOutErrors:
             ValueError: says what is wrong with them.
             KeyError, TypeError: something is missing, or of another type.
         """
+        # Check all numbers: a model file comes from outside.
         limits = tuple(float(limit) for limit in data["limits"])
         if not all(map(isfinite, limits)) or list(limits) != sorted(limits):
             raise ValueError("the limits of error sizes must ascend")
@@ -97,10 +98,12 @@ def around(point: float, size: float, shape: Sequence[float], widening: float) -
         shape: logarithmic errors over that, ascending.
         widening: multiplies their distances from the median.
     """
+    # Widen around the median, so that the median itself stays.
     if widening != 1.0:
         half = len(shape) // 2
         middle = shape[half] if len(shape) % 2 else 0.5 * (shape[half - 1] + shape[half])
         shape = [middle + widening * (each - middle) for each in shape]
+    # Keep the largest value within floating-point numbers.
     if size * shape[-1] > _LARGEST:
         size = _LARGEST / shape[-1]
     return Distribution(tuple([point * exp(size * each) for each in shape]))
@@ -196,6 +199,7 @@ class CompletionModel:
         """
         inputs, naive_s = inputs_of(features, self.typical)
         both = mirrored(inputs)
+        # The point from the regressors, the spread from the shape for its expected size of errors.
         errors, shapes = self.errors, self._shapes
         points = self._points(both, naive_s)
         return {
@@ -220,10 +224,12 @@ class CompletionModel:
         point = self._points(both, naive_s)[name]
         if not (isfinite(actual) and actual > 0.0):
             return
+        # Errors of all sizes become comparable once they are divided by their expected size.
         size = self.errors.sized(both)[self.strategies.index(name)]
         over = log(actual / point) / size
         # By place in the order alone do they age: it has no clock.
         seen.add(exp(min(max(over, -_LARGEST_OVER_SIZE), _LARGEST_OVER_SIZE)), 1.0, 0.0)
+        # Correct every shape of this strategy by what was seen.
         for shape, held_out in zip(self._shapes, self.errors.shapes, strict=True):
             corrected = seen.corrected([exp(each) for each in held_out[name]])
             shape[name] = tuple([log(each) for each in corrected])
@@ -265,6 +271,7 @@ class CompletionModel:
 
     @classmethod
     def _from_dict(cls, data: Mapping[str, Any]) -> "CompletionModel":
+        # Refuse inputs, features and strategies that this version does not know.
         inputs = [str(name) for name in data["inputs"]]
         _known("inputs", inputs, INPUTS)
         features = tuple(str(name) for name in data["features"])
@@ -279,6 +286,7 @@ class CompletionModel:
             parts.append((of, regressor.from_dict(each, inputs, len(of))))
         if not parts:
             raise ValueError("a model without regressors")
+        # Each strategy has one regressor.
         names = tuple(name for known, _ in parts for name in known)
         if len(set(names)) != len(names):
             raise ValueError("a strategy is predicted twice")

@@ -80,6 +80,7 @@ def fit(
         for time_s, weight, over in zip(times_s, count, censored, strict=True)
         if isfinite(time_s) and time_s > 0.0 and weight > 0.0
     ]
+    # Without two different ended durations the shape is undetermined.
     ended = sum([weight for _, weight, over in known if not over])
     if ended <= 0.0 or len({time_s for time_s, _, over in known if not over}) < 2:
         return None
@@ -88,6 +89,7 @@ def fit(
     logs = [log(time_s / longest_s) for time_s, _, _ in known]
     weighs = [weight for _, weight, _ in known]
     mean_log = sum([w * log(t / longest_s) for t, w, over in known if not over]) / ended
+    # Newton's method for the shape, kept within an interval that shrinks around the root.
     low, high = _SHAPES
     shape = min(max(near, 2.0 * low), high / 2.0)
     for _ in range(_STEPS):
@@ -107,6 +109,7 @@ def fit(
             shape = (low * high) ** 0.5
         if abs(shape - before) < _CLOSE * shape:
             break
+    # With the shape known, the most likely scale follows directly.
     total = sum([weight * exp(shape * at) for weight, at in zip(weighs, logs, strict=True)])
     return Weibull(shape, longest_s * (total / ended) ** (1.0 / shape))
 
@@ -195,6 +198,7 @@ class DwellPredictor:
         """
         if not 0.0 < dwell_s < inf:
             return
+        # Keep the last sessions of this point, of all points, and of a bounded number of points.
         session = (min(max(dwell_s, _LEAST_S), _LONGEST_S), censored)
         if point not in self._at and len(self._at) >= _POINTS:
             self._at.popitem(last=False)
@@ -208,6 +212,7 @@ class DwellPredictor:
         found = self._fitted.get(point)
         if found is None:
             sessions = self._at.get(point) if point is not None else self._all
+            # An access point without sessions has the distribution of all others.
             if point is not None and not sessions:
                 return self.weibull()
             prior, worth = (
@@ -251,6 +256,7 @@ class DwellPredictor:
 def _fitted(sessions: Sequence[tuple[float, bool]], prior: Weibull, worth: float) -> Weibull:
     """Return the fit to sessions and to as many prior sessions as the prior is worth."""
     parts = 9
+    # The prior as a few pseudo-sessions at its quantiles, which share its worth.
     believed = [
         prior.scale_s * (-log(1.0 - (k + 0.5) / parts)) ** (1.0 / prior.shape) for k in range(parts)
     ]

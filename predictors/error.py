@@ -51,6 +51,7 @@ def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> li
 
     `weighted`: at least one value with its weight (positive), in any order.
     """
+    # Each value stands at the middle of its own weight.
     ascending = sorted(weighted)
     total = sum([weight for _, weight in ascending])
     at, reached = [], 0.0
@@ -60,6 +61,7 @@ def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> li
     found = []
     for k in range(count):
         level = (k + 0.5) / count
+        # Interpolate between the two values around the level; beyond the ends there is nothing.
         above = bisect_left(at, level)
         if above in {0, len(at)}:
             found.append(ascending[min(above, len(at) - 1)][0])
@@ -83,6 +85,7 @@ def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[flo
     Returns:
         Weights that sum to the number of values; 0 for those shared out.
     """
+    # Going up, a censored value passes its weight on to all values above it.
     order = sorted(range(len(values)), key=lambda index: (values[index], censored[index]))
     weights = [1.0] * len(values)
     share = 1.0
@@ -121,6 +124,7 @@ def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, 
     found: list[float] = []
     left, gathered = room, 0.0
     for value, weight in ascending:
+        # A heavy value fills several slices.
         while weight >= left and len(found) < count - 1:
             # A slice of one value is that value, without rounding.
             found.append((gathered + left * value) / room if gathered else value)
@@ -242,6 +246,7 @@ class ErrorHistory:
 
     def distribution(self, now_s: float) -> Distribution:
         """Return equally likely ratios of the measured over the predicted value, ascending."""
+        # Ages of the same step share one distribution.
         step = round(log(1.0 + self._age_s(now_s)) / _AGE_STEP)
         if self._wide is None or self._wide[0] != step:
             added = self._added(exp(step * _AGE_STEP) - 1.0)
@@ -258,6 +263,7 @@ class ErrorHistory:
         """
         if not self._ratios:
             return tuple(held_out)
+        # Held-out errors count like `KNOWN` seen ones, together.
         weighted = [(log(ratio), KNOWN / len(held_out)) for ratio in held_out]
         weighted += zip(map(log, self._ratios), self.weights, strict=True)
         return tuple([exp(each) for each in middles(weighted, len(held_out))])
@@ -269,6 +275,7 @@ class ErrorHistory:
     def _added(self, age_s: float) -> float:
         if self._fresh is None:
             weights = self.weights
+            # Seen errors contain the ages that their predictions had: only a larger age adds variance.
             grown = sum([weight * each for weight, each in zip(weights, self._grown, strict=True)])
             total = sum(weights) + (self._worth if self._prior is not None else 0.0)
             self._usual = grown / total if total else 0.0
@@ -289,6 +296,7 @@ class ErrorHistory:
         if not self._ratios and self._prior is not None:
             return self._prior.samples
         weighted = list(zip(self._ratios, self.weights, strict=True))
+        # The prior fades beside the seen errors, as its weight stays while theirs adds up.
         if self._prior is not None and self._worth > 0.0:
             share = self._worth / len(self._prior.samples)
             weighted += [(ratio, share) for ratio in self._prior.samples]

@@ -42,10 +42,12 @@ def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
         Seconds from `connect()` to the last byte.
     """
     rate_bps = max(rate_bps, SLOWEST_BPS)
+    # The handshake and the request.
     time_s = 2.0 * rtt_s
     left_bytes = size_bytes
     window_bytes = FIRST_WINDOW_BYTES
     path_bytes = rate_bps * rtt_s / 8.0
+    # Slow start: one window per round trip, until the window fills the path.
     while window_bytes < left_bytes and window_bytes < path_bytes:
         time_s += rtt_s
         left_bytes -= window_bytes
@@ -63,6 +65,7 @@ def after_slow_start(size_bytes: float, rtt_s: float, time_s: float) -> tuple[fl
         Bytes and seconds; at least a round trip, in which any last window comes. None: the
         transfer was too short (it began with a larger window, or earlier than is known).
     """
+    # Undo slow start window by window, until the next one would fill the path at the rate of the rest.
     left_s, left_bytes = time_s - 2.0 * rtt_s, size_bytes
     window_bytes = FIRST_WINDOW_BYTES
     while True:
@@ -87,6 +90,7 @@ def joined_time_s(
     `other_rtt_s`: the other network's round trip.
     `other_rate_bps`: what that carries, likewise.
     """
+    # Up to the join the primary carries alone; afterwards its share of the joint rate remains.
     join_s = rtt_s + 2.0 * other_rtt_s
     if alone_s <= join_s:
         return alone_s
@@ -196,6 +200,7 @@ def inputs_of(
     Raises:
         KeyError: without a size.
     """
+    # The trees saw no larger size: they get the largest one, and the naive time scales the rest.
     whole_bytes = max(columns["size_bytes"], 1.0)
     size_bytes = min(whole_bytes, LARGEST_BYTES)
     get = columns.get
@@ -209,10 +214,13 @@ def inputs_of(
         log_past1, log_past5, log_past10 = (
             _log(past1, _LEAST_BPS), _log(past5, _LEAST_BPS), _log(past10, _LEAST_BPS),
         )  # fmt: skip
+        # The newest known rate; a typical one if nothing is known.
         rate_bps = _first(past1, past5, past10, udp, typical[f"{network}_past1_bps"])
+        # A network whose pings were all lost gets the kernel's first time-out as its round trip.
         silent_s = SILENT_RTT_S if loss >= 1.0 else typical[f"{network}_rtt_s"]
         path_s = max(_first(rtt_s, rtt_min_s, silent_s), _LEAST_S)
         naive_s = naive_time_s(size_bytes, path_s, rate_bps)
+        # The naive time at the rate of the last 5 s: beside the one of the last second it tells a trend.
         longer_s = nan if isnan(past5) else naive_time_s(size_bytes, path_s, past5)
         log_naive = log(naive_s)
         naives.append(naive_s)
@@ -224,6 +232,7 @@ def inputs_of(
             log_past1 - log_past5, log_past5 - log_past10, log_naive, log(longer_s) - log_naive,
             loss, available, dns_s, udp_loss,
         ]  # fmt: skip
+    # Ratios between the networks and between the strategies, as logarithms.
     wifi_s, cellular_s = naives
     wifi, cellular = paths
     both_wifi_s = joined_time_s(*wifi, *cellular[1:])
@@ -235,6 +244,7 @@ def inputs_of(
     ]  # fmt: skip
     values += [get(name, nan) for name in _RADIO]
     for network, (_, path_s, rate_bps) in zip(NETWORKS, paths, strict=True):
+        # The age of the rates, and how far the last small transfer was off its naive time.
         age_s, recent_bytes, recent_s, recent_age_s = [get(name, nan) for name in _AGES[network]]
         over = 0.0
         if recent_s > 0.0 and recent_bytes > 0.0 and not isnan(recent_age_s):
@@ -243,6 +253,7 @@ def inputs_of(
             over = fresh * (_log(recent_s, _LEAST_S) - log(naive_s))
         values += [log1p(min(age_s, LARGEST_AGE_S)) if age_s > 0.0 else 0.0, over]
     values += [get(name, nan) for name in _RARE]
+    # A size beyond the largest one: the naive times are those of the whole.
     if whole_bytes > size_bytes:
         wifi_s, cellular_s = [naive_time_s(whole_bytes, *path[1:]) for path in paths]
     return values, dict(zip(STRATEGIES, (wifi_s, cellular_s, wifi_s, cellular_s), strict=True))
@@ -280,6 +291,7 @@ def ewma_bps(rates_bps: Sequence[float]) -> float:
     keep = 1.0 - EWMA_PER_S
     total = weights = 0.0
     before = 1.0
+    # `before` and `after` are the weights that are left at the window's two ends.
     for rate_bps, seconds in zip(rates_bps, _SECONDS, strict=True):
         after = before * keep**seconds
         if not isnan(rate_bps):
@@ -338,6 +350,7 @@ class Rule:
     def _off(self, log_size: float, known: Sequence[float]) -> float:
         log_rtt, log_past1, log_past5, log_past10, log_naive = known
         past1, past5, past10 = exp(log_past1), exp(log_past5), exp(log_past10)
+        # From means over 1, 5 and 10 s to the rates of the three windows themselves.
         own = (past1, max(5.0 * past5 - past1, 0.0) / 4.0, max(2.0 * past10 - past5, 0.0))
         rate_bps = RULES[self.name](own)
         if isnan(log_rtt) or isnan(rate_bps) or isnan(log_naive):

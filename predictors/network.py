@@ -237,11 +237,13 @@ def _line(exchanges: Sequence[tuple[float, float]]) -> tuple[float, float] | Non
     count = len(exchanges)
     if count < 3:
         return None
+    # A weighted least-squares line: time = latency + size / bandwidth.
     weights = [_FADING ** (count - 1 - k) for k in range(count)]
     total = sum(weights)
     size = sum([w * s for w, (s, _) in zip(weights, exchanges, strict=True)]) / total
     time = sum([w * t for w, (_, t) in zip(weights, exchanges, strict=True)]) / total
     spread = sum([w * (s - size) ** 2 for w, (s, _) in zip(weights, exchanges, strict=True)])
+    # Exchanges of one size cannot tell latency from bandwidth.
     if spread <= 1e-6 * size * size * total:
         return None
     slope = (
@@ -251,6 +253,7 @@ def _line(exchanges: Sequence[tuple[float, float]]) -> tuple[float, float] | Non
     start = time - slope * size
     if slope <= 0.0 or start <= 0.0:
         return None
+    # The slope counts only if it is well beyond its standard error.
     left = sum(
         [w * (t - start - slope * s) ** 2 for w, (s, t) in zip(weights, exchanges, strict=True)]
     )

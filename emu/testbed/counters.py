@@ -84,6 +84,7 @@ def by_connection(
     carried_bytes: Mapping[FlowKey, int], tokens: Mapping[FlowKey, int]
 ) -> dict[Connection, CarriedBytes]:
     """Return what each connection carried, by all of its subflows. `tokens`: MPTCP's, by subflow."""
+    # Add up the subflows of each connection: by token, or the flow itself without MPTCP.
     totals: dict[object, dict[NetworkKind, int]] = {}
     for key, moved in carried_bytes.items():
         kinds = totals.setdefault(tokens.get(key, key), {})
@@ -113,6 +114,7 @@ class SubflowBytes(Watcher):
 
     async def _follow(self) -> None:
         async with FlowMonitor(lambda address: address in _KINDS) as flows:
+            # Destroy notifications bring final counts, dumps the tokens and the counts until then.
             ends = asyncio.create_task(self._ends(flows))
             self._ready.set()
             while not self._stop.is_set():

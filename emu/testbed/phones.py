@@ -45,6 +45,7 @@ class ExitOnSignals:
         self._active = False
 
     def begin(self) -> None:
+        # Python allows signal handlers only in the main thread.
         if threading.current_thread() is not threading.main_thread():
             return
         self._active = True
@@ -180,6 +181,7 @@ class Laptop(Started):
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise EmulationError("an emulated laptop blocks: use it through asyncio.to_thread")
+        # Remove what a killed run left; from here on signals end the program through `close`.
         stale.remove_stale()
         self._guard.begin()
         with uninterrupted():
@@ -193,6 +195,8 @@ class Laptop(Started):
             self._guard.end()
             return
         with uninterrupted():
+            # Clear this object first, so that a second call does nothing; then end links, phones and
+            # namespaces in this order.
             links = list(self.links.values())
             phones = [net.phone for net in self._networks.values() if net.phone is not None]
             instance, self._instance = self._instance, None
@@ -220,12 +224,14 @@ class Laptop(Started):
         kinds = [access.kind for access in accesses]
         if len(set(kinds)) != len(kinds):
             raise ValueError("one network of each kind")
+        # Remember the links that are replaced, to wait for their end after the new ones serve.
         before = [net.link for kind in kinds if (net := self._networks.get(kind)) and net.link]
         try:
             for kind in kinds:
                 self._stop(kind)
             for access in accesses:
                 self._launch(access)
+            # Prepare all links, then start them side by side.
             links = [self.links[kind] for kind in kinds]
             for link in links:
                 link.prepare()
@@ -274,6 +280,7 @@ class Laptop(Started):
 
     def _launch(self, access: Access) -> None:
         kind = access.kind
+        # A provider is made once, and stays while its links are replaced.
         if kind not in self._networks:
             isp = self.instance.namespace(f"{kind}-isp")
             wiring.set_up_provider(kind, isp, self.core or self.server)
@@ -281,6 +288,7 @@ class Laptop(Started):
         wiring.set_up_wire(kind, self.client, self.server, self._source_rules)
         net = self._networks[kind]
         self._starts += 1
+        # Each start has a folder of its own for the link's logs.
         net.directory = self.directory / f"{kind}-{self._starts}"
         net.directory.mkdir(mode=0o755)
         net.link = self._engine.launch(access, net.isp, wiring.subnet(kind), net.directory)
@@ -305,6 +313,7 @@ class Laptop(Started):
         net = self._networks.get(kind)
         if net is None or net.phone == phone:
             return
+        # Move the wire out of the old phone, which may be gone, into the new one.
         before, net.phone = net.phone, phone
         with self.server.path.open("rb") as server:
             waiting = server.fileno()
@@ -326,6 +335,7 @@ class Laptop(Started):
         self.instance.remove_session(link.pid)
         if net.directory is not None:
             shutil.rmtree(net.directory, ignore_errors=True)
+        # Packets of old connections are refused once the provider's NAT has forgotten them.
         with net.isp.entered():
             kernel.forget_connections()
         return link

@@ -101,6 +101,7 @@ class Service:
         EmulationError, with the end of what it printed, if it ends or is too late.
         """
         deadline_at_s = time.monotonic() + within_s
+        # Poll until it answers; fail early if the program has ended.
         while not answers():
             if self._ended or time.monotonic() > deadline_at_s:
                 text = self.text[-_SHOWN_CHARACTERS:] or "it says nothing"
@@ -112,6 +113,7 @@ class Service:
         """True if the program has ended. Its process group's number stays taken until `close`."""
         if self._process.returncode is not None:
             return True
+        # Look without reaping: the number of its process group must stay taken.
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, options) is not None
 
@@ -122,6 +124,7 @@ class Service:
         """
         if self._process.returncode is not None:
             return
+        # First ask it to end, then kill what is left of its process group.
         if not self._ended:
             self._process.terminate()
             until_s = time.monotonic() + _STOP_TIMEOUT_S

@@ -96,11 +96,13 @@ class SustainedRate:
         """Record a rate over `lasted_s` seconds until `at_s`; impossible values are ignored."""
         if not (isfinite(rate_bps) and rate_bps >= 0.0 and 0.0 < lasted_s < 1e6):
             return
+        # What was stale becomes certain again while the network is seen.
         self._stale = self._aged(at_s - lasted_s) * exp(-lasted_s / _SEEN_AGAIN_S)
         self._at_s = at_s
         for window, length_s in zip(self._windows, WINDOWS_S, strict=True):
             window.bits += rate_bps * lasted_s
             window.filled_s += lasted_s
+            # A full window of 1, 10, 100, ... seconds updates the mean and error of its length.
             if window.filled_s >= 0.999 * length_s:
                 self._full(window)
         self._settle()
@@ -109,6 +111,7 @@ class SustainedRate:
         mean_bps = window.bits / window.filled_s
         window.bits = window.filled_s = 0.0
         if window.weight and window.mean_bps > 0.0:
+            # The error of the prediction that this window's mean was for the next one.
             error = log(min(max(mean_bps / window.mean_bps, _SLOWEST), 1.0 / _SLOWEST))
             window.square += (error * error - window.square) / min(window.weight, _MEMORY)
         window.weight += 1.0
@@ -119,6 +122,7 @@ class SustainedRate:
         return _on_line(self._means, _between(over_s))
 
     def _mean(self, index: int) -> float:
+        # The longest window that was ever full, up to this length.
         for window in reversed(self._windows[: index + 1]):
             if window.weight:
                 return window.mean_bps
@@ -148,6 +152,7 @@ class SustainedRate:
             self._windows[: index + 1], TYPICAL_ERRORS, _WORTH, strict=False
         ):
             assumed = typical * scale
+            # Few own observations: the typical error of this length weighs more.
             own = max(window.weight - 1.0, 0.0)
             square = (own * window.square + worth * assumed * assumed) / (own + worth)
             found = square**0.5
@@ -242,6 +247,7 @@ class ForecastSupply:
         found = self._at.get(q)
         if found is None:
             found = self._at[q] = self._stays_at(self._stretch, q)
+        # The absence under way comes first, then this stay or the long-run share of the time.
         away_s, this_stay_s, deviating = found
         within_s -= away_s
         if within_s <= 0.0:
@@ -351,6 +357,7 @@ class HostNetworks:
         passed_s = 0.0 if self._watched_s is None else now - self._watched_s
         self._watched_s = now
         up = {each.name for each in networks if each.up}
+        # Learn stays and absences of each network, for a bounded number of them.
         for name in up - self._stretches.keys():
             if len(self._stretches) < _MOST_NETWORKS:
                 self._stretches[name] = Stretches(STAY_S, ABSENCE)
@@ -375,6 +382,7 @@ class HostNetworks:
             rate = self._rates.get((each.name, direction))
             unmeasured = False
             seen_bps = each.seen_up_bps if direction is Direction.UP else each.seen_bps
+            # Never used by a transfer: take what others saw, else a low promise, and measure it.
             if rate is None or not rate.known:
                 if used and each.up and seen_bps is None and len(self._first_used_s) < 1000:
                     first_s = self._first_used_s.setdefault((each.name, direction), now)

@@ -53,12 +53,15 @@ def prospect(
     flow: DeadlineFlow, order: Sequence[DeadlineFlow], networks: Sequence[NetworkState], now: float
 ) -> Prospect:
     """Return the prospect of a flow among all flows, the earliest deadlines first."""
+    # Flows with earlier deadlines are carried first, so their bits count, too.
     bits = total_bits(flow, order)
     free = [each for each in networks if each.usable and each.free]
     paid = [each for each in networks if each.usable and not each.free]
     within_s = flow.deadline_at_s - now
+    # When must metered networks begin, and when does the flow end then?
     begin_s = _latest_s(bits, free, paid, within_s)
     ends = ends_s(bits, free, paid, begin_s, (0.05, 0.5, 0.95))
+    # Metered networks carry what free ones leave at the deadline: the mean over ten quantiles.
     slices = [(k + 0.5) / _TENTHS for k in range(_TENTHS)]
     metered = [max(bits - _sum(free, max(within_s, 0.0), q), 0.0) / 8.0 for q in slices]
     own_share = flow.left_bytes * 8.0 / bits if bits > 0.0 else 0.0
@@ -106,6 +109,7 @@ def _latest_s(
         return 0.0
     working = [(each, 0.0) for each in free]
 
+    # The risk grows with the wait, so the latest begin is found by bisection.
     def risky(wait_s: float) -> bool:
         waiting = [(each, wait_s) for each in paid]
         target = accepted(within_s - wait_s)
@@ -113,6 +117,7 @@ def _latest_s(
 
     if not paid:
         return inf
+    # Free networks alone suffice. If none is up now, reckon as if none came.
     if not risky(within_s):
         if any(each.up for each in free):
             return inf
@@ -135,6 +140,7 @@ def _end_s(
         found = _sum(free, at_s, q)
         return found + (_sum(paid, at_s, q, begin_s) if at_s > begin_s else 0.0)
 
+    # The carried bits grow with time: bisect for the instant at which they suffice.
     if carried(_LONGEST_S) < bits:
         return inf
     low, high = 0.0, _LONGEST_S
@@ -177,8 +183,10 @@ def alternatives(
     def evaluation(
         strategy: Strategy, at_once: Sequence[NetworkState], later: Sequence[NetworkState]
     ) -> Evaluation:
+        # Time within the deadline costs nothing; lateness is averaged over the quantiles of the end.
         ends = ends_s(bits, at_once, later, begin_s, _SLICES)
         late_s = sum([max(end_s - (flow.deadline_at_s - now), 0.0) for end_s in ends]) / len(ends)
+        # Each network's share of the bytes gives its metered bytes and its radio's joules.
         shares = _shares(bits, at_once, later, min(flow.deadline_at_s - now, max(ends)))
         own_bytes = flow.left_bytes
         metered = {each.name: own_bytes * shares(each) for each in paid}
@@ -201,6 +209,7 @@ def alternatives(
             late_s + price_s + s_per_j * joules,
         )
 
+    # Waiting means: free networks now, metered ones at the latest begin.
     ways = [evaluation(Strategy(StrategyKind.DEFER, ()), free, paid)]
     ways += [
         evaluation(Strategy(StrategyKind.SINGLE, (each.name,)), [each], []) for each in up if paid
@@ -222,6 +231,7 @@ def _shares(
         each.name: sum([each.supply.bits(max(within_s, 1.0), q) for q in _SLICES]) / len(_SLICES)
         for each in (*at_once, *later)
     }
+    # Networks that carry at once share by their rates; later ones share the rest.
     now_bits = sum([carried[each.name] for each in at_once])
     now_share = min(now_bits / bits, 1.0) if later and bits > 0.0 else 1.0
     later_bits = sum([carried[each.name] for each in later])
@@ -251,6 +261,7 @@ def wake_in_s(
     if not order:
         return None
 
+    # Would it be too late for some flow if the host woke in so many seconds?
     def too_late(in_s: float) -> bool:
         usable = [each for each in states_in(in_s) if each.usable]
         paid = [each for each in usable if not each.free]
@@ -262,6 +273,7 @@ def wake_in_s(
         return None
     if too_late(WAKING_S):
         return 0.0
+    # Bisect for the last instant that is not too late, less the time that waking takes.
     low, high = WAKING_S, order[-1].deadline_at_s - now
     for _ in range(_STEPS):
         middle = (low + high) / 2.0

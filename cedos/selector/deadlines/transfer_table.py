@@ -124,6 +124,7 @@ class TransferTable:
         """
         row = self._rows.get(transfer.key)
         if row is None:
+            # A new transfer: refuse it beyond the limits of its user and of the host.
             of_user = sum(each.transfer.uid == transfer.uid for each in self._rows.values())
             if of_user >= MOST_OF_USER or len(self._rows) >= MOST:
                 raise ValueError(
@@ -248,6 +249,7 @@ class TransferTable:
             flows = [flow for flow in self.flows(way, now) if flow.key not in plan.late]
             in_s = wake_in_s(flows, partial(self._states_in, way, now), now)
             if in_s is not None:
+                # The host wakes for the most urgent transfer of this direction.
                 first = min(flows, key=attrgetter("deadline_at_s"))
                 up = any(each.up and each.usable for each in self._states[way])
                 at_unix_s = now + in_s + self._clock_s

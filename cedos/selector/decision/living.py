@@ -42,6 +42,7 @@ class Reevaluation:
 
     def due(self, now_s: float) -> bool:
         """Return whether to decide now; if so, the next time is 200 ms later, or at the next news."""
+        # Silence counts as a reason once, and then every 200 ms.
         if now_s >= self.next_at_s:
             self.next_at_s = now_s + AGAIN_S
             self._news = False
@@ -88,6 +89,7 @@ def tipping_point(
     present = chosen(low)
     if chosen(high) == present:
         return None
+    # The choice differs at both ends, so it tips somewhere between: bisect.
     for _ in range(_HALVINGS):
         if high - low <= granularity:
             break
@@ -186,6 +188,7 @@ class Living:
             silent: whether that network is silent; `predicted` contains the wait then.
         """
         found = {}
+        # First the current strategy, corrected by how the flow has been going.
         staying, slower = predicted.get(self.current), 1.0
         if staying is not None:
             slower = max(self._slower(staying, size_bytes), 1.0)
@@ -194,10 +197,13 @@ class Living:
             if strategy == self.current:
                 continue
             shares_a_path = not set(strategy.networks).isdisjoint(self.current.networks)
+            # A move without a shared path interrupts the data.
             moving_s = 0.0 if shares_a_path else self.switch_cost_s
             limit_s = math.inf
+            # A trial of a little-known network ends by coming back, which bounds its time.
             if staying is not None and strategy in old:
                 limit_s = staying.mean + TRYING_S + 2.0 * self.switch_cost_s
+            # A joining network helps from the switch on, and not before.
             alone = predicted.get(self._joining(strategy))
             leaves = set(strategy.networks) < set(self.current.networks)
             time = new.scaled(slower) if leaves else new
@@ -206,6 +212,7 @@ class Living:
             found[strategy] = Distribution(
                 tuple([min(sample + moving_s, limit_s) for sample in time.samples])
             )
+        # The program's own pace bounds all strategies from below.
         if self.pace_bps is None:
             return found
         if staying is not None and self.unread and not silent:
@@ -239,6 +246,7 @@ class Living:
         samples = []
         for number, sample in enumerate(together.samples):
             share = (number + 0.5) / len(together.samples)
+            # Quantile by quantile: both carry the rest together once the other network is there.
             here_s, there_s = staying.quantile(share), alone.quantile(share)
             carries_s = max(there_s - self.switch_cost_s, 0.0)
             shared_s = here_s * there_s / max(here_s + carries_s, there_s)
@@ -255,11 +263,13 @@ class Living:
     ) -> Distribution:
         if self.observed_bps:
             return time.scaled(self._slower(time, size_bytes))
+        # Stalled: it stands still for as long again, or as silences of its network last.
         if self.observed_bps is not None:
             if silent:
                 return time
             longest_s = [longer_s(kind, self.stalled_s, pauses) for kind, pauses in used.items()]
             return time.later(max([self.stalled_s, *longest_s]))
+        # Nothing has come so far: only the longer ones of the expected times are still possible.
         if self.waited_s > 0.0:
             return time.left_after(self.waited_s)
         return time

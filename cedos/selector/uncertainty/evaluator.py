@@ -229,6 +229,7 @@ class Evaluator(ABC):
         Raises:
             ValueError: no way, two of one name, or a redundant one whose parts are not among them.
         """
+        # Errors fade slowly: a choice is kept until something changed, or its age grew by a step.
         age_s = now_s - self._changed_at_s
         age = round(log(1.0 + age_s) / _AGE_STEP) if 0.0 < age_s < inf else 0
         key = (tuple(ways), objective, age, tuple(running.items()), self._version)
@@ -242,6 +243,7 @@ class Evaluator(ABC):
     def _chosen(
         self, ways: Sequence[Way | Redundant], objective: Objective, now_s: float, running: Running
     ) -> Choice:
+        # Check that names are unique and that the parts of redundant ways exist.
         singles = {way.name: way for way in ways if isinstance(way, Way)}
         redundant = [way for way in ways if isinstance(way, Redundant)]
         if not singles or len({way.name for way in ways}) != len(ways):
@@ -251,6 +253,7 @@ class Evaluator(ABC):
                 raise ValueError(f"{way.name} has parts that are no ways: {', '.join(way.parts)}")
         found = self._judge(singles, redundant, objective, now_s, running)
         evaluations = tuple([found[way.name] for way in ways])
+        # The reason compares the best way with the best single one beside it.
         best = min(evaluations, key=lambda each: each.cost)
         rivals = [each for each in evaluations if each.name in singles and each is not best]
         rival = min(rivals, key=lambda each: each.cost, default=None)
@@ -372,13 +375,16 @@ def trusted(
         if time_s is None:
             found[name] = unknown(name)
             continue
+        # What a running way has waited already is no part of its future.
         time_s = max(time_s - running.get(name, 0.0), 0.0)
+        # A way that ends before it is done costs the detour as well.
         if way.lasting is not None and (end_s := way.lasting.quantile(0.5)) < time_s:
             time_s = end_s + way.detour_s
         found[name] = _summary(name, time_s, [(way, time_s)], objective, running)
     for both in redundant:
         parts = [(ways[name], found[name].time_s) for name in both.parts]
         first_s = min(time_s for _, time_s in parts)
+        # The parts that lose are stopped when the first one answers.
         if both.called_off:
             parts = [(way, first_s) for way, _ in parts]
         found[both.name] = (

@@ -101,10 +101,12 @@ class Channel:
         n_bytes = sum(map(len, parts))
         if not 0 < n_bytes <= RECORD_BYTES:
             raise ValueError(f"a record of {n_bytes} bytes; 1 to {RECORD_BYTES} are possible")
+        # Messages of the handshake go first, in the same write.
         before: list[Buffer] = [*self._outgoing]
         self._outgoing.clear()
         sealer = self._sealer
         if sealer is None:
+            # In clear: a header, and the caller's own buffers.
             return [*before, HEADER.pack(n_bytes << 8 | _RECORD), *parts]
         header = HEADER.pack(n_bytes + TAG_BYTES << 8 | _RECORD)
         return [*before, header, sealer.seal(header, parts)]
@@ -131,6 +133,7 @@ class Channel:
         """
         records: list[Chunk] = []
         view = memoryview(data)
+        # First complete the record that an earlier call left unfinished.
         at = self._complete(view, records, now) if self._partial else 0
         end = len(view)
         while self.failure is None and end - at >= HEADER_BYTES:
@@ -141,6 +144,7 @@ class Channel:
             usual = number & 0xFF == _RECORD and self._least <= n_bytes <= self._most
             if not usual:
                 n_bytes, kind = self._bounded(view, at)
+            # The record is not whole yet, or its header was refused.
             if end - start < n_bytes or self.failure is not None:
                 break
             header, at = view[at:start], start + n_bytes
@@ -148,6 +152,7 @@ class Channel:
                 self._record(header, view[start:at], records)
             else:
                 self._message(kind, header, view[start:at], records, now)
+        # Keep the beginning of an unfinished record for the next call.
         if self.failure is None and at < end:
             self._partial += view[at:]
         return records
@@ -161,6 +166,7 @@ class Channel:
 
     def _complete(self, view: memoryview, records: list[Chunk], now: float) -> int:
         partial, taken = self._partial, 0
+        # The header itself may be cut.
         if len(partial) < HEADER_BYTES:
             taken = min(HEADER_BYTES - len(partial), len(view))
             partial += view[:taken]
@@ -169,6 +175,7 @@ class Channel:
         n_bytes, kind = self._bounded(partial, 0)
         if self.failure is not None:
             return taken
+        # Take as much of the body as this data has.
         more = min(HEADER_BYTES + n_bytes - len(partial), len(view) - taken)
         partial += view[taken : taken + more]
         if len(partial) == HEADER_BYTES + n_bytes:
@@ -182,6 +189,7 @@ class Channel:
         number: int = HEADER.unpack_from(data, at)[0]
         n_bytes, kind = number >> 8, number & 0xFF
         if not self.confirmed:
+            # Before the peer is confirmed, only short messages of the handshake are kept.
             if n_bytes > GREETING_BYTES:
                 self._garbled("it does not speak this protocol")
         elif kind != _RECORD or not self._least <= n_bytes <= self._most:
@@ -220,10 +228,13 @@ class Channel:
         if step.secrets is None:
             return
         self._handshake = None
+        # The keys are agreed: the handshake is over, records can be protected.
         secrets = self._secrets = step.secrets
         if secrets.suite is not Suite.CLEAR:
             self._sealer = RecordKey(secrets.suite, secrets.send)
             self._opener = RecordKey(secrets.suite, secrets.receive)
+        # The initiator has the acceptor's proof now, and confirms. The acceptor may send at once, unless
+        # the initiator has not proved itself yet: then it waits for the confirmation.
         if self._initiator:
             self._outgoing.append(framed(MessageKind.CONFIRM, _confirmation(secrets.send)))
             self.opened = step.opened
@@ -245,6 +256,7 @@ class Channel:
 
     def _confirmed(self) -> None:
         self.confirmed = True
+        # From now on only records of possible lengths are accepted.
         overhead = 0 if self._opener is None else TAG_BYTES
         self._least, self._most = overhead + 1, overhead + RECORD_BYTES
         self.expires_at = None
@@ -339,6 +351,7 @@ class Acceptor:
         clear = self._allow_clear if allow_clear is None else allow_clear
         accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
+        # A new connection may push out an older one that is not confirmed yet.
         pushed = self._half_open.add(channel, address, now)
         if pushed is not None:
             self._pushed_out.append(pushed)

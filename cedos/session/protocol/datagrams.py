@@ -44,9 +44,11 @@ class Lateness:
     def of(self, sent_ms: int, now: float) -> float:
         """Return by how many seconds a datagram took longer than the quickest one."""
         took = (int(now * 1000) - sent_ms) % _CLOCK
+        # Begin a new window of 15 s; the one before counts until the next change.
         if now - self._begun_s >= _HALF_S:
             self._before = self._least if now - self._begun_s < 2 * _HALF_S else None
             self._least, self._begun_s = None, now
+        # The quickest one of this window and the window before is the reference.
         if self._least is None or _before(took, self._least):
             self._least = took
         least = self._least
@@ -111,6 +113,7 @@ class DatagramSender:
     def send(self, payload: bytes, lifetime_s: float, now: float, *, everywhere: bool) -> None:
         """Queue a datagram; if too many wait, the oldest is dropped."""
         self._number += 1
+        # Numbers that come round begin a new epoch, so that none is used twice.
         if self._number == 1 << 32:
             self._epoch, self._number = (self._epoch + 1) % _EPOCHS, 1
         lifetime_ms = max(1, int(1000 * lifetime_s))
@@ -120,6 +123,7 @@ class DatagramSender:
         self._waiting.append(OutgoingDatagram(head + payload, now, lifetime_s, everywhere))
         self._waiting_bytes += len(head) + len(payload)
         self.sent += 1
+        # An old datagram is worth less than a new one: drop from the front.
         while len(self._waiting) > MOST_WAITING or self._waiting_bytes > MOST_WAITING_BYTES:
             self._dropped(self._waiting.popleft())
 
@@ -140,6 +144,7 @@ class DatagramSender:
         may = allowed(paths, _RANK)
         if not may:
             return []
+        # The datagram goes over the quickest permitted path; other paths carry copies only.
         target = quickest(may)
         is_target = path is target
         limit_s = self.patience_s(target)
@@ -149,12 +154,14 @@ class DatagramSender:
         path_id, way = path.path_id, self._on_the_way.setdefault(path.path_id, deque())
         while self._waiting:
             each = self._waiting.popleft()
+            # Too late, or acknowledged over another path meanwhile.
             if each.expires_s <= now or each.arrived:
                 self._dropped(each)
                 continue
             copy = bool(each.on)
             # Whatever blocks the path that it should go over, its time runs.
             late = overdue or copy or now - each.at_s > limit_s
+            # This path carries it if it is the target, if the target is late, or if all paths do.
             goes = path_id not in each.on and (
                 is_target or late or (each.everywhere and _living(path))
             )
@@ -164,6 +171,7 @@ class DatagramSender:
                 each.on += (path_id,)
                 way.append((None, each))
                 self.copies += copy
+            # Keep it for a copy over another path, or for more room on this one.
             if self._waits(each, paths, overdue=overdue):
                 left.append(each)
             else:
@@ -176,6 +184,7 @@ class DatagramSender:
         way = self._on_the_way.get(path_id)
         if not way:
             return
+        # Stamp the datagrams that were taken since the last write, from the end backwards.
         for at in range(len(way) - 1, -1, -1):
             if way[at][0] is not None:
                 break
@@ -184,6 +193,7 @@ class DatagramSender:
     def acknowledged(self, path_id: int, written_bytes: int) -> None:
         """Note that the peer has so many of a path's bytes."""
         way = self._on_the_way.get(path_id)
+        # The kernel has acknowledged all bytes up to here: these datagrams have arrived.
         while way:
             end, first = way[0]
             if end is None or end > written_bytes:
@@ -202,6 +212,7 @@ class DatagramSender:
         due: list[OutgoingDatagram] = []
         for path in paths:
             way = self._on_the_way.get(path.path_id, deque())
+            # Forget expired ones: no copy of them is of use.
             while way and way[0][1].expires_s <= now:
                 way.popleft()
             if way and len(paths) > 1 and self._overdue(path, now):
@@ -322,6 +333,8 @@ class DatagramReceiver:
         return taken
 
     def _is_new(self, epoch: int, number: int) -> bool:
+        # A new epoch: the sender began anew, or its numbers came round. Old epochs are refused,
+        # so that a replayed datagram of theirs counts as a duplicate.
         if epoch != self._epoch:
             if epoch in self._retired:
                 return False
@@ -331,10 +344,12 @@ class DatagramReceiver:
             self._lateness = Lateness()
             return True
         ahead = number - self._highest
+        # Ahead of all others: move the window, and mark the number as its highest bit.
         if ahead > 0:
             self._highest = number
             self._seen = ((self._seen << min(ahead, WINDOW)) | 1) & ((1 << WINDOW) - 1)
             return True
+        # Within the window: new if its bit is not set. Below the window it may be a duplicate.
         bit = 1 << -ahead if -ahead < WINDOW else 0
         if not bit or self._seen & bit:
             return False

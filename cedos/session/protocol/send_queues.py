@@ -94,15 +94,18 @@ class ByteQueue:
     def slices(self, start: int, stop: int) -> list[Chunk]:
         """Return the bytes from `start` to `stop`, all of which are still held, not joined."""
         parts: list[Chunk] = []
+        # Find the chunk that holds the first byte, then go on chunk by chunk.
         at = bisect_right(self._starts, start) - 1
         while start < stop:
             begin, chunk = self._starts[at], self._chunks[at]
             length = len(chunk) if isinstance(chunk, memoryview) else chunk[1]
             last = min(stop, begin + length)
             if isinstance(chunk, memoryview):
+                # A whole chunk is passed on as it is, without another view.
                 whole = start == begin and last == begin + length
                 parts.append(chunk if whole else chunk[start - begin : last - begin])
             else:
+                # A source is read again, also for a repetition: nothing of it is kept.
                 part = chunk[0](start - begin, last - start)
                 if len(part) != last - start:
                     raise SessionError(
@@ -119,11 +122,13 @@ class ByteQueue:
         before = acked.floor
         acked.add(start, stop)
         floor = acked.floor
+        # Out-of-order acknowledgements free nothing: memory is freed from the front.
         if floor == before:
             return 0
         gone = 0
         freed = 0
         starts, chunks = self._starts, self._chunks
+        # Count the chunks that lie wholly below the new floor.
         for gone, chunk in enumerate(chunks):
             held = isinstance(chunk, memoryview)
             if starts[gone] + (len(chunk) if held else chunk[1]) > floor:
@@ -183,6 +188,7 @@ class BytePiece:
         return self.queue.acked.covers(self.start, self.stop)
 
     def rest(self, _irobs: CumulativeSet) -> "list[BytePiece]":
+        # Only the bytes that the peer lacks are sent again.
         holes = self.queue.acked.missing(self.start, self.stop)
         if holes == [(self.start, self.stop)]:
             return [self]
@@ -312,6 +318,7 @@ class SendQueue:
 
     def message(self, irob: int, order: Order, after: tuple[int, ...], payload: bytes) -> None:
         items = self._items
+        # A small message joins the batch at the tail, if its number and order continue it.
         if items and not after:
             last = items[-1]
             if type(last) is MessageBatch and last.grows(irob, order):
@@ -328,6 +335,7 @@ class SendQueue:
 
     def update(self, queue: ByteQueue) -> None:
         """Note that a stream of this label has more data, or another limit."""
+        # Count the difference to the last call, and list a stream once while it has data.
         sendable = queue.sendable()
         self.waiting_bytes += sendable - queue.counted
         queue.counted = sendable
@@ -392,6 +400,7 @@ class SendQueue:
         room_bytes -= piece.extra
         if piece.size <= room_bytes:
             return piece
+        # Too large: send the first part now, and put the rest back in front.
         parts = piece.cut(room_bytes)
         if parts is not None:
             parts[0].queued = piece.queued

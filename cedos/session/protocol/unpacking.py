@@ -44,6 +44,7 @@ def unpack(record: bytes | memoryview) -> list[Frame]:
     size = len(view)
     if not 0 < size <= packing.RECORD_BYTES:
         raise ProtocolError(f"a record of {size} bytes; allowed are 1 to {packing.RECORD_BYTES}")
+    # Each reader checks its frame and returns where the next one begins.
     frames: list[Frame] = []
     at = 0
     try:
@@ -53,6 +54,7 @@ def unpack(record: bytes | memoryview) -> list[Frame]:
                 raise ProtocolError(f"a record with an unknown frame type {view[at]} at byte {at}")
             frame, at = reader(view, at)
             frames.append(frame)
+    # `unpack_from` fails where the record is shorter than the frame's fixed part.
     except struct.error:
         raise ProtocolError(f"a record that ends within its frame at byte {at}") from None
     return frames
@@ -95,12 +97,14 @@ def _order(
     which = _ORDERS.get(order)
     if which is None:
         raise _bad(frame, "order", order, "0, 1 or 2")
+    # Only a listed order has dependencies behind the header.
     if which is not Order.LISTED:
         if count:
             raise _bad(frame, "number of dependencies", count, "0, its order is not a list")
         return which, (), at
     if not 0 < count <= packing.MAX_DEPENDENCIES:
         raise _bad(frame, "number of dependencies", count, f"1 to {packing.MAX_DEPENDENCIES}")
+    # A distance of 0 would be the IROB itself; one of `irob` or more, an id that does not exist.
     distances = struct.unpack_from(f">{count}I", view, at)
     if not 0 < min(distances) <= max(distances) < irob:
         raise _bad(frame, "a dependency", [irob - each for each in distances], "lower ids, from 1")
@@ -111,6 +115,7 @@ def _stream(view: memoryview, at: int) -> tuple[Frame, int]:
     _, flags, offset, length = packing.STREAM.unpack_from(view, at)
     at += packing.STREAM.size
     end = _flag("stream", "flags", flags)
+    # An empty frame without an end would say nothing.
     if not (length or end):
         raise _bad("stream", "length", 0, "1 or more, or the end")
     _position("stream", "offset", offset + length)
@@ -134,6 +139,7 @@ def _extent(view: memoryview, at: int) -> tuple[Frame, int]:
 def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
     _, rank, order, listed, count, first = packing.MESSAGES.unpack_from(view, at)
     at += packing.MESSAGES.size
+    # Fast path: one message without dependencies, which fits the record.
     usual = count == 1 and not listed and order < 2 and rank < 4 and at + 2 <= len(view)
     if usual and 0 < first < packing.MAX_POSITION - 1:
         at += 2  # the most frequent one: what follows would find nothing wrong either
@@ -141,6 +147,7 @@ def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
         if stop <= len(view):
             return Messages(first, rank, _ORDERS[order], (), [bytes(view[at:stop])]), stop
         at -= 2
+    # Other runs of messages: check every field before anything is copied.
     if not 0 < count <= packing.MAX_MESSAGES:
         raise _bad("messages", "number of messages", count, f"1 to {packing.MAX_MESSAGES}")
     _position("messages", "first IROB id", first, 1)
@@ -149,6 +156,7 @@ def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
     if listed and count > 1:
         raise _bad("messages", "number of messages", count, "1 where dependencies are listed")
     which, after, at = _order("messages", first, order, listed, view, at)
+    # The lengths come first, then all payloads without gaps.
     lengths = struct.unpack_from(f">{count}H", view, at)
     at += 2 * count
     body = bytes(_payload("messages", view, at, sum(lengths)))
@@ -174,6 +182,7 @@ def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
     which = _SPACES.get(space)
     if which is None:
         raise _bad("acknowledgement", "space", space, "0, 1 or 2")
+    # Only acknowledgements of extents name an IROB.
     if (which is Space.EXTENTS) != (irob > 0):
         raise _bad("acknowledgement", "IROB id", irob, "0, or an id where extents are acknowledged")
     if count > packing.MAX_RANGES:
@@ -182,6 +191,7 @@ def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
     last = _position("acknowledgement", "floor", floor)
     if not count:
         return Ack(which, irob, floor, ()), at
+    # The edges of all ranges rise strictly, so that ranges neither touch nor overlap.
     edges = struct.unpack_from(f">{2 * count}Q", view, at)
     for edge in edges:
         if edge <= last:
@@ -245,6 +255,7 @@ def _ping(view: memoryview, at: int) -> tuple[Frame, int]:
     at += packing.PING.size
     if pad > packing.MAX_PAD_BYTES:
         raise _bad("ping", "padding", pad, f"at most {packing.MAX_PAD_BYTES}")
+    # Padding of zeros leaves no room for hidden data.
     if any(_payload("ping", view, at, pad)):
         raise _bad("ping", "padding", "with other bytes", "zeros")
     return Ping(token, pad), at + pad
