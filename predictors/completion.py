@@ -86,7 +86,7 @@ class HeldOutErrors:
         )
         if len(shapes) != len(limits) + 1:
             raise ValueError(f"{len(limits)} limits part {len(limits) + 1} shapes of errors")
-        return cls(Forest.over(data["sizes"], inputs, len(names)), limits, shapes)
+        return cls(Forest.rebuild(data["sizes"], inputs, len(names)), limits, shapes)
 
 
 def around(point: float, size: float, shape: Sequence[float], widening: float) -> Distribution:
@@ -292,7 +292,7 @@ class CompletionModel:
             raise ValueError("a strategy is predicted twice")
         hazard = None
         if data["hazard"] is not None:
-            hazard = Forest.over(data["hazard"], inputs, len(names))
+            hazard = Forest.rebuild(data["hazard"], inputs, len(names))
         return cls(
             features,
             typical,

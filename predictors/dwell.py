@@ -176,11 +176,11 @@ class DwellPredictor:
         self._since_s: dict[str, float] = {}
         self._fitted: dict[str | None, Weibull] = {}
 
-    def attached(self, point: str, at_s: float) -> None:
+    def on_attach(self, point: str, at_s: float) -> None:
         """Record that the host is attached to an access point since `at_s` (any clock's seconds)."""
         self._since_s.setdefault(point, at_s)
 
-    def left(self, point: str, at_s: float) -> None:
+    def on_leave(self, point: str, at_s: float) -> None:
         """Record that an access point is out of range; ignores one that was never attached to."""
         since_s = self._since_s.pop(point, None)
         if since_s is not None:

@@ -228,10 +228,10 @@ class ErrorHistory:
             return False
         self._ratios.append(ratio)
         self._grown.append(self._growth(self._age_s(at_s)))
-        self.seen(at_s)
+        self.refresh(at_s)
         return True
 
-    def seen(self, at_s: float) -> None:
+    def refresh(self, at_s: float) -> None:
         """Record that the prediction is as new as this instant: its error is that of a fresh one."""
         if isfinite(at_s):
             self._last_at_s = at_s if self._last_at_s is None else max(at_s, self._last_at_s)
@@ -242,7 +242,7 @@ class ErrorHistory:
         self._ratios.clear()
         self._grown.clear()
         self._last_at_s = None
-        self.seen(at_s)
+        self.refresh(at_s)
 
     def distribution(self, now_s: float) -> Distribution:
         """Return equally likely ratios of the measured over the predicted value, ascending."""

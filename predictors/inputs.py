@@ -362,7 +362,7 @@ class Rule:
         return {"rule": self.name, "of": list(self.strategies)}
 
     @classmethod
-    def over(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Rule":
+    def rebuild(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Rule":
         """Rebuild a rule; ValueError if it is none for that many strategies."""
         try:
             rule, strategies = str(data["rule"]), tuple(str(name) for name in data["of"])

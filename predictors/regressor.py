@@ -101,7 +101,7 @@ class Tree:
             raise ValueError(f"not a tree: {error!r}") from error
         return tree
 
-    def moved(self, at: Sequence[int]) -> "Tree":
+    def with_inputs_at(self, at: Sequence[int]) -> "Tree":
         """Return the same tree with input k moved to input `at[k]`."""
         feature = array("i", [at[index] if index >= 0 else index for index in self.feature])
         return replace(self, feature=feature)
@@ -162,7 +162,7 @@ class Forest:
         return {"scale": self.scale, "trees": [tree.to_dict() for tree in self.trees]}
 
     @classmethod
-    def over(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Forest":
+    def rebuild(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Forest":
         """Rebuild a forest over this version's `INPUTS`.
 
         `data`: what `to_dict` gave.
@@ -182,7 +182,7 @@ class Forest:
         if reach > _LARGEST_LOG:
             raise ValueError("a leaf is beyond all measure")
         at = [INPUTS.index(name) for name in inputs]
-        return cls(tuple(tree.moved(at) for tree in trees), scale)
+        return cls(tuple(tree.with_inputs_at(at) for tree in trees), scale)
 
 
 def mirrored(inputs: Sequence[float]) -> list[float]:
@@ -305,7 +305,7 @@ class Machines:
         return {"machines": [machine.to_dict() for machine in self.machines]}
 
     @classmethod
-    def over(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Machines":
+    def rebuild(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Machines":
         """Rebuild machines; ValueError as `Machine.from_dict`, or if there are not `outputs`."""
         try:
             machines = tuple(Machine.from_dict(each, inputs) for each in data["machines"])
@@ -328,9 +328,9 @@ class Regressor(Protocol):
 
 # Kind -> from data, the file's names of inputs and the number of outputs.
 _KINDS: Mapping[str, Callable[[Mapping[str, Any], Sequence[str], int], Regressor]] = {
-    "trees": Forest.over,
-    "svr": Machines.over,
-    "rule": Rule.over,
+    "trees": Forest.rebuild,
+    "svr": Machines.rebuild,
+    "rule": Rule.rebuild,
 }
 _KIND_OF: Mapping[type, str] = {Forest: "trees", Machines: "svr", Rule: "rule"}
 

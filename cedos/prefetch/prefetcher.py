@@ -291,7 +291,7 @@ class Prefetcher:
         # Stops come first: the next round, which follows at once, plans with their room.
         for key in plan.stops:
             self._stop(self._entries[key])
-            self.queue.stopped(key)
+            self.queue.on_stop(key)
         if plan.stops:
             self._kicked.set()
             return
@@ -321,7 +321,7 @@ class Prefetcher:
                 # A caller waits: the host's own choice of network is better than a silent one.
                 if attempt.network not in present or now_s - attempt.heard_s > 2 * self._every_s:
                     self._stop(entry)
-                    self.queue.stopped(key)
+                    self.queue.on_stop(key)
                     self._start(key, entry, None)
             elif now_s - attempt.heard_s > self._silence_s:
                 _log.warning("a prefetch hangs; it is tried again later", item=key)
@@ -342,7 +342,7 @@ class Prefetcher:
         task = asyncio.create_task(self._attempt(key, entry, turn))
         entry.attempt = _Attempt(turn, network, task, now_s, now_s)
         if network is not None:
-            self.queue.started(key, network)
+            self.queue.on_start(key, network)
 
     def _stop(self, entry: _Entry) -> None:
         attempt, entry.attempt = entry.attempt, None
@@ -398,7 +398,7 @@ class Prefetcher:
             self._settle(entry, None)
         elif entry.waiters and attempt.network is not None:
             # The attempt began ahead of time; a caller waits now, so it is repeated on demand.
-            self.queue.stopped(key)
+            self.queue.on_stop(key)
             self._start(key, entry, None)
         else:
             if not entry.waiters:
@@ -409,7 +409,7 @@ class Prefetcher:
 
     def _failed(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
         last = self.queue.items[key].failures + 1 >= self._attempts
-        self.queue.failed(key, now_s, for_good=for_good or last)
+        self.queue.on_failure(key, now_s, for_good=for_good or last)
 
     def _measure(self, attempt: _Attempt) -> None:
         if attempt.network is not None and attempt.first_s is not None:

@@ -82,7 +82,7 @@ class Profiler:
         """Return whether a message of this host on the flow was seen."""
         return key in self._flows
 
-    def opened(
+    def on_open(
         self, key: FlowKey, now_s: float, *, incoming: bool = False, mark: int | None = None
     ) -> list[SizeLearned]:
         """Record that a connection begins: only its other end is known yet."""
@@ -138,7 +138,7 @@ class Profiler:
         flow.running = replace(running, direction=direction, size=size, basis=basis)
         return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
 
-    def closed(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
+    def on_close(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
         """From a flow's final figures (None: not known) the history learns.
 
         Of MPTCP, give the first subflow's key and the sums over all subflows, as for `progressed`.

@@ -322,7 +322,7 @@ class RadioWatch:
         self._energy_j = 0.0
         self._seconds = dict.fromkeys((ACTIVE, IDLE, *(state.name for state in radio.states)), 0.0)
 
-    def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
+    def add_bytes(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
         """Record the bytes since the last call, the last of them now."""
         if bytes_up <= 0.0 and bytes_down <= 0.0:
             self._pass(now_s)

@@ -186,8 +186,8 @@ class KnownHosts:
             raise ConfigError(f"{self.path}: {error}") from error
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
             raise ConfigError(
-                f"{self.path}: others may write it, and so say whom you talk to; "
-                f"`chmod go-w {self.path}`, and owned by you, would be right"
+                f"{self.path}: other users can write it, and so choose your servers; "
+                f"run `chmod go-w {self.path}`, and own it"
             )
         return toml_file.parse(text, _File, name=str(self.path)).hosts
 

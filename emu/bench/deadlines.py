@@ -85,7 +85,7 @@ def _plans_ms() -> tuple[list[float], list[float]]:
             ],
         )
         for at_s in range(600):
-            networks.watched(
+            networks.watch(
                 [each._replace(up=each.up or random.random() < 0.5) for each in seen], float(at_s)
             )
             for name, bps in (("wlan0", 15.0), ("lte0", 14.5)):

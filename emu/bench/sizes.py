@@ -131,14 +131,14 @@ class ProfilerWatch(Watcher):
         async for event in flows.events():
             self._last_at_s = now_s = time.monotonic()
             if isinstance(event, FlowOpened):
-                self._profiler.opened(event.key, now_s, incoming=event.incoming)
+                self._profiler.on_open(event.key, now_s, incoming=event.incoming)
             else:
                 self._captured(capture)  # a flow's end must not come before its last message
                 self._closed(event)
 
     def _closed(self, event: FlowClosed) -> None:
         down, up = (event.bytes_down, event.bytes_up) if event.exact else (None, None)
-        self._profiler.closed(event.key, down, up)
+        self._profiler.on_close(event.key, down, up)
         hello = self._hellos.pop(event.key, None)
         if hello is not None and event.exact:
             host, estimate = hello

@@ -195,7 +195,7 @@ class HardBudgets:
         usual = budget.resource.meter.usual_per_s(_USUAL_BPS / 8.0, tariff)
         pace = self._paces.setdefault(counted, Pace(usual))
         pace.observe(spent, self._steady())
-        account = Account(budget, spent, keeper.period.ends_s, keeper.over(self._clock()))
+        account = Account(budget, spent, keeper.period.ends_s, keeper.has_ended(self._clock()))
         key = (keeper.period.begins_s, account.supply)
         # What was barred, as what was coming would spend it, is not opened for what then is left.
         closed = self._closed.get(counted) == key

@@ -195,7 +195,7 @@ class HostBudgets:
         """Take a choice that came up: per way its network, seconds, joules and bytes."""
         now_s = self._clock()
         for keeper in self.keepers.values():
-            if keeper.over(now_s):
+            if keeper.has_ended(now_s):
                 continue
             found = [
                 Option(seconds, self.amount(keeper.budget, joules, [(network, float(size))]))
@@ -279,9 +279,9 @@ class HostBudgets:
                 supply = max(now.energy_j, self._earlier_supply(name) if before is None else 0.0)
                 shown = wall(self._clock()).isoformat(timespec="seconds")
                 self._known.setdefault("supplies", {})[name] = [keeper.period.ends_s, supply]
-                since = keeper.budget.since or ("" if keeper.over(self._clock()) else shown)
+                since = keeper.budget.since or ("" if keeper.has_ended(self._clock()) else shown)
                 budget = replace(keeper.budget, supply=supply, since=since)
-                keeper.changed(budget, self._clock())
+                keeper.replace_budget(budget, self._clock())
 
     def _earlier_supply(self, name: str) -> float:
         supplies = self._known.get("supplies")
@@ -339,7 +339,7 @@ class HostBudgets:
         if (keeper := self.keepers.get(budget.name)) is not None:
             if budget.battery:
                 budget = replace(budget, supply=keeper.budget.supply)
-            keeper.changed(budget, now_s)
+            keeper.replace_budget(budget, now_s)
             return
         known = self._known.get(budget.name)
         known = known if isinstance(known, dict) else None
@@ -349,7 +349,7 @@ class HostBudgets:
         quoted = []
         for keeper in self.keepers.values():
             budget = keeper.budget
-            if not keeper.over(now_s) and not self.suspended(budget):
+            if not keeper.has_ended(now_s) and not self.suspended(budget):
                 quoted.append((keeper, budget, keeper.quote(now_s)))
         self.prices = prices(
             [(budget.resource, budget.networks, quote) for _, budget, quote in quoted],

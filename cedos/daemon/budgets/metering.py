@@ -95,7 +95,7 @@ class Metering:
         kind, watch, before_j = self._watches.get(network.name, (None, None, 0.0))
         if watch is None or kind is not network.kind:
             watch, before_j = RadioWatch(self._radios[network.kind]), 0.0
-        watch.carried(now_s, up, down)
+        watch.add_bytes(now_s, up, down)
         joules = watch.energy_j(now_s)
         for key in (RADIOS, f"{RADIO}{network.name}"):
             self._usage.add(key, joules - before_j)

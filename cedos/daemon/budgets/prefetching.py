@@ -190,7 +190,7 @@ class Prefetching:
         found = []
         for keeper in self._budgets.keepers.values():
             budget = keeper.budget
-            if keeper.over(now_s) or self._budgets.suspended(budget):
+            if keeper.has_ended(now_s) or self._budgets.suspended(budget):
                 continue
             quote = keeper.quote(now_s)
             spent_up = quote.rate >= PROHIBITIVE

@@ -102,7 +102,7 @@ class Transfers:
             raise ConfigError(str(error)) from error
         used = {interfaces.get(name, name): count for name, count in report.used_bytes.items()}
         in_all = {interfaces.get(name, name): count for name, count in report.all_bytes.items()}
-        self._table.carried(report.key, used, report.lasted_s, now)
+        self._table.add_bytes(report.key, used, report.lasted_s, now)
         self._table.remembered(report.key, in_all)
         in_pause = report.again_unix_s is not None
         new = report.key not in self._told and not in_pause
@@ -181,7 +181,7 @@ class Transfers:
         now = time.monotonic()
         self._table.networks.restore(kept.get("networks"), now)
         for row, by in rows(kept):
-            self._table.restored(row, by, now)
+            self._table.restore(row, by, now)
 
     def _is_late(self, report: TransferReport, uid: int) -> bool:
         """Return whether a report was sent before its transfer's end but arrived after that."""

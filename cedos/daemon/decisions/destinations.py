@@ -185,7 +185,7 @@ class DestinationTrials:
         if not running.taken:  # (those that begin before the rule has ended go there, too)
             running.taken = True
             size_bytes = running.decision.transfer.size.median_bytes
-            self._trials.made(running.network, size_bytes, now_s)
+            self._trials.on_connection(running.network, size_bytes, now_s)
             numbered = replace(running.decision, number=self._decider.number)
             running.decision = self._decider.record(numbered)
             self._wake()
@@ -197,7 +197,7 @@ class DestinationTrials:
         if running is not None and not running.taken:
             if now_s < running.until_s and not in_doubt(context, running.network):
                 return
-            self._trials.missed(running.network, now_s)
+            self._trials.on_miss(running.network, now_s)
         self._running = None
         recurring = [
             Recurring(place, visits.decision, begun, partial(self._barred, visits, place[1], now_s))

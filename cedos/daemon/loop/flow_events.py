@@ -82,7 +82,7 @@ class FlowEvents:
         if event.key.protocol == "tcp":
             flow.began_in(self.observer.recent_context())
         mark = await self._mark(event)
-        for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
+        for learned in self.profiler.on_open(event.key, now_s, incoming=event.incoming, mark=mark):
             self.flows.learned(learned)
         self.director.on_connection(flow, now_s, mark)
         if not event.incoming:
@@ -119,7 +119,7 @@ class FlowEvents:
         if not record.exact:
             down = up = None  # nothing is learnt from bytes that were not counted to the end
         first, *further = record.subflows
-        self.profiler.closed(first.key, down, up)
+        self.profiler.on_close(first.key, down, up)
         for subflow in further:
             self.profiler.forget(subflow.key)
         self.opportunities.finished(flow, record, self.observer.context)

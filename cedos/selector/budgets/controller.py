@@ -70,7 +70,7 @@ class Controller(Protocol):
     def foreseen(self, amount: float) -> None:
         """Record that so much of the next observed use belongs to `waiting` choices: it is no habit."""
 
-    def changed(self, now_s: float, supply: float, ends_s: float) -> None:
+    def replace_supply(self, now_s: float, supply: float, ends_s: float) -> None:
         """Replace the supply of this period, or its end."""
 
     def quote(self, now_s: float) -> Quote: ...

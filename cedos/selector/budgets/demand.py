@@ -220,7 +220,7 @@ class Shortfalls:
         if before_s != ends_s:
             self._close(float(before_s))
 
-    def passed(self, now_s: float, used: float) -> None:
+    def record(self, now_s: float, used: float) -> None:
         """Record the use until now, chosen use included."""
         self._used += used
         self._seen_s = now_s
@@ -242,7 +242,7 @@ class Shortfalls:
         prior = _PRIOR_DAYS * (_PRIOR * expected) ** 2
         return sqrt((squares * usual * usual + prior) / (weight + _PRIOR_DAYS))
 
-    def changed(self, ends_s: float) -> None:
+    def move_end(self, ends_s: float) -> None:
         """Move the period's end; forecasts of the old one can no longer be compared."""
         if ends_s != self._ends_s:
             self._ends_s = ends_s

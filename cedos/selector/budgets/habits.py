@@ -36,7 +36,7 @@ class Hours:
         self._memory_s = memory_s
         self._aging_s = 0.0
 
-    def passed(self, now_s: float, elapsed_s: float) -> None:
+    def record(self, now_s: float, elapsed_s: float) -> None:
         """Record that so many seconds have passed until now."""
         self._aging_s += elapsed_s
         if self._aging_s >= _AGING_S:
@@ -109,7 +109,7 @@ class Weekdays:
         self._aging_s = 0.0
         self._weights: list[float] | None = None
 
-    def passed(self, now_s: float, elapsed_s: float) -> None:
+    def record(self, now_s: float, elapsed_s: float) -> None:
         """Record that so many seconds have passed until now."""
         self._aging_s += elapsed_s
         if self._aging_s >= DAY_S:
@@ -224,7 +224,7 @@ class Unchosen:
         # In minutes the hours of a day cannot be told apart, and over weeks they do not matter.
         self._hours = Hours(memory_s, *by_hour) if daily(period_s) else None
 
-    def passed(self, now_s: float, elapsed_s: float, used: float) -> None:
+    def record(self, now_s: float, elapsed_s: float, used: float) -> None:
         """Record the use in the seconds until now, chosen use included."""
         expected = self._per_s() * self._usual_s(now_s - elapsed_s, now_s)
         kept = exp(-elapsed_s / self._memory_s)
@@ -233,7 +233,7 @@ class Unchosen:
         self._ever += used
         self._ever_s += elapsed_s
         if self._hours is not None:
-            self._hours.passed(now_s, elapsed_s)
+            self._hours.record(now_s, elapsed_s)
             self._hours.add(now_s - elapsed_s / 2.0, used)
         if self._fast_memory_s:
             kept = exp(-elapsed_s / self._fast_memory_s)

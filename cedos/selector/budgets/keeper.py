@@ -105,7 +105,7 @@ class Forecast:
         self._open = self._open_s = 0.0
         self._count = self._sum = self._squares = 0.0  # of blocks, fading
 
-    def known(self, used: float, elapsed_s: float) -> None:
+    def record_before(self, used: float, elapsed_s: float) -> None:
         """Record the use of the period before this forecast began; its distribution is unknown.
 
         A use of zero says only that it was not counted.
@@ -268,7 +268,7 @@ class Keeper:
         self._begin(now_s)
         return True
 
-    def over(self, now_s: float) -> bool:
+    def has_ended(self, now_s: float) -> bool:
         """Return whether the budget has ended and does not recur."""
         return now_s >= self.period.ends_s
 
@@ -279,14 +279,14 @@ class Keeper:
         if (increment := self.budget.increment) is not None:
             supply = min(bought(spent, increment), increment.most) * increment.amount
             if supply != self.budget.supply:
-                self.changed(replace(self.budget, supply=supply), now_s)
+                self.replace_budget(replace(self.budget, supply=supply), now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             self._forecast.add(max(spent - self.spent, 0.0), now_s - self._seen_s)
         left = self.budget.supply - spent
         if self._seen_s is None:
             # What was spent before this one was there is known, and no sign of any habit.
             self.controller.observe(self._made_s, left)
-            self._forecast.known(spent, now_s - self.period.begins_s)
+            self._forecast.record_before(spent, now_s - self.period.begins_s)
         self._seen_s, self.spent = now_s, spent
         self.controller.observe(now_s, left)
 
@@ -314,14 +314,14 @@ class Keeper:
         )
         return IncrementQuote(quote, left, units_left, increment, spare)
 
-    def changed(self, budget: Budget, now_s: float) -> None:
+    def replace_budget(self, budget: Budget, now_s: float) -> None:
         """Replace the budget; the period's use and the knowledge stay."""
         period = period_at(budget, now_s, self._zone)
         same = period.begins_s == self.period.begins_s and budget.resource == self.budget.resource
         times = _length_s(period) / _length_s(self.period)
         self.budget, self.period = budget, period
         if same and 1.0 / _ALIKE <= times <= _ALIKE:
-            self.controller.changed(now_s, budget.supply, period.ends_s)
+            self.controller.replace_supply(now_s, budget.supply, period.ends_s)
             return
         # Habits of a day are counted otherwise than those of a month.
         self._learned = self.controller.state()
@@ -342,7 +342,7 @@ class Keeper:
             self._forecast.at_end(self.spent, left_s),
             self.quote(now_s).rate,
             self._bought_s,
-            self.over(now_s),
+            self.has_ended(now_s),
         )
 
     def state(self) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Odyssey:
     def foreseen(self, amount: float) -> None:
         """Ignore the amount: no habits are learned."""
 
-    def changed(self, now_s: float, supply: float, ends_s: float) -> None:
+    def replace_supply(self, now_s: float, supply: float, ends_s: float) -> None:
         """Replace supply and end; the use stays, and the price starts anew."""
         self._left += supply - self._supply
         self._supply, self._ends_s, self._now_s = supply, ends_s, now_s

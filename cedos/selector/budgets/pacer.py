@@ -244,14 +244,14 @@ class Pacer:
             usual_s = elapsed_s
             if self._weekdays is not None:
                 usual_s = self._weekdays.usual_s(now_s - elapsed_s, now_s)
-                self._weekdays.passed(now_s, elapsed_s)
+                self._weekdays.record(now_s, elapsed_s)
             self._demand.age(usual_s)
-            self._hours.passed(now_s, elapsed_s)
+            self._hours.record(now_s, elapsed_s)
         # Learn the use without a choice, and how wrong its forecasts are.
-        self._unchosen.passed(now_s, elapsed_s, spent)
+        self._unchosen.record(now_s, elapsed_s, spent)
         if self._shortfalls is not None:
             expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
-            self._shortfalls.passed(now_s, spent)
+            self._shortfalls.record(now_s, spent)
             self._shortfalls.forecast(now_s, expected, self._unchosen.usual(self._period_s))
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
@@ -294,7 +294,7 @@ class Pacer:
         """Ignore an amount that was set aside already, so that it does not count twice."""
         self._foreseen += amount
 
-    def changed(self, now_s: float, supply: float, ends_s: float) -> None:
+    def replace_supply(self, now_s: float, supply: float, ends_s: float) -> None:
         """Replace supply and end; habits and use stay."""
         self._left += supply - self._supply
         self._first_left += supply - self._supply
@@ -302,7 +302,7 @@ class Pacer:
             self._paced = self._paced[0], self._paced[1] + supply - self._supply
         self._supply, self._ends_s = supply, ends_s
         if self._shortfalls is not None:
-            self._shortfalls.changed(ends_s)
+            self._shortfalls.move_end(ends_s)
         self._period_s = max(ends_s - self._begins_s, 1.0)
 
     def quote(self, now_s: float) -> PacerQuote:

@@ -352,7 +352,7 @@ class HostNetworks:
         if (name, direction) in self._rates or len(self._rates) < 2 * _MOST_NETWORKS:
             self._rate(name, direction).observe(rate_bps, lasted_s, now)
 
-    def watched(self, networks: Iterable[SeenNetwork], now: float) -> None:
+    def watch(self, networks: Iterable[SeenNetwork], now: float) -> None:
         """Which are there; to be told every second or so, and on every change."""
         passed_s = 0.0 if self._watched_s is None else now - self._watched_s
         self._watched_s = now
@@ -363,7 +363,7 @@ class HostNetworks:
                 self._stretches[name] = Stretches(STAY_S, ABSENCE)
         if passed_s > 0.0:
             for name, stretches in self._stretches.items():
-                stretches.passed(passed_s, name in self._up)
+                stretches.record(passed_s, name in self._up)
         for name in up - self._up:
             self._since_s[name] = now
         self._up = up

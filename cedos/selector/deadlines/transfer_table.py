@@ -135,7 +135,7 @@ class TransferTable:
             raise ValueError("a transfer of another user has this key")
         row.transfer, row.heard_s = transfer, now
 
-    def carried(self, key: str, used: dict[str, int], lasted_s: float, now: float) -> None:
+    def add_bytes(self, key: str, used: dict[str, int], lasted_s: float, now: float) -> None:
         """Return the bytes that came over networks since the last report."""
         row = self._rows[key]
         direction = row.transfer.direction
@@ -172,7 +172,7 @@ class TransferTable:
     def plan(self, seen: Sequence[SeenNetwork], unix_s: float, now: float) -> bool:
         """Plan again; return whether any transfer's networks have changed."""
         self._clock_s, self._seen = unix_s - now, seen
-        self.networks.watched(seen, now)
+        self.networks.watch(seen, now)
         for key, row in list(self._rows.items()):
             if unix_s > row.transfer.deadline_unix_s + KEPT_S and not self._runs(row, now):
                 del self._rows[key]
@@ -277,7 +277,7 @@ class TransferTable:
         """Return the networks that the last plan used."""
         return self._states[direction]
 
-    def restored(self, transfer: TableTransfer, by_network: dict[str, int], now: float) -> None:
+    def restore(self, transfer: TableTransfer, by_network: dict[str, int], now: float) -> None:
         """Restore a transfer of an earlier daemon; its program will report it again."""
         if len(self._rows) < MOST and transfer.key not in self._rows:
             self._rows[transfer.key] = _Row(transfer, now, by_network=by_network)

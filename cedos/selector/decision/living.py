@@ -54,10 +54,10 @@ class Reevaluation:
         """Return whether the silence has lasted longer than expected; changes nothing."""
         return now_s >= self.late_at_s
 
-    def changed(self) -> None:
+    def on_news(self) -> None:
         self._news = True
 
-    def progressed(self, now_s: float, rest_s: float) -> None:
+    def on_progress(self, now_s: float, rest_s: float) -> None:
         """Something was heard, and the rest is expected to take `rest_s`: silence counts anew."""
         self._news = True
         self._expect(now_s, rest_s)

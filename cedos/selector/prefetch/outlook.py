@@ -63,7 +63,7 @@ class Stretches:
         self._whole = False
         self._age_s = 0.0
 
-    def passed(self, lasted_s: float, present: bool) -> None:
+    def record(self, lasted_s: float, present: bool) -> None:
         """Record that it was present, or absent, for so long until now."""
         if present is not self._present:
             if self._present is not None and self._age_s > 0.0:
@@ -195,7 +195,7 @@ class Outlook:
         if name not in self._stretches:
             known = self.of(name) or _UNKNOWN
             self._stretches[name] = Stretches(known.stay_s, known.absence_s)
-        self._stretches[name].passed(lasted_s, present)
+        self._stretches[name].record(lasted_s, present)
         keep = exp(-lasted_s / self.memory_s)
         sums.seconds = sums.seconds * keep + lasted_s
         sums.there_s = sums.there_s * keep + (lasted_s if present else 0.0)

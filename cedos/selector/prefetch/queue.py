@@ -164,7 +164,7 @@ class Queue:
         """Remove all traces of a hint whose fate is known."""
         self.items.pop(key, None)
 
-    def started(self, key: Hashable, network: str) -> None:
+    def on_start(self, key: Hashable, network: str) -> None:
         """Record that an item is being prefetched over a network."""
         item = self.items[key]
         item.state, item.network = State.RUNNING, network
@@ -189,19 +189,19 @@ class Queue:
         if item.state is not State.DROPPED:
             item.state = State.CONSUMED if item.demanded else State.READY
 
-    def stopped(self, key: Hashable) -> None:
+    def on_stop(self, key: Hashable) -> None:
         """Record that a prefetch was stopped, or lost its network; its bytes stay."""
         item = self.items[key]
         item.network = None
         if item.state is State.RUNNING:
             item.state = State.CONSUMED if item.demanded else State.WAITING
 
-    def failed(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
+    def on_failure(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
         """Record a failure of a prefetch; it is tried again later unless `for_good`."""
         item = self.items[key]
         item.failures += 1
         item.not_before_s = now_s + self.retry_s * 2.0 ** min(item.failures - 1, 10)
-        self.stopped(key)
+        self.on_stop(key)
         if for_good:
             item.not_before_s = float("inf")
 

@@ -109,13 +109,13 @@ class Trials:
     def __init__(self) -> None:
         self._networks: defaultdict[str, _Tried] = defaultdict(_Tried)
 
-    def made(self, network: str, size_bytes: int, now_s: float) -> None:
+    def on_connection(self, network: str, size_bytes: int, now_s: float) -> None:
         """Record that a connection went over the network: the next one waits longer."""
         tried = self._networks[network]
         tried.not_before_s, tried.size_bytes = now_s + tried.pause_s, size_bytes
         tried.pause_s = min(_SELDOMER * tried.pause_s, _AT_MOST_S)
 
-    def missed(self, network: str, now_s: float) -> None:
+    def on_miss(self, network: str, now_s: float) -> None:
         """Record that no connection began in time."""
         self._networks[network].not_before_s = now_s + _AGAIN_S
 

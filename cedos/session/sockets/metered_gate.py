@@ -41,7 +41,7 @@ class OwnTable:
         """Report the progress of a transfer and plan again. ValueError: there are too many."""
         now = time.monotonic()
         self.table.report(transfer, now)
-        self.table.carried(transfer.key, dict(used_bytes), lasted_s, now)
+        self.table.add_bytes(transfer.key, dict(used_bytes), lasted_s, now)
         self.plan(networks)
 
     def ended(self, key: str, networks: Mapping[str, bool]) -> None:

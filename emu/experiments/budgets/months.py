@@ -120,7 +120,7 @@ def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
             keeper = Keeper(world.budget, make, world.begins_s, UTC)
         else:
             keeper.roll(world.begins_s)
-            keeper.changed(world.budget, world.begins_s)
+            keeper.replace_budget(world.budget, world.begins_s)
         found.append(_period(world, keeper))
     return found
 
@@ -135,7 +135,7 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         if change is not None and change.at_s <= choice.at_s:
             to_come = forced_by([each for each in world.choices if each.at_s >= choice.at_s])
             feasible = spent + to_come <= change.budget.supply
-            keeper.changed(change.budget, world.begins_s + change.at_s)
+            keeper.replace_budget(change.budget, world.begins_s + change.at_s)
             change, declined, declined_late = None, 0.0, 0.0
         while looked_s + _STEP_S < choice.at_s:
             looked_s += _STEP_S

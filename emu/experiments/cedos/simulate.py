@@ -175,7 +175,7 @@ def simulate(
         for number in list(living):
             if left[number] <= 1e-6:
                 living.remove(number)
-        host.stretches.passed(float(step_s), is_up)
+        host.stretches.record(float(step_s), is_up)
         if sleep is not None:
             sleep.awake_s += step_s
         at_s += step_s

@@ -132,7 +132,7 @@ class LiveHost:
             self._knowledge.update(self._start_s + now_s)
         for name, (received, sent) in counted.items():
             before = self._last[name]
-            self._watches[name].carried(now_s, sent - before[1], received - before[0])
+            self._watches[name].add_bytes(now_s, sent - before[1], received - before[0])
         self._last = counted
         used = self._used(now_s)
         self._budgets.observe(now_s, sum(used.joules.values()), used.metered_bytes)

@@ -62,7 +62,7 @@ class Account:
         while self._ahead and self._ahead[-1][0] <= now_s:
             at_s, up, down = self._ahead.pop()
             self.bytes += up + down
-            self.watch.carried(at_s, up, down)
+            self.watch.add_bytes(at_s, up, down)
 
     def energy_j(self, now_s: float) -> float:
         self.count(now_s)
@@ -303,7 +303,7 @@ class Trial:
             self._note("prefetched", one.key, one.network)
         else:
             self._progress(one)
-            self._queue.stopped(one.key)
+            self._queue.on_stop(one.key)
             self._note("lost", one.key, one.network)
 
     def _progress(self, one: _Running) -> None:
@@ -314,7 +314,7 @@ class Trial:
         self._running.pop(one.network, None)
         self._accounts[one.network].cut(self._now_s)
         self._progress(one)
-        self._queue.stopped(one.key)
+        self._queue.on_stop(one.key)
         self._note("stopped", one.key, one.network)
 
     def _observe(self) -> None:
@@ -376,7 +376,7 @@ class Trial:
             plan = self._queue.plan(self._now_s, paths, prices)
         for key, name in plan.starts:
             assert isinstance(key, int)
-            self._queue.started(key, name)
+            self._queue.on_start(key, name)
             self._running[name] = self._fetch(key, name)
             self._note("started", key, name)
 

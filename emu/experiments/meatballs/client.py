@@ -182,7 +182,7 @@ class Client(Generic[T]):
 class Watch(Protocol):
     """A radio's states as its traffic makes them (`cedos.selector.energy`)."""
 
-    def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None: ...
+    def add_bytes(self, now_s: float, bytes_up: float, bytes_down: float) -> None: ...
 
     def idle_s(self, now_s: float) -> float | None: ...
 
@@ -232,7 +232,7 @@ class Usage:
             counted = self._bytes[network]
             counted.up += up_bytes
             counted.down += down_bytes
-            self._watches[network].carried(now_s, up_bytes, down_bytes)
+            self._watches[network].add_bytes(now_s, up_bytes, down_bytes)
 
     def idle_s(self, network: str, now_s: float) -> float | None:
         """Return seconds since the network was last used; None: never."""

@@ -105,7 +105,7 @@ def test_lengths_that_are_not_stated_are_learned_by_the_byte(
     profiler = Profiler()
     told = [event for one in captured for event in profiler.observe(one, 1.0)]
     assert [event.direction for event in told] == [Direction.DOWN] * 6
-    profiler.closed(captured[0].key, 3 * (len(head) + len(BODY)), 3 * len(GET))
+    profiler.on_close(captured[0].key, 3 * (len(head) + len(BODY)), 3 * len(GET))
     learned = {host: down for host, _, down, _ in profiler.history.state()["hosts"]}
     down = learned["a.example"]
     assert down == [len(BODY)] * 3

@@ -190,7 +190,7 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("data", "4GB", "--until", "someday"), '"18:00"'),
         (("battery", "5J", "--until", "18:00"), "omit AMOUNT"),
         (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
-        (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "more than nothing"),
+        (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "must be more than 0"),
         (("data", "4GB"), "--until"),
         (("data", "4GB", "--until", "18:00", "--name", "a/b"), "letters, digits"),
         (("data", "4GB", "--until", "18:00", "--name", ""), "letters, digits"),

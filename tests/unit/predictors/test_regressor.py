@@ -86,7 +86,7 @@ def test_broken_trees_are_refused(change: dict[str, Any]) -> None:
 )
 def test_broken_forests_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"forest|could not convert"):
-        Forest.over(data, INPUTS[:1], 1)
+        Forest.rebuild(data, INPUTS[:1], 1)
 
 
 # A grid of few values, so that splits, ties with thresholds and missing values are all common.
@@ -135,7 +135,7 @@ def test_a_forest_gives_what_scikit_learn_gives_for_any_values_and_after_a_round
     grown = kind(12, min_samples_leaf=3, max_features=0.5, random_state=0)
     grown.fit(known, target)
     ours = Forest.average([tree_of(tree) for tree in grown.estimators_])
-    again = Forest.over(ours.to_dict(), INPUTS[:6], 2)
+    again = Forest.rebuild(ours.to_dict(), INPUTS[:6], 2)
     asked = draw.normal(size=(300, 6)).astype(np.float32).astype(np.float64)
     asked[draw.random(asked.shape) < 0.3] = np.nan
     for row, expected in zip(asked.tolist(), grown.predict(asked), strict=True):
@@ -236,15 +236,15 @@ def test_a_machine_by_hand() -> None:
 )
 def test_broken_machines_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Machines.over({"machines": [by_hand() | change]}, INPUTS, 1)
+        Machines.rebuild({"machines": [by_hand() | change]}, INPUTS, 1)
     with pytest.raises(ValueError, match="for 2 strategies"):
-        Machines.over({"machines": [by_hand()]}, INPUTS, 2)
+        Machines.rebuild({"machines": [by_hand()]}, INPUTS, 2)
 
 
 def test_foreign_rules_are_refused() -> None:
     for data in ({"rule": "crystal", "of": ["wifi"]}, {"rule": "ewma", "of": ["pigeon"]}, {}):
         with pytest.raises(ValueError, match="not a rule"):
-            Rule.over(data, INPUTS, 1)
+            Rule.rebuild(data, INPUTS, 1)
 
 
 def test_collapses_are_foretold_where_something_tells_of_them(examples: Examples) -> None:

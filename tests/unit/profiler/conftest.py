@@ -66,7 +66,7 @@ class Talk:
         return self.profiler.progressed(self.key, down, up, self.now_s)
 
     def close(self) -> None:
-        self.profiler.closed(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])
+        self.profiler.on_close(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])
 
 
 class Web:

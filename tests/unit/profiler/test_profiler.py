@@ -23,7 +23,7 @@ DOWN, UP = Direction.DOWN, Direction.UP
 
 def test_a_download_from_its_connection_to_its_length(web: Web) -> None:
     profiler = Profiler()
-    (opened,) = profiler.opened(web.key, 0.9)
+    (opened,) = profiler.on_open(web.key, 0.9)
     assert (opened.direction, opened.server_name) == (DOWN, None)
     assert (opened.size.median_bytes, opened.size.source) == (3_000, "default")
     talk = web.talk(profiler)
@@ -57,7 +57,7 @@ def test_a_chunked_upload_and_a_chunked_download(web: Web) -> None:
 
 def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
     profiler = Profiler()
-    profiler.opened(web.key, 0.9)
+    profiler.on_open(web.key, 0.9)
     talk = web.talk(profiler)
     for number in range(12):
         (asked,) = talk.send(web.get)
@@ -70,7 +70,7 @@ def test_keep_alive_transfers_are_told_one_by_one_and_learned(web: Web) -> None:
         assert 40_000 <= estimate.median_bytes < 40_012
         assert profiler.history.samples(host, 80, DOWN) == 12
         assert profiler.history.estimate(host, 80, UP).median_bytes == 0
-    (again,) = profiler.opened(replace(web.key, local_port=40001), 2.0)
+    (again,) = profiler.on_open(replace(web.key, local_port=40001), 2.0)
     assert (again.direction, again.size.source) == (DOWN, "history")
 
 
@@ -213,7 +213,7 @@ def test_an_upgraded_connection_counts_as_a_whole(web: Web) -> None:
 
 def test_progress_counts_from_the_transfer_not_from_the_connection(web: Web) -> None:
     profiler = Profiler()
-    profiler.opened(web.key, 0.9)
+    profiler.on_open(web.key, 0.9)
     talk = web.talk(profiler)
     talk.send(web.get)
     talk.receive(web.answer(10_000_000), 10_000_000)
@@ -267,7 +267,7 @@ def test_a_fallback_to_tcp_is_not_counted_on(web: Web) -> None:
 def test_a_server_on_this_host_sends_up(web: Web) -> None:
     profiler = Profiler()
     key = FlowKey(ip_address("192.168.43.2"), 8080, ip_address(web.server), 51_000)
-    (opened,) = profiler.opened(key, 0.9, incoming=True)
+    (opened,) = profiler.on_open(key, 0.9, incoming=True)
     assert opened.direction is UP
     talk = web.talk(profiler, key)
     (asked,) = talk.receive(web.get)
@@ -282,9 +282,9 @@ def test_an_opening_told_late_changes_nothing(web: Web) -> None:
     profiler = Profiler()
     talk = web.talk(profiler)
     talk.send(web.get)
-    assert profiler.opened(web.key, 1.1) == []
+    assert profiler.on_open(web.key, 1.1) == []
     assert profiler.server_name(web.key) == "a.example"
-    assert len(profiler.opened(web.key, 100.0)) == 1  # the same ports again: another connection
+    assert len(profiler.on_open(web.key, 100.0)) == 1  # the same ports again: another connection
     assert profiler.server_name(web.key) is None
 
 
@@ -292,8 +292,8 @@ def test_flows_are_bounded(web: Web) -> None:
     profiler = Profiler(SizeHistory(max_hosts=10), max_flows=20)
     for port in range(1, 500):
         key = replace(web.key, local_port=port, remote_port=port)
-        profiler.opened(key, 1.0)
-        profiler.closed(replace(key, local_port=port + 1000), 10, 10)
+        profiler.on_open(key, 1.0)
+        profiler.on_close(replace(key, local_port=port + 1000), 10, 10)
     assert len(profiler) == 20
     assert len(profiler.history) == 10
 
@@ -309,7 +309,7 @@ def test_a_server_called_by_its_address_learns_each_transfer_once(web: Web) -> N
 def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -> None:
     profiler = Profiler()
     for _ in range(5):
-        profiler.closed(web.tls_key, 9_000, 500)
+        profiler.on_close(web.tls_key, 9_000, 500)
     label = Label(Urgency.BACKGROUND, Bulk.LARGE)
     hint = TransferHint(
         HintMatch(destination=web.server),
@@ -320,14 +320,14 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     )
     number, affected = profiler.hint(hint, 1.0)
     assert affected == []
-    (told,) = profiler.opened(web.tls_key, 1.0)
+    (told,) = profiler.on_open(web.tls_key, 1.0)
     assert told.size == web.exactly(50_000_000, "hint")
     assert (told.label, told.deadline_s, told.direction) == (label, 60.0, DOWN)
     talk = web.talk(profiler)
     assert talk.send(web.get)[0].size == web.exactly(50_000_000, "hint")
     (stated,) = talk.receive(web.answer(77), 77)
     assert (stated.size, stated.label) == (web.exactly(77), label)
-    (late,) = profiler.opened(replace(web.tls_key, local_port=7), 10.0)
+    (late,) = profiler.on_open(replace(web.tls_key, local_port=7), 10.0)
     assert (late.size.source, late.label) == ("history", None)
     assert profiler.unhint(number) is False  # it had run out
 
@@ -336,18 +336,18 @@ def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
     profiler = Profiler()
     number, _ = profiler.hint(TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
     profiler.hint(TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
-    assert profiler.opened(web.tls_key, 1.0)[0].direction is UP
+    assert profiler.on_open(web.tls_key, 1.0)[0].direction is UP
     (asked,) = web.talk(profiler).send(web.get)
     assert (asked.direction, asked.size.source) == (DOWN, "default")
     assert profiler.unhint(number)
-    assert profiler.opened(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
+    assert profiler.on_open(replace(web.tls_key, local_port=2), 1.0)[0].size.source == "default"
 
 
 def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
     profiler = Profiler()
-    profiler.opened(web.tls_key, 1.0)
+    profiler.on_open(web.tls_key, 1.0)
     profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
-    profiler.opened(replace(web.key, local_port=3), 1.0)
+    profiler.on_open(replace(web.key, local_port=3), 1.0)
     _, affected = profiler.hint(
         TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
     )
@@ -362,15 +362,15 @@ def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
     profiler = Profiler()
     profiler.hint(TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
     assert web.talk(profiler).send(web.get)[0].size.source == "default"
-    assert profiler.opened(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
-    (early,) = profiler.opened(web.tls_key, 1.1, mark=7)
+    assert profiler.on_open(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
+    (early,) = profiler.on_open(web.tls_key, 1.1, mark=7)
     assert early.size.source == "hint"
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x16", b"HTTP/1.1 ", b"DELETE", b"OPTI", b"CONN x"])
 def test_scraps_tell_nothing(web: Web, payload: bytes) -> None:
     profiler = Profiler()
-    profiler.opened(web.key, 0.0)
+    profiler.on_open(web.key, 0.0)
     assert profiler.observe(CapturedPacket(web.key, True, payload), 1.0) == []
 
 
@@ -414,8 +414,8 @@ def test_no_order_of_events_breaks_it(
     told: list[SizeLearned] = []
     for at, step in enumerate(steps):
         if step is None:
-            profiler.closed(web.key, 10_000, 10_000)
-            told += profiler.opened(web.key, float(at))
+            profiler.on_close(web.key, 10_000, 10_000)
+            told += profiler.on_open(web.key, float(at))
         elif len(step) == 2:
             told += profiler.progressed(web.key, step[0], step[1], float(at))
         else:

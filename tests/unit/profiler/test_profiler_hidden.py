@@ -37,12 +37,12 @@ def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None
     profiler = Profiler()
     for number in range(3):
         key = replace(TLS_KEY, local_port=50_000 + number, protocol="udp")
-        profiler.opened(key, 1.0)
+        profiler.on_open(key, 1.0)
         first, second = initial("big.example", key)
         (named,) = profiler.observe(first, 1.1)
         assert (named.server_name, named.direction) == ("big.example", DOWN)
         assert profiler.observe(second, 1.1) == []
-        profiler.closed(key, 8_000_000, 20_000)
+        profiler.on_close(key, 8_000_000, 20_000)
     assert named.size.median_bytes == 8_000_000
     (tcp,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
     assert tcp.tls
@@ -55,7 +55,7 @@ def test_a_quic_hello_before_its_flows_opening() -> None:
     datagrams = initial("big.example")
     told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
     assert [one.server_name for one in told] == ["big.example"]
-    assert profiler.opened(datagrams[0].key, 1.02) == []
+    assert profiler.on_open(datagrams[0].key, 1.02) == []
     assert profiler.server_name(datagrams[0].key) == "big.example"
     assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
 
@@ -63,14 +63,14 @@ def test_a_quic_hello_before_its_flows_opening() -> None:
 def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
     profiler = Profiler()
     dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
-    profiler.opened(dns, 1.0)
-    profiler.closed(dns, 200, 80)
+    profiler.on_open(dns, 1.0)
+    profiler.on_close(dns, 200, 80)
     assert len(profiler.history) == 0
 
 
 def test_a_hello_over_two_segments(hello: Hello) -> None:
     profiler = Profiler()
-    profiler.opened(TLS_KEY, 1.0)
+    profiler.on_open(TLS_KEY, 1.0)
     raw = hello("big.example")
     begin = CapturedPacket(TLS_KEY, True, raw[:60], 900, 1, segment=900)
     end = CapturedPacket(TLS_KEY, True, raw[60:], 960, 1, segment=960)
@@ -90,7 +90,7 @@ def test_a_host_is_first_taken_for_its_domain(hello: Hello) -> None:
     for number in range(4):
         key = replace(TLS_KEY, local_port=number, remote=ip_address("203.0.113.9"))
         profiler.observe(CapturedPacket(key, True, hello("a.big.example"), 1, 1), 1.0)
-        profiler.closed(key, 8_000_000 + number, 9_000)
+        profiler.on_close(key, 8_000_000 + number, 9_000)
     (named,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("b.big.example"), 1, 1), 2.0)
     assert 8_000_000 <= named.size.median_bytes < 8_000_004
 
@@ -99,32 +99,32 @@ def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
     profiler = Profiler()
     for number in range(12):
         key = replace(TLS_KEY, local_port=50_000 + number)
-        profiler.opened(key, 1.0)
+        profiler.on_open(key, 1.0)
         (named,) = profiler.observe(CapturedPacket(key, True, hello("big.example"), 1, 1), 1.1)
         assert (named.server_name, named.direction) == ("big.example", DOWN)
-        profiler.closed(key, 8_000_000, 20_000)
+        profiler.on_close(key, 8_000_000, 20_000)
     assert named.size.source == "history"
     assert named.size.median_bytes == 8_000_000
     assert profiler.server_name(key) is None  # the flow has ended
     other = replace(TLS_KEY, remote=ip_address("203.0.113.9"))
     (elsewhere,) = profiler.observe(CapturedPacket(other, True, hello("big.example"), 1, 1), 2.0)
     assert elsewhere.size.median_bytes == 8_000_000
-    (nameless,) = profiler.opened(replace(TLS_KEY, local_port=1), 3.0)
+    (nameless,) = profiler.on_open(replace(TLS_KEY, local_port=1), 3.0)
     assert nameless.size.median_bytes == 8_000_000
 
 
 def test_a_server_that_takes_more_than_it_gives() -> None:
     profiler = Profiler()
     for number in range(5):
-        profiler.closed(replace(TLS_KEY, local_port=number), 9_000, 700_000_000)
-    (told,) = profiler.opened(TLS_KEY, 1.0)
+        profiler.on_close(replace(TLS_KEY, local_port=number), 9_000, 700_000_000)
+    (told,) = profiler.on_open(TLS_KEY, 1.0)
     assert (told.direction, told.size.median_bytes) == (UP, 700_000_000)
 
 
 def test_a_hello_without_name_tells_nothing_new_of_an_opened_flow(hello: Hello) -> None:
     profiler = Profiler()
     cut = CapturedPacket(TLS_KEY, True, hello("big.example")[:50], 1, 1)
-    profiler.opened(TLS_KEY, 1.0)
+    profiler.on_open(TLS_KEY, 1.0)
     assert profiler.observe(cut, 1.1) == []
     (told,) = profiler.observe(cut._replace(key=replace(TLS_KEY, local_port=1)), 1.2)
     assert told.server_name is None
@@ -132,17 +132,17 @@ def test_a_hello_without_name_tells_nothing_new_of_an_opened_flow(hello: Hello) 
 
 def test_a_refused_connection_teaches_nothing() -> None:
     profiler = Profiler()
-    profiler.opened(KEY, 1.0)
-    profiler.closed(KEY, 0, 1)
-    profiler.opened(KEY, 2.0)
-    profiler.closed(KEY, None, None)
+    profiler.on_open(KEY, 1.0)
+    profiler.on_close(KEY, 0, 1)
+    profiler.on_open(KEY, 2.0)
+    profiler.on_close(KEY, None, None)
     assert len(profiler.history) == 0
     assert len(profiler) == 0
 
 
 def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
     profiler = Profiler()
-    profiler.opened(TLS_KEY, 1.0)
+    profiler.on_open(TLS_KEY, 1.0)
     assert profiler.progressed(TLS_KEY, 2_000, 500, 1.1) == []
     (told,) = profiler.progressed(TLS_KEY, 400_000, 2_000, 1.2)
     assert (told.direction, told.size.source) == (DOWN, "progress")
@@ -158,8 +158,8 @@ def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
 def test_the_point_is_what_counts_as_exceeded_not_the_interval() -> None:
     profiler = Profiler()
     for size in [1_000] * 20 + [5_000_000] * 10:
-        profiler.closed(TLS_KEY, size, 100)
-    (opened,) = profiler.opened(TLS_KEY, 1.0)
+        profiler.on_close(TLS_KEY, size, 100)
+    (opened,) = profiler.on_open(TLS_KEY, 1.0)
     assert (opened.size.median_bytes, opened.size.high_bytes) == (1_000, 5_000_000)
     (told,) = profiler.progressed(TLS_KEY, 2_000, 100, 1.1)
     assert (told.size.median_bytes, told.size.source) == (5_000_000, "progress")
@@ -167,7 +167,7 @@ def test_the_point_is_what_counts_as_exceeded_not_the_interval() -> None:
 
 def test_an_opaque_flow_that_turns_out_to_be_an_upload() -> None:
     profiler = Profiler()
-    profiler.opened(TLS_KEY, 1.0)
+    profiler.on_open(TLS_KEY, 1.0)
     (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000, 2.0)
     assert (told.direction, told.size.source) == (UP, "progress")
     assert told.size.low_bytes > 5_000_000

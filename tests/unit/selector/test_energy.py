@@ -72,9 +72,9 @@ def test_states_follow_the_traffic() -> None:
     watch = RadioWatch(THREEG)
     assert watch.state(0.0) == "idle"
     assert watch.idle_s(0.0) is None
-    watch.carried(10.0, 0, 10_000)
-    watch.carried(11.0, 0, 10_000)
-    watch.carried(12.0, 0, 10_000)
+    watch.add_bytes(10.0, 0, 10_000)
+    watch.add_bytes(11.0, 0, 10_000)
+    watch.add_bytes(12.0, 0, 10_000)
     assert watch.state(12.0) == watch.state(15.9) == "dch"
     assert watch.state(16.1) == "fach"
     assert watch.state(22.1) == "idle"
@@ -88,18 +88,18 @@ def test_states_follow_the_traffic() -> None:
 
 def test_data_in_the_tail_pays_only_the_extension() -> None:
     once, twice = RadioWatch(THREEG), RadioWatch(THREEG)
-    once.carried(0.0, 0, 1000)
-    twice.carried(0.0, 0, 1000)
-    twice.carried(5.0, 0, 1000)
+    once.add_bytes(0.0, 0, 1000)
+    twice.add_bytes(0.0, 0, 1000)
+    twice.add_bytes(5.0, 0, 1000)
     added_j = twice.energy_j(100.0) - once.energy_j(100.0)
     assert added_j == pytest.approx(THREEG.transfer_j(bytes_down=1000, seconds=0.0, idle_s=5.0))
 
 
 def test_a_clock_that_goes_back_gives_no_energy_back() -> None:
     watch = RadioWatch(THREEG)
-    watch.carried(100.0, 0, 1000)
+    watch.add_bytes(100.0, 0, 1000)
     before_j = watch.energy_j(105.0)
-    watch.carried(50.0, 0, 1000)
+    watch.add_bytes(50.0, 0, 1000)
     assert watch.energy_j(60.0) >= before_j
 
 
@@ -114,7 +114,7 @@ def test_a_watch_agrees_with_the_formula(steps: list[tuple[float, float, float]]
         expected_j += radio.transfer_j(
             bytes_up=up, bytes_down=down, seconds=0.0, idle_s=watch.idle_s(at_s)
         )
-        watch.carried(at_s, up, down)
+        watch.add_bytes(at_s, up, down)
     assert watch.energy_j(at_s + 100.0) == pytest.approx(expected_j)
 
 

@@ -103,7 +103,7 @@ def test_a_file_that_others_write_is_not_believed(hosts: KnownHosts) -> None:
     assert hosts.find("server.example", 7008).key == ONE
     if os.geteuid() == 0:
         os.chown(hosts.path, 12345, -1)
-        with pytest.raises(ConfigError, match="others may write it"):
+        with pytest.raises(ConfigError, match="other users can write it"):
             hosts.find("server.example", 7008)
 
 

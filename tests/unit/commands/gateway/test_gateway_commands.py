@@ -131,7 +131,7 @@ def test_a_gateway_that_is_not_there_is_told(cedos: Any, config_home: Path) -> N
     line = invited(cedos).replace("gw.example:7100", f"127.0.0.1:{port}")
     result = cedos("join", line)
     assert result.exit_code == 1
-    assert "does not let this client in" in result.stderr
+    assert "does not admit this client" in result.stderr
     assert not (config_home / "cedos" / "gateway.toml").exists()
 
 

@@ -172,7 +172,7 @@ def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 29900\r\n\r\n"
     kept = Kept(key, tls=False)
     for event in [
-        *profiler.opened(key, 10.0),
+        *profiler.on_open(key, 10.0),
         *profiler.observe(CapturedPacket(key, True, request, 1, 1), 10.02),
         *profiler.observe(CapturedPacket(key, False, answer, 1, 1 + len(request)), 10.04),
     ]:

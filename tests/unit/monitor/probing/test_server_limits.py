@@ -82,7 +82,7 @@ def test_a_key_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "what"),
     [
-        ("ab" * 32, 0o640, "others may read"),
+        ("ab" * 32, 0o640, "other users can read"),
         ("ab" * 31, 0o600, "64 hexadecimal digits"),
         ("not a key", 0o600, "64 hexadecimal digits"),
         ("é" * 40, 0o600, "not text"),

@@ -121,9 +121,9 @@ def test_a_clock_that_jumps_teaches_nothing_and_breaks_nothing(make: MakeControl
 def test_a_budget_that_is_changed_keeps_what_was_spent(make: MakeController) -> None:
     controller = make(1000.0, 0.0, 1e5)
     controller.observe(0.0, 100.0)
-    controller.changed(20.0, 800.0, 1e5)
+    controller.replace_supply(20.0, 800.0, 1e5)
     assert controller.quote(20.0).rate == PROHIBITIVE  # 900 of 800 are spent
-    controller.changed(30.0, 10_000.0, 2e5)
+    controller.replace_supply(30.0, 10_000.0, 2e5)
     assert controller.quote(30.0).rate < PROHIBITIVE
     controller.observe(40.0, 9100.0)
     assert controller.quote(40.0).rate_for(9000.0, 1.0) == PROHIBITIVE
@@ -178,7 +178,7 @@ def test_what_waits_counts_once() -> None:
 def test_hours_of_a_day_tell_how_much_is_to_come() -> None:
     hours = Hours(1e9)
     assert hours.usual_s(0.0, 3600.0) == 3600.0
-    hours.passed(DAY_S, DAY_S)
+    hours.record(DAY_S, DAY_S)
     hours.add(20 * 3600.0, 100.0)
     assert hours.usual_s(0.0, 19 * 3600.0) == pytest.approx(0.25 * 19 * 3600.0)
     assert hours.usual_s(19.5 * 3600.0, 21 * 3600.0) > 10 * 3600.0
@@ -342,7 +342,7 @@ def test_a_trip_in_the_last_week_is_got_through(monkeypatch: pytest.MonkeyPatch)
 def test_what_was_seen_long_ago_is_remembered_over_periods() -> None:
     unchosen = Unchosen(5 * DAY_S, 30 * DAY_S)
     for day in range(1, 61):
-        unchosen.passed(day * DAY_S, DAY_S, 10.0 if day <= 30 else 0.0)
+        unchosen.record(day * DAY_S, DAY_S, 10.0 if day <= 30 else 0.0)
     lately, _ = unchosen.to_come(60 * DAY_S, 70 * DAY_S, 0.0)
     assert lately < 1.0
     assert unchosen.ever(10 * DAY_S) == pytest.approx(50.0)

@@ -20,7 +20,7 @@ def lived(busy: set[int], days: int) -> Weekdays:
     week = Weekdays()
     for day in range(days):
         for hour in range(24):
-            week.passed(day * DAY_S + (hour + 1) * 3600.0, 3600.0)
+            week.record(day * DAY_S + (hour + 1) * 3600.0, 3600.0)
         if day % 7 in busy:
             for _ in range(10):
                 week.add(day * DAY_S + 40_000.0, 1.0)
@@ -71,7 +71,7 @@ def _live(unchosen: Unchosen, begin_h: float, end_h: float, factor: float = 1.0)
     while at_s < end_h * _HOUR_S:
         at_s += _STEP_S
         awake = 8 * _HOUR_S < at_s % DAY_S <= 20 * _HOUR_S
-        unchosen.passed(at_s, _STEP_S, factor if awake else 0.0)
+        unchosen.record(at_s, _STEP_S, factor if awake else 0.0)
 
 
 def _learned(days: int = 5) -> Unchosen:
@@ -108,7 +108,7 @@ def test_what_is_chosen_is_no_habit() -> None:
     unchosen = Unchosen(5 * DAY_S, DAY_S)
     for step in range(1, 289):
         unchosen.chosen(step * _STEP_S - 1.0, 3.0)
-        unchosen.passed(step * _STEP_S, _STEP_S, 4.0)
+        unchosen.record(step * _STEP_S, _STEP_S, 4.0)
     expected, _ = unchosen.to_come(2 * DAY_S, 3 * DAY_S, 0.0)
     assert expected == pytest.approx(144.0, rel=0.2)
 
@@ -167,7 +167,7 @@ def _day(
     for hour in range(1, 25):
         if hour > until_h:
             break
-        day.passed(begins_s + hour * _HOUR_S - 1.0, came / 12.0 if hour > 12 else 0.0)
+        day.record(begins_s + hour * _HOUR_S - 1.0, came / 12.0 if hour > 12 else 0.0)
         if hour == 12:
             day.forecast(begins_s + 12 * _HOUR_S, 50.0, 100.0)
     return day
@@ -210,7 +210,7 @@ def test_a_day_that_was_not_seen_to_its_end_teaches_nothing() -> None:
 def test_a_restart_in_the_middle_of_a_day_goes_on_with_it() -> None:
     morning = _day(0, 90.0, until_h=12.0).state()
     again = Shortfalls(DAY_S, json.loads(json.dumps(morning)))
-    again.passed(DAY_S - 1.0, 90.0)
+    again.record(DAY_S - 1.0, 90.0)
     assert _at_noon(Shortfalls(2 * DAY_S, again.state()), 1) == _at_noon(_after([90.0]), 1)
 
 
@@ -222,7 +222,7 @@ def test_what_is_chosen_is_not_what_forecasts_lacked() -> None:
 
 def test_a_day_that_ends_at_another_time_is_not_compared() -> None:
     day = _day(0, 90.0)
-    day.changed(DAY_S + 600.0)
+    day.move_end(DAY_S + 600.0)
     assert day.state()["open"] is None
 
 
@@ -231,7 +231,7 @@ def test_a_day_that_ends_at_another_time_is_not_compared() -> None:
 def test_no_measurement_breaks_it(seen: list[tuple[float, float]]) -> None:
     shortfalls = Shortfalls(DAY_S)
     for now_s, used in seen:
-        shortfalls.passed(now_s, used)
+        shortfalls.record(now_s, used)
         shortfalls.forecast(now_s, max(used, 0.0), abs(used))
         assert shortfalls.deviation(now_s, 1.0, 1.0) >= 0.0
     state = json.loads(json.dumps(shortfalls.state()))

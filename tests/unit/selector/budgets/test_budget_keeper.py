@@ -112,8 +112,8 @@ def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again() -> None:
 def test_one_that_does_not_recur_comes_to_its_end() -> None:
     once = Budget("battery", Resource.ENERGY, 1e4, "2026-11-21T18:00:00", "2026-11-21T09:00:00")
     kept = Keeper(once, Odyssey, at("2026-11-21T09:00:00"), UTC)
-    assert not kept.over(at("2026-11-21T17:59:59"))
-    assert kept.over(at("2026-11-21T18:00:00"))
+    assert not kept.has_ended(at("2026-11-21T17:59:59"))
+    assert kept.has_ended(at("2026-11-21T18:00:00"))
     assert kept.quote(at("2026-11-21T18:00:00")).rate == PROHIBITIVE
     assert kept.standing(at("2026-11-21T18:00:00")).over
 
@@ -121,13 +121,13 @@ def test_one_that_does_not_recur_comes_to_its_end() -> None:
 def test_a_change_in_the_middle_keeps_what_was_spent() -> None:
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
-    kept.changed(
+    kept.replace_budget(
         Budget("data", Resource.DATA, 2e9, MONTHLY.until, every=Every.MONTH), at("2026-11-22")
     )
     standing = kept.standing(at("2026-11-22"))
     assert (standing.spent, standing.left) == (1e9, 1e9)
     once = Budget("data", Resource.DATA, 2e9, "2026-12-24T00:00:00", "2026-11-22T00:00:00")
-    kept.changed(once, at("2026-11-22"))
+    kept.replace_budget(once, at("2026-11-22"))
     assert kept.period.ends_s == at("2026-12-24")
 
 
@@ -217,7 +217,7 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
                 options = [Option(amount, 0.0), Option(amount / 2, 1e6)]
                 kept.offered(now_s, options, options[1])
             case "change":
-                kept.changed(replace(BATTERY, supply=min(max(amount, 0.0), 1e15)), now_s)
+                kept.replace_budget(replace(BATTERY, supply=min(max(amount, 0.0), 1e15)), now_s)
             case "restart":
                 kept = Keeper(kept.budget, make, now_s, UTC, kept.state())
         standing = kept.standing(now_s)
@@ -368,13 +368,13 @@ def test_another_supply_costs_what_it_would_have_cost_from_the_beginning(
     before: float, after: float
 ) -> None:
     pacer = begun(before)
-    pacer.changed(4600.0, after, MONTH_S)
+    pacer.replace_supply(4600.0, after, MONTH_S)
     assert pacer.quote(4600.0).rate == begun(after).quote(4600.0).rate
 
 
 def test_an_end_today_in_place_of_one_next_month_prices_the_day() -> None:
     pacer = begun(1e8)
     assert pacer.quote(4600.0).dear == pytest.approx((MONTH_S - 1000.0) / 1e8)
-    pacer.changed(4600.0, 1e8, DAY_S)
+    pacer.replace_supply(4600.0, 1e8, DAY_S)
     # Beyond what may be spent unseen, all of it is worth its period: a day.
     assert pacer.quote(4600.0).dear == pytest.approx((DAY_S - 1000.0) / 1e8)

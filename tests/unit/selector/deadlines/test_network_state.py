@@ -114,7 +114,7 @@ def carried(now: float, *, gone_s: float, within_s: float, q: float) -> float:
     networks = HostNetworks()
     networks.measured("wlan0", Direction.DOWN, 8e6, 1.0, 0.0)
     for at_s in range(int(now) + 1):
-        networks.watched([SeenNetwork("wlan0", at_s < now - gone_s, 0.0)], float(at_s))
+        networks.watch([SeenNetwork("wlan0", at_s < now - gone_s, 0.0)], float(at_s))
     seen = SeenNetwork("wlan0", gone_s == 0.0, 0.0)
     (state,) = networks.states([seen], Direction.DOWN, now)
     there = state.supply.there_s  # type: ignore[attr-defined]
@@ -163,7 +163,7 @@ def test_a_network_that_is_away_may_come_back() -> None:
 def test_one_that_never_came_or_went_stays_as_it_is() -> None:
     assert ForecastSupply(steady(1e6), 2000.0, up=False).bits(1e5, 0.99) == 0.0
     for_ever = Stretches(inf, 60.0)
-    for_ever.passed(10.0, True)
+    for_ever.record(10.0, True)
     supply = ForecastSupply(steady(1e6), 2000.0, stretch=for_ever.stretch())
     assert supply.there_s(600.0, 0.005) > 590.0
 

@@ -117,7 +117,7 @@ def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(
     table.report(transfer("b", in_s=700.0), 0.0)
     plan(table, WIFI)
     for at_s in range(1, 8):
-        table.carried("a", {"wlan0": 10_000}, 1.0, float(at_s))
+        table.add_bytes("a", {"wlan0": 10_000}, 1.0, float(at_s))
     plan(table, WIFI, now=8.0)
     assert table.turn("b", 8.0).networks == ("wlan0",)
 
@@ -130,7 +130,7 @@ def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
     plan(table, WIFI, LTE)
     before = table.networks.states([WIFI], Direction.DOWN, 16.0)[0].rate_bps
     table.report(transfer(left=60_000_000, in_s=120.0), 16.0)
-    table.carried("a", {"wlan0": 700_000}, 16.0, 16.0)
+    table.add_bytes("a", {"wlan0": 700_000}, 16.0, 16.0)
     plan(table, WIFI, LTE, now=16.0)
     turn = table.turn("a", 16.0)
     assert not turn.late
@@ -142,8 +142,8 @@ def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(
 def test_bytes_are_counted_by_network(table: TransferTable) -> None:
     table.report(transfer(), 0.0)
     plan(table, WIFI)
-    table.carried("a", {"wlan0": 5, "lte0": 2}, 1.0, 1.0)
-    table.carried("a", {"wlan0": 5}, 1.0, 2.0)
+    table.add_bytes("a", {"wlan0": 5, "lte0": 2}, 1.0, 1.0)
+    table.add_bytes("a", {"wlan0": 5}, 1.0, 2.0)
     ((_, by, _),) = table.rows(2.0)
     assert by == {"wlan0": 10, "lte0": 2}
 
@@ -177,7 +177,7 @@ def test_what_has_ended_is_not_there(table: TransferTable) -> None:
 def test_what_was_learned_comes_back() -> None:
     networks = HostNetworks()
     for at_s in range(100):
-        networks.watched([WIFI._replace(up=at_s % 20 < 10)], float(at_s))
+        networks.watch([WIFI._replace(up=at_s % 20 < 10)], float(at_s))
         networks.measured("wlan0", Direction.DOWN, 3e6, 1.0, float(at_s))
     again = HostNetworks()
     again.restore(networks.to_state(), 0.0)

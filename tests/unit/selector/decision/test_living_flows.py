@@ -311,7 +311,7 @@ def test_silence_is_news_after_twice_the_expected_time_and_then_every_200_ms() -
 def test_networks_that_come_and_go_are_news_at_once_and_once() -> None:
     watch = Reevaluation(10.0, 60.0)
     assert not watch.due(10.1)
-    watch.changed()
+    watch.on_news()
     assert watch.due(10.2)
     assert not watch.due(10.3)
 
@@ -319,7 +319,7 @@ def test_networks_that_come_and_go_are_news_at_once_and_once() -> None:
 def test_progress_is_news_and_silence_counts_anew() -> None:
     watch = Reevaluation(10.0, 1.0)
     assert watch.due(12.5)
-    watch.progressed(12.6, 2.0)
+    watch.on_progress(12.6, 2.0)
     assert watch.due(12.7)
     assert not watch.late(16.5)
     assert not watch.due(16.5)
@@ -330,7 +330,7 @@ def test_progress_is_news_and_silence_counts_anew() -> None:
 def test_without_an_expectation_only_news_counts(expected_s: float) -> None:
     watch = Reevaluation(0.0, expected_s)
     assert not watch.due(1e9)
-    watch.changed()
+    watch.on_news()
     assert watch.due(1e9)
 
 

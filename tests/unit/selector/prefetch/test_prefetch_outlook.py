@@ -113,13 +113,13 @@ class TestStretches:
 
     def test_what_has_been_away_for_long_stays_away_for_longer(self) -> None:
         wifi = Stretches(stay_s=30.0, absence_s=60.0)
-        wifi.passed(5.0, present=True)
-        wifi.passed(1.0, present=False)
+        wifi.record(5.0, present=True)
+        wifi.record(1.0, present=False)
         soon = wifi.stretch().away_s
         assert soon == pytest.approx(60.0, rel=0.2)
-        wifi.passed(300.0, present=False)
+        wifi.record(300.0, present=False)
         assert wifi.stretch().away_s > 1.5 * soon
-        wifi.passed(1.0, present=True)
+        wifi.record(1.0, present=True)
         assert wifi.stretch().away_s == 0.0
         assert wifi.stretch().age_s == 1.0
 
@@ -127,18 +127,18 @@ class TestStretches:
         wifi = Stretches(stay_s=300.0, absence_s=60.0)
         before = wifi.stretch().stay.survival(60.0)
         for _ in range(20):
-            wifi.passed(8.0, present=True)
-            wifi.passed(50.0, present=False)
+            wifi.record(8.0, present=True)
+            wifi.record(50.0, present=False)
         assert before > 0.5
         assert wifi.stretch().stay.survival(60.0) < 0.3
 
     def test_the_first_stretch_began_before_anybody_looked(self) -> None:
         """It is known only to be longer: no reason to believe in short ones."""
         seen, whole = Stretches(300.0, 60.0), Stretches(300.0, 60.0)
-        whole.passed(60.0, present=False)
+        whole.record(60.0, present=False)
         for stretches in (seen, whole):
-            stretches.passed(2.0, present=True)
-            stretches.passed(1.0, present=False)
+            stretches.record(2.0, present=True)
+            stretches.record(1.0, present=False)
         assert seen.stretch().stay.survival(60.0) > whole.stretch().stay.survival(60.0)
 
     @pytest.mark.parametrize("stay_s", [math.inf, 0.0, 1e300])

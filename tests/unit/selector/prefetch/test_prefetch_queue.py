@@ -67,7 +67,7 @@ class TestQueue:
         assert queue.left_bytes("a") == 100_000
         for key in range(50):
             queue.hint(key, 0.0)
-            queue.started(key, "wifi")
+            queue.on_start(key, "wifi")
             queue.finished(key, 2e6)
         assert queue.left_bytes("a") == pytest.approx(2e6, rel=0.1)
 
@@ -76,11 +76,11 @@ class TestQueue:
         queue.hint("a", 0.0, 1e6)
         plan = queue.plan(0.0, [make.wifi(), make.lte()], make.prices(byte_s=1e-7))
         assert plan.starts == (("a", "wifi"),)
-        queue.started("a", "wifi")
+        queue.on_start("a", "wifi")
         queue.progressed("a", 4e5)
         paths = [make.wifi(present=False, absence_s=1e6), make.lte()]
         assert queue.plan(5.0, paths, make.prices()).stops == ("a",)
-        queue.stopped("a")
+        queue.on_stop("a")
         assert queue.left_bytes("a") == 6e5
         assert queue.plan(5.0, paths, make.prices()).starts == (("a", "lte"),)
         # Where no network is worth it, it waits; when Wi-Fi is back, it goes on.
@@ -92,7 +92,7 @@ class TestQueue:
     def test_it_moves_to_a_network_that_is_clearly_better(self, make: Make) -> None:
         queue = Queue()
         queue.hint("a", 0.0, 1e6)
-        queue.started("a", "lte")
+        queue.on_start("a", "lte")
         dear = make.prices(byte_s=4e-6)
         away = make.wifi(present=False, absence_s=1e6)
         assert queue.plan(1.0, [away, make.lte(0.0)], dear).stops == ()
@@ -101,7 +101,7 @@ class TestQueue:
     def test_what_somebody_waits_for_is_not_stopped(self, make: Make) -> None:
         queue = Queue()
         queue.hint("a", 0.0, 1e6)
-        queue.started("a", "lte")
+        queue.on_start("a", "lte")
         assert queue.demand("a", 1.0) is State.RUNNING
         assert queue.plan(1.0, [make.wifi(), make.lte(0.0)], make.prices(byte_s=1.0)).stops == ()
         queue.finished("a", 1e6)
@@ -118,16 +118,16 @@ class TestQueue:
     def test_what_failed_is_tried_again_later_and_each_time_later(self) -> None:
         queue = Queue(retry_s=2.0)
         queue.hint("a", 0.0, 1e6)
-        queue.started("a", "lte")
-        queue.failed("a", 0.0)
+        queue.on_start("a", "lte")
+        queue.on_failure("a", 0.0)
         assert queue.candidates(1.9) == []
         assert len(queue.candidates(2.0)) == 1
-        queue.started("a", "lte")
-        queue.failed("a", 2.0)
+        queue.on_start("a", "lte")
+        queue.on_failure("a", 2.0)
         assert queue.candidates(5.9) == []
         assert len(queue.candidates(6.0)) == 1
-        queue.started("a", "lte")
-        queue.failed("a", 6.0, for_good=True)
+        queue.on_start("a", "lte")
+        queue.on_failure("a", 6.0, for_good=True)
         assert queue.candidates(1e9) == []
 
     def test_the_hazard_follows_how_often_somebody_acts(self) -> None:
@@ -198,9 +198,9 @@ class TestQueue:
             elif what == "f":
                 queue.finished(key, 1e5)
             elif what == "x":
-                queue.failed(key, now)
+                queue.on_failure(key, now)
             elif what == "s" and queue.items[key].state is State.WAITING:
-                queue.started(key, "lte")
+                queue.on_start(key, "lte")
             elif what == "r":
                 queue.forget(key)
             plan = queue.plan(now, [make.wifi(now % 2 == 0), make.lte()], make.prices(0.01, 1e-7))
@@ -236,7 +236,7 @@ def explained(
     """Plans, begins what is to be begun, and says why."""
     plan = queue.plan(1.0, paths, prices)
     for key, network in plan.starts:
-        queue.started(key, network)
+        queue.on_start(key, network)
     return verdicts(queue, 1.0, paths, prices, plan, most)
 
 
@@ -296,8 +296,8 @@ def test_without_a_network_it_waits(make: Any) -> None:
 
 def test_failures_are_told_and_no_more_than_asked_for_are_shown(make: Any) -> None:
     queue = queue_of(1e5, 1e5, 1e5)
-    queue.failed(0, 0.5)
-    queue.failed(2, 0.5, for_good=True)
+    queue.on_failure(0, 0.5)
+    queue.on_failure(2, 0.5, for_good=True)
     why = {one.item.key: one.why for one in explained(queue, [make.wifi()], make.prices())}
     assert why[0] == "failed 1 times; tried again in 2 s"
     assert why[2] == "failed 1 times; left to demand"

@@ -38,7 +38,7 @@ class TestInTime:
 
     def chance(self, stay_s: float, age_s: float = 1.0, present: bool = True) -> float:
         stretches = Stretches(stay_s, 60.0)
-        stretches.passed(age_s, present)
+        stretches.record(age_s, present)
         return replace(self.make.wifi(present), stretch=stretches.stretch()).in_time(2e6, 1 / 60)
 
     def test_a_short_contact_may_end_before_it_is_there(self, make: Make) -> None:
@@ -104,7 +104,7 @@ class TestBatches:
     def test_what_runs_is_ended_when_the_budget_is(self, make: Make) -> None:
         queue = Queue()
         queue.hint("a", 0.0, 2e6)
-        queue.started("a", "lte")
+        queue.on_start("a", "lte")
         paths = [make.wifi(present=False, absence_s=1e6), make.lte(idle_s=0.0, rate_bps=8e6)]
         assert queue.plan(1.0, paths, make.prices(left_j=30.0)).stops == ()
         assert queue.plan(1.0, paths, make.prices(left_j=1.0)).stops == ("a",)
@@ -115,12 +115,12 @@ class TestBatches:
         queue, spent = Queue(), make.prices(byte_s=2.0**200)
         for key in "ab":
             queue.hint(key, 0.0, 1e6)
-        queue.started("a", "lte")
+        queue.on_start("a", "lte")
         alone = [make.lte(idle_s=0.0)]
         assert queue.plan(1.0, alone, make.prices()).stops == ()
         plan = queue.plan(1.0, alone, spent)
         assert (plan.stops, plan.starts) == (("a",), ())
-        queue.stopped("a")
+        queue.on_stop("a")
         assert queue.plan(2.0, alone, spent).starts == ()
         assert queue.plan(3.0, [make.wifi(), make.lte(idle_s=0.0)], spent).starts == (
             ("a", "wifi"),
@@ -133,7 +133,7 @@ class TestBatches:
             queue.hint(key, 0.0, 1e6)
         fast = [make.lte(idle_s=0.0, rate_bps=100e6)]
         assert queue.plan(0.0, fast, prices).starts == (("a", "lte"),)
-        queue.started("a", "lte")
+        queue.on_start("a", "lte")
         queue.finished("a", 1e6)
         assert queue.plan(0.1, fast, prices).starts == ()
         # Counted by now; there were 2.5 MB in the beginning.

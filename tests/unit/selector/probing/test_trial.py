@@ -165,7 +165,7 @@ def test_trials_that_showed_nothing_become_rarer(host: Any) -> None:
         for now_s in range(at_s, at_s + 1000):
             context = known(float(now_s))
             if due(host, [recurring(host, context)], context, trials):
-                trials.made("wlan0", 300_000, float(now_s))
+                trials.on_connection("wlan0", 300_000, float(now_s))
                 return now_s - at_s
         raise AssertionError
 
@@ -184,11 +184,11 @@ def test_once_what_was_tried_goes_there_the_network_may_be_tried_soon_again(
 ) -> None:
     trials = Trials()
     for at_s in (100.0, 200.0, 300.0):
-        trials.made("wlan0", 300_000, at_s)
+        trials.on_connection("wlan0", 300_000, at_s)
     context = known(311.0)
     assert due(host, [recurring(host, context)], context, trials) is None
     due(host, [recurring(host, context, size_bytes=size_bytes, choice=WLAN)], context, trials)
-    trials.made("wlan0", 300_000, 400.0)
+    trials.on_connection("wlan0", 300_000, 400.0)
     context = known(410.0)
     assert (due(host, [recurring(host, context)], context, trials) is not None) is soon
 
@@ -206,7 +206,7 @@ def test_half_of_what_is_saved_has_to_be_a_tenth_of_a_second_more_than_what_is_l
 
 def test_one_that_nobody_took_is_repeated_later(host: Any) -> None:
     trials = Trials()
-    trials.missed("wlan0", 100.0)
+    trials.on_miss("wlan0", 100.0)
     for at_s, again in ((109.0, False), (110.0, True)):
         context = known(at_s)
         assert (due(host, [recurring(host, context)], context, trials) is not None) is again
@@ -214,7 +214,7 @@ def test_one_that_nobody_took_is_repeated_later(host: Any) -> None:
 
 def test_what_is_gone_is_forgotten(host: Any) -> None:
     trials, context = Trials(), known()
-    trials.made("wlan0", 300_000, 100.0)
+    trials.on_connection("wlan0", 300_000, 100.0)
     assert due(host, [recurring(host, context)], context, trials) is None
     trials.networks_changed([host.lte])
     assert due(host, [recurring(host, context)], context, trials) is not None
