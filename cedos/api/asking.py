@@ -62,7 +62,7 @@ class DaemonChooser:
         known, strategy = self._known(question, now)
         return strategy if known else await asyncio.to_thread(self._ask, question, now)
 
-    def decided(self, label: Label) -> int | None:
+    def last_decision(self, label: Label) -> int | None:
         """Return the number of the last valid decision about a label, of any session of this process."""
         decided_s, number = self._decided.get(label, (float("-inf"), None))
         return number if asyncio.get_running_loop().time() - decided_s < VALID_S else None
@@ -309,7 +309,7 @@ class FollowedTransfer:
         self._ended = True
         key = self._report().key
         _followed.pop(key, None)
-        OWN_TABLE.ended(key, self._networks())
+        OWN_TABLE.remove(key, self._networks())
         self._next_begins()
 
     async def end(self, *, patient: bool = True) -> bool:
@@ -390,7 +390,7 @@ class FollowedTransfer:
 
     def _by_own_table(self, report: TransferReport) -> TurnMessage:
         try:
-            OWN_TABLE.told(
+            OWN_TABLE.report(
                 table_entry(report, 0), report.used_bytes, report.lasted_s, self._networks()
             )
         except ValueError:  # the table is full: use all networks at once

@@ -117,10 +117,12 @@ def not_worth_a_spare(
     found = set()
     for network in networks:
         radio = power.radios[network.kind]
+        # A radio without a tail costs nothing to keep ready.
         tail_j = radio.added_tail_j(idle_s.get(network.name))
         if not tail_j:
             continue
         energy_j = radio.active_w(Direction.DOWN) * _LASTS_S
+        # Compare a typical connection without a spare and with one.
         without = Outcome(_LASTS_S, energy_j, 0.0, _CARRIES_BYTES)
         ready = without._replace(time_s=_LASTS_S - _SAVES_S, energy_j=energy_j + tail_j)
         if objective.cost(ready) >= objective.cost(without):
@@ -250,6 +252,7 @@ class Radio:
 
         `shares`: the share of time in each state (`RadioWatch.shares`); what is missing is idle.
         """
+        # The states that the transfer may meet, each with the seconds since the radio was used.
         ends_s = list(accumulate(state.linger_s for state in self.states))
         met = {ACTIVE: 0.0} | {
             # Within a state's time, the middle stands for all moments: its power is even.
@@ -274,6 +277,7 @@ class Radio:
         """
         lowest = len(self.states) - 1
         number = 0
+        # The highest state whose threshold the waiting bytes exceed; the lowest one takes any.
         while number < lowest and not (
             bytes_up > self.states[number].from_bytes_up
             or bytes_down > self.states[number].from_bytes_down
@@ -292,6 +296,7 @@ class Radio:
         """Return the joules of the first part of a tail."""
         joules = 0.0
         for state in self.states:
+            # State by state, as long as each lingers.
             joules += (state.linger_w - self.idle_w) * min(idle_s, state.linger_s)
             idle_s -= state.linger_s
             if idle_s <= 0.0:
@@ -329,9 +334,11 @@ class RadioWatch:
             return
         radio = self._radio
         now_s = self._clocked(now_s)
+        # Bytes soon after others were carried all the time in between; later ones came after a pause.
         lately = self._used_s is not None and now_s - self._used_s <= self._sampled_s
         if not lately:
             self._pass(now_s)
+        # An idle radio is promoted first.
         if self._state is None:
             self._energy_j += radio.promotion_j
         self._state = radio.carrying(bytes_up, bytes_down, self._state)
@@ -379,6 +386,7 @@ class RadioWatch:
         self._at_s = now_s
         while left_s > 0.0 and self._state is not None:
             state = self._radio.states[self._state]
+            # Linger in this state until its time or ours is over, then step down.
             step_s = min(left_s, state.linger_s - self._lingered_s)
             self._energy_j += (state.linger_w - self._radio.idle_w) * step_s
             self._seconds[state.name] += step_s

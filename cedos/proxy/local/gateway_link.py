@@ -159,7 +159,7 @@ class GatewayLink:
         return await self._opened(ask)
 
     def _decided(self, label: Label) -> int | None:
-        return None if self._chooser is None else self._chooser.decided(label)
+        return None if self._chooser is None else self._chooser.last_decision(label)
 
     async def associate(
         self, *, everywhere: bool, begun: Callable[[ProxiedAssociation], None] | None = None

@@ -41,8 +41,10 @@ def increments(options: Iterable[Option]) -> list[DemandIncrement]:
     for option in sorted(options, key=lambda each: (each.amount, each.cost_s)):
         if not isfinite(option.cost_s) or not isfinite(option.amount):
             continue
+        # An option that uses more must save something.
         if hull and (option.cost_s >= hull[-1].cost_s or option.amount <= hull[-1].amount):
             continue
+        # Keep the hull convex: each further unit saves less than the one before.
         while len(hull) > 1 and _saved(hull[-2], hull[-1]) <= _saved(hull[-1], option):
             hull.pop()
         hull.append(option)
@@ -88,6 +90,7 @@ class Demand:
         kept = exp(-elapsed_s / self.memory_s)
         self.seen_s = kept * self.seen_s + self.memory_s * (1.0 - kept)
         self.sums = tuple([kept * each for each in self.sums])
+        # The factor has grown too large: scale all amounts once, and drop those that are nearly zero.
         if self._large > _LARGEST * kept:
             self._amounts = {
                 saved: kept * amount
@@ -160,6 +163,7 @@ class Curve(NamedTuple):
 def curve(flow: Demand, left_s: float, stock: Mapping[int, float], least: float) -> Curve:
     """Return the demand until the end: the flow of choices goes on, the stock is there already."""
     asked = flow.in_time(left_s)
+    # Items that wait already are demand, too.
     if stock:
         both = dict(asked)
         for saved, amount in stock.items():
@@ -217,6 +221,7 @@ class Shortfalls:
             for hour, (expected, usual, at) in forecasts.items()
         }
         self._used, self._seen_s = float(used), float(seen_s)
+        # An earlier daemon's period has ended meanwhile: learn from it now.
         if before_s != ends_s:
             self._close(float(before_s))
 
@@ -263,6 +268,7 @@ class Shortfalls:
     def _close(self, before_s: float) -> None:
         """Learn from a period that has ended, if it was observed to its end."""
         if 0.0 <= before_s - self._seen_s <= _HOUR_S:
+            # How much more was used than each hour's forecast had said, relative to a usual period.
             for hour, (expected, usual, at) in self._open.items():
                 missing = max(self._used - at - expected, 0.0) / usual
                 if isfinite(missing):

@@ -38,6 +38,7 @@ class Hours:
 
     def record(self, now_s: float, elapsed_s: float) -> None:
         """Record that so many seconds have passed until now."""
+        # Fade once a day.
         self._aging_s += elapsed_s
         if self._aging_s >= _AGING_S:
             kept = exp(-self._aging_s / self._memory_s)
@@ -65,6 +66,7 @@ class Hours:
         mean = sum(busy) / _HOURS
         if mean <= 0.0:
             return left_s
+        # Whole days are all alike; the rest is weighted hour by hour.
         days, rest_s = divmod(left_s, DAY_S)
         rest_s = sum(
             part_s * ((1.0 - _EVEN) * busy[hour] / mean + _EVEN)
@@ -136,6 +138,7 @@ class Weekdays:
     def _weigh(self) -> list[float]:
         total_s = sum(self.seen_s)
         total = sum(self.amounts)
+        # Less than a week was seen: all days are alike.
         if total <= 0.0 or total_s < (_DAYS - 1) * DAY_S:
             return [1.0] * _DAYS
         weights = []
@@ -227,6 +230,7 @@ class Unchosen:
     def record(self, now_s: float, elapsed_s: float, used: float) -> None:
         """Record the use in the seconds until now, chosen use included."""
         expected = self._per_s() * self._usual_s(now_s - elapsed_s, now_s)
+        # The long memory: use and seconds fade together.
         kept = exp(-elapsed_s / self._memory_s)
         self._used = kept * self._used + used
         self._seen_s = kept * self._seen_s + self._memory_s * (1.0 - kept)
@@ -235,10 +239,12 @@ class Unchosen:
         if self._hours is not None:
             self._hours.record(now_s, elapsed_s)
             self._hours.add(now_s - elapsed_s / 2.0, used)
+        # The last days, over longer periods.
         if self._fast_memory_s:
             kept = exp(-elapsed_s / self._fast_memory_s)
             self._fast = kept * self._fast + used
             self._fast_s = kept * self._fast_s + self._fast_memory_s * (1.0 - kept)
+        # The last hours, beside what was expected of them.
         kept = exp(-elapsed_s / _LATELY_S)
         self._lately = kept * self._lately + used
         self._lately_expected = kept * self._lately_expected + expected
@@ -266,9 +272,11 @@ class Unchosen:
         if self._hours is None:
             usual_s = max(usual_s, least_s)
         next_s = self._usual_s(now_s, min(now_s + _NEXT_S, ends_s))
+        # The next half day is as busy as the last hours were.
         busy_s = usual_s + (self._busy() - 1.0) * next_s
         expected = self._per_s() * busy_s
         if self._fast_memory_s:
+            # A new habit, such as a trip, raises the forecast at once.
             fast = max(self._fast, 0.0) / max(self._fast_s, self._first_s)
             expected = max(expected, _FAST_COUNTS * fast * busy_s)
         return expected, sqrt(self._variance() * usual_s / self._block_period_s)

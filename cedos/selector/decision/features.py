@@ -66,8 +66,10 @@ def rates_of(context: Context, roles: Roles, direction: Direction) -> Iterator[t
         if not indicators:
             continue
         attached = context.attachments.get(network.name)
+        # Rates of another access point are as old as can be.
         attached_at_s = attached.since_s if attached else -inf
         rates, measured_at_s = _measured(indicators, direction)
+        # An old measurement may be too low: deliveries since then are a lower bound.
         if context.at_s - measured_at_s > FRESH_S or measured_at_s < attached_at_s:
             rates, measured_at_s = _raised(
                 role, indicators, direction, rates, measured_at_s, attached_at_s
@@ -78,6 +80,7 @@ def rates_of(context: Context, roles: Roles, direction: Direction) -> Iterator[t
             age_s = inf if measured_at_s < attached_at_s else context.at_s - measured_at_s
             if age_s > FRESH_S:
                 yield _COLUMN[role, "rate_age_s"], min(age_s, LARGEST_AGE_S)
+        # The last small transfer, if it was at this access point.
         took, size = indicators.get("recent_s"), indicators.get("recent_bytes")
         if took is not None and size is not None and took.measured_at_s >= attached_at_s:
             yield _COLUMN[role, "recent_bytes"], size.value
@@ -95,6 +98,7 @@ def _measured(
         measured = indicator_of(indicators, name, direction)
         if measured is None:
             continue
+        # An uplink is no better than a downlink that has faded since.
         down = indicators.get(name)
         if (
             down is not None
@@ -120,6 +124,7 @@ def _raised(
     # A fading network delivered more before than its later measurement says.
     if least is None or least.measured_at_s < max(attached_at_s, measured_at_s):
         return rates, measured_at_s
+    # Nothing was measured: a delivery counts if it is better than usual.
     if not rates:
         if least.value <= _USUAL_BPS[role]:
             return rates, measured_at_s
@@ -154,6 +159,7 @@ def features(
     }
     sources = (_of(context, roles.wifi), _of(context, roles.cellular))
     wanted: Container[str] | None = None
+    # Without a list, all known indicators of both roles become columns.
     if columns is None:
         columns = [
             f"{role}_{name}"
@@ -167,6 +173,7 @@ def features(
         wanted = _set(columns)
     way = transfer.direction
     for column, source, uplink, name in _plan(tuple(columns), way):
+        # The host's own indicators lie with any network; the others with that of the role.
         if source < 0:
             indicator = _newest(context, name)
         else:

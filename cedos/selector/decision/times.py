@@ -44,11 +44,13 @@ def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competito
         return found
     for role, network in roles.players():
         those = context.competing.get(network.name, {}).get(transfer.direction, ())
+        # The transfer itself does not compete with itself.
         others = tuple([each for each in those if each.flow != transfer.flow])
         if not others:
             continue
         known = context.networks.get(network.name, {})
         rate, rtt = known.get("past1_bps"), known.get("rtt_min_s")
+        # Transfers that use little of the rate are limited elsewhere, and leave room.
         fill = rate is None or sum(each.rate_bps for each in others) >= _FULL * rate.value
         found[role] = others, fill, rtt.value if rtt is not None else 0.0
     return found
@@ -64,6 +66,7 @@ def shared(
 
     `strategy_roles`: the parts that the strategy uses; over two each carries about a half.
     """
+    # Add up what the others carry meanwhile, on each network of the strategy.
     part_bytes = size_bytes / len(strategy_roles)
     mean_s = time.mean
     bytes_of_others, way_s = 0.0, 0.0
@@ -74,6 +77,7 @@ def shared(
             way_s = max(way_s, _ROUND_TRIPS * rtt_s)
     if not bytes_of_others:
         return time
+    # Only the part of the time that depends on the rate grows.
     more = _IN_FACT * bytes_of_others / size_bytes
     return Distribution(
         tuple([sample + more * max(sample - way_s, 0.0) for sample in time.samples])
@@ -108,6 +112,7 @@ def own_queues(context: Context, roles: Roles) -> dict[str, float]:
         rtt, least = known.get("rtt_s"), known.get("rtt_min_s")
         if rtt is None or least is None or rtt.value < least.value + _LEAST_S:
             continue
+        # A longer round trip is our own queue only while this host fills the network.
         if any(_full(known, context.at_s, *names) for names in _RATES):
             found[role] = rtt.value - least.value
     return found
@@ -157,6 +162,7 @@ def completion_times(
         model: the predictors.
         joined: whether second subflows are open already.
     """
+    # Models learnt from empty networks, so they see the round trip without our queue.
     queues_s = own_queues(context, roles)
     predicted = model.predict(emptied(columns, queues_s))
     return lengthened(predicted, transfer, context, roles, queues_s, joined=joined)
@@ -172,6 +178,7 @@ def lengthened(
     joined: bool,
 ) -> Mapping[str, Distribution]:
     """Return the predicted times, lengthened by sharing, `own_queues` and silences."""
+    # Lengthen by sharing, then by queues, then by silences.
     if competing := competitors(context, roles, transfer):
         size_bytes = transfer.size.median_bytes
         predicted = {

@@ -141,10 +141,12 @@ class Queue:
         item = self.items[key]
         was = item.state
         if not item.demanded and was is not State.DROPPED:
+            # A request shows where in the list the person is, and that the hint came true.
             self._acted(item)
             item.demanded = True
             if not item.aged:
                 self.accuracy.resolved(item.cls, consumed=True)
+            # A running prefetch stays one: its bytes are on their way to the person now.
             if was in (State.READY, State.WAITING):
                 item.state = State.CONSUMED
         return was
@@ -200,6 +202,7 @@ class Queue:
         """Record a failure of a prefetch; it is tried again later unless `for_good`."""
         item = self.items[key]
         item.failures += 1
+        # Each failure in a row doubles the wait.
         item.not_before_s = now_s + self.retry_s * 2.0 ** min(item.failures - 1, 10)
         self.on_stop(key)
         if for_good:
@@ -209,6 +212,7 @@ class Queue:
         """Return the bytes still to be fetched; of an unknown size, those of an average item."""
         item = self.items[key]
         size = item.size_bytes
+        # The mean of finished items, beside an assumed one.
         if size is None:
             known, total = self._sizes
             size = (total + _SIZE_WEIGHT * _ASSUMED_BYTES) / (known + _SIZE_WEIGHT)
@@ -218,6 +222,7 @@ class Queue:
         """Return the rate at which the person asks for an item, or discards one."""
         if self._began_s is None:
             return _ACTS_PER_S
+        # Observed acts over time, beside a prior.
         seconds = max(now_s - self._began_s, 0.0) + _ACTS_WEIGHT_S
         return (self._acts + _ACTS_PER_S * _ACTS_WEIGHT_S) / seconds
 
@@ -227,6 +232,7 @@ class Queue:
         Some persons go through hints in order, others take any. The share of steps in order is
         learned; such steps reach the k-th hint after k steps.
         """
+        # The next request reaches a hint in order, or any of the open ones with equal probability.
         ahead = self._ahead()
         per_s = self.acts_per_s(now_s)
         in_order = (self._in_order + 1.0) / (self._acts + 2.0)
@@ -255,6 +261,7 @@ class Queue:
         """Return the reserve for fetches on demand of all items that are not there yet."""
         joules = squared_j = 0.0
         sent, squared = [0.0] * len(paths), [0.0] * len(paths)
+        # What fetches on demand of absent items are expected to use, and the variance of that.
         free = [path for path in paths if prices.data_rate(path.name) <= 0.0]
         hazards = self.hazards_per_s(now_s)
         for item in self._ahead():
@@ -275,6 +282,7 @@ class Queue:
                     joules += chance * path.active_j(path.average.fetch_s(size), size)
                 joules += missed * use.energy_j
                 squared_j += missed * (1.0 - missed) * use.energy_j**2
+            # The bytes by network: their mean and variance.
             for at, (amount, other) in enumerate(zip(use.sent, paths, strict=True)):
                 if not self._kept_for(prices.data_rate(other.name, size, _LONG_S)):
                     continue
@@ -305,6 +313,7 @@ class Queue:
             if now_s - one.seen_s > _COUNTED_S:
                 del self._committed[key, name]
             elif name == network:
+                # A start that budgets cannot show yet counts whole, a longer one by what is left of it.
                 fresh = now_s - one.since_s <= _COUNTED_S or one.seen_s < now_s
                 total += one.size_bytes if fresh else min(one.size_bytes, self.left_bytes(key))
         return total
@@ -335,10 +344,12 @@ class Queue:
         hazards = self.hazards_per_s(now_s)
         reserve = self.reserve(now_s, paths, prices)
         running = [item for item in self.items.values() if item.state is State.RUNNING]
+        # Count what runs on each network.
         busy = dict.fromkeys((path.name for path in paths), 0)
         for item in running:
             if item.network in busy:
                 busy[item.network] += 1
+        # First stop prefetches that are not worth it any more, which makes room.
         stops: list[Hashable] = []
         for item in running:
             if item.demanded:
@@ -352,6 +363,8 @@ class Queue:
         starts: list[tuple[Hashable, str]] = []
         batches: list[Batch] = []
         instead: dict[Hashable, float] = {}
+        # Then give each present network its best batch, the largest gain first. Items that start now are
+        # left out for the next network; the others must gain more there than in their turn here.
         free = [index for index, path in enumerate(paths) if path.present]
         while free and waiting:
             found = [
@@ -389,6 +402,7 @@ class Queue:
             self.accuracy.of(item.cls),
             hazards.get(item.key, 0.0),
         )
+        # Compare the gain on its own network with the best one elsewhere, the wake-up there included.
         here_s, best_s = float("-inf"), 0.0
         for index, path in enumerate(paths):
             if not path.present:
@@ -444,6 +458,7 @@ def ways(
         size, accuracy = candidate.size_bytes, candidate.accuracy
         spared = on_demand(size, paths, prices)
         now = [path.fetch_s(size) if path.present else path.average.fetch_s(size) for path in paths]
+        # The probability that a free network fetches it before it is asked for.
         chance = max(
             (
                 path.in_time(size, candidate.hazard_per_s)

@@ -184,8 +184,10 @@ class ProbeValue:
         if self._light and network not in self._probed_at_s:
             change = 0.0  # since when is not known
         each = 0.0
+        # The saving if the answer reverses the order of the two best strategies.
         if best is not None and not self._light:
             each = expected_saving(abs(rival - best), best * drift.sigma(age_s, change))
+        # The saving if the network died: transfers would not begin on it.
         if best is not None and best <= rival:
             each += drift.died(quiet_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
         elif best is None or not self._light:
@@ -203,6 +205,7 @@ class ProbeValue:
     def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         price = self._of(network)
         cost = price.today(network, moment.prices)
+        # A network of which nothing is known is probed once, unless a budget forbids it.
         forbidden = cost >= PROHIBITIVE
         known_alive = self._light and network in moment.heard_at_s
         if network not in self._probed_at_s and not known_alive:

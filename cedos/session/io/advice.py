@@ -114,7 +114,7 @@ class Chooser(Protocol):
         """Return the strategy, its networks as interfaces; None: no decision. Raises nothing."""
         ...
 
-    def decided(self, label: Label) -> int | None:
+    def last_decision(self, label: Label) -> int | None:
         """Return the number of the decision about a label that is valid now (`cedos explain`)."""
         ...
 
@@ -170,7 +170,7 @@ class Advice:
         self._resending: asyncio.Task[None] | None = None
         self._checked_at_s = float("-inf")
         self._closed = False
-        scheduler.on_use(self.used)
+        scheduler.on_use(self.note_use)
 
     def apply(self) -> None:
         """Let labels onto paths as was chosen; call it when paths have come or gone."""
@@ -197,12 +197,12 @@ class Advice:
         if any(moved):
             self._changed()
 
-    def used(self) -> None:
+    def note_use(self) -> None:
         """Note that data was sent or received: check soon, and then now and again."""
         if self._timer is None:
             self._check_soon()
 
-    def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
+    def announce(self, rank: int, size_bytes: int, direction: Direction) -> None:
         """Ask now about an announced size of a label.
 
         It is valid for `ASK_S`, or until more data is there: the data itself shows then how much
@@ -249,7 +249,9 @@ class Advice:
         told = self._told.bytes_by_rank(now)
         # Deferred data still waits, though no new data of its label does.
         queues = self._core.sender.send_queues
-        waited = list(map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues)))
+        waited = list(
+            map(max, self._scheduler.take_waiting(), (queue.waiting_bytes for queue in queues))
+        )
         progress = self._progress()
         received, self._received = progress.received_bytes - self._received, progress.received_bytes
         irobs_bytes = list(self._core.receiver.irobs_bytes)

@@ -181,10 +181,10 @@ class SessionFlow:
         if event is _RECEIVED:
             # The application is told first, so that its answer and ours go together.
             if path.facts.stalled_at_s is not None:
-                self._stalls.heard(path)
+                self._stalls.on_heard(path)
             self._acted()
             if self._advice is not None:
-                self._advice.used()
+                self._advice.note_use()
             scheduled, self._soon = self._soon, True
             try:
                 self._changed(at_once=True)
@@ -272,7 +272,7 @@ class SessionFlow:
         self._sent = True
         path.send_one(plain)
         now = self.driver.now()
-        fast_path.sent(only, irob, data, rank, now)
+        fast_path.on_sent(only, irob, data, rank, now)
         self.pump_soon()
         self._tell_others(now)
         return irob
@@ -318,10 +318,10 @@ class SessionFlow:
             self._pumping = False
         self._plan(now)
 
-    def told(self, rank: int, size_bytes: int, direction: Direction) -> None:
+    def announce(self, rank: int, size_bytes: int, direction: Direction) -> None:
         """Announce a size to `Advice.told`; the accepting end has no adviser."""
         if self._advice is not None and not self._ended:
-            self._advice.told(rank, size_bytes, direction)
+            self._advice.announce(rank, size_bytes, direction)
 
     def _path_pauses(self, path: SessionPath, waited_s: float) -> None:
         if self._advice is not None:
@@ -368,7 +368,7 @@ class SessionFlow:
         for state in (quickest(states), widest(states)) if states else ():  # where it may go
             path = self.paths.get(state.path_id)
             if path is not None and path.index:
-                shared.sent(path.index)
+                shared.on_sent(path.index)
 
     def drain(self) -> None:
         """Send the last frames of an ended session, then wait for the other end to hang up."""

@@ -75,7 +75,7 @@ class Foreground:
     def shared(self) -> bool:
         return self._map is not None
 
-    def sent(self, interface: int) -> None:
+    def on_sent(self, interface: int) -> None:
         self._mine[interface] = now_ns = time.monotonic_ns()
         if self._map is None:
             return

@@ -287,7 +287,7 @@ class SessionPath:
             if batch:
                 moved = True
                 self._written_bytes += sum(map(len, batch))
-                core.datagrams.wrote(path_id, self._written_bytes)
+                core.datagrams.on_write(path_id, self._written_bytes)
                 if not self._send(batch):
                     break
         return moved
@@ -297,7 +297,7 @@ class SessionPath:
         core = self.core
         if core is not None and not self.closed and core.datagrams.unacknowledged:
             left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
-            core.datagrams.acknowledged(self.path_id, self._written_bytes - left)
+            core.datagrams.on_acknowledgement(self.path_id, self._written_bytes - left)
 
     def _bound_unsent(self, wanted: int) -> None:
         if not 0.8 * self._unsent_bytes <= wanted <= 1.25 * self._unsent_bytes:
@@ -308,7 +308,7 @@ class SessionPath:
         if self.estimator.poll(self.connection, now) and self.index:
             self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
 
-    def answered(self, answer: Probed) -> None:
+    def on_answer(self, answer: Probed) -> None:
         """Take the measured rate of this path, and tell the other end if it changed."""
         now = self._driver.now()
         self.estimator.probed(answer, now)

@@ -66,7 +66,7 @@ class StallDetector:
             self.timer.cancel()
             self.timer = None
 
-    def heard(self, path: SessionPath) -> None:
+    def on_heard(self, path: SessionPath) -> None:
         """Check whether the data of a silent path that speaks again has arrived as well."""
         self._check_path(path, self._driver.now())
 

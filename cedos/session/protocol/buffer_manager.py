@@ -101,7 +101,7 @@ class BufferManager:
         """Return how much the peer may send ahead from now on."""
         return self._small if self._filling else self._window
 
-    def started(self, took_s: float) -> None:
+    def on_start(self, took_s: float) -> None:
         """Note the seconds from the decision to the first bytes over the metered network."""
         self._starts.append(took_s)
 

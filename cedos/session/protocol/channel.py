@@ -350,7 +350,7 @@ class Acceptor:
         """Return the channel of a new connection from an address (without its port)."""
         clear = self._allow_clear if allow_clear is None else allow_clear
         accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
-        channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
+        channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.remove)
         # A new connection may push out an older one that is not confirmed yet.
         pushed = self._half_open.add(channel, address, now)
         if pushed is not None:

@@ -179,7 +179,7 @@ class DatagramSender:
         self._waiting = left
         return frames
 
-    def wrote(self, path_id: int, written_bytes: int) -> None:
+    def on_write(self, path_id: int, written_bytes: int) -> None:
         """Note that the datagrams taken for a path end at this byte of the path."""
         way = self._on_the_way.get(path_id)
         if not way:
@@ -190,7 +190,7 @@ class DatagramSender:
                 break
             way[at] = written_bytes, way[at][1]
 
-    def acknowledged(self, path_id: int, written_bytes: int) -> None:
+    def on_acknowledgement(self, path_id: int, written_bytes: int) -> None:
         """Note that the peer has so many of a path's bytes."""
         way = self._on_the_way.get(path_id)
         # The kernel has acknowledged all bytes up to here: these datagrams have arrived.
@@ -313,7 +313,7 @@ class DatagramReceiver:
     def held_bytes(self) -> int:
         return self._bytes
 
-    def received(self, frame: Datagram, now: float) -> None:
+    def on_datagram(self, frame: Datagram, now: float) -> None:
         if not self._is_new(frame.epoch, frame.number):
             return
         if self._lateness.of(frame.sent_ms, now) * 1000 > frame.lifetime_ms:

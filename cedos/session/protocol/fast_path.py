@@ -69,13 +69,13 @@ class FastPath:
         irob = self._sender.take_id(len(data), rank)
         return (irob, packing.one_message(irob, rank, _ORDER, data)) if irob else None
 
-    def sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:
+    def on_sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:
         """Note that the record was sent; if its path has ended, the message waits for another path."""
         batch = MessageBatch(irob, rank, _ORDER, (), [data])
         if self._in_flight.only is not path:
             self._sender.send_queues[rank].batch(batch)
             return
-        self._in_flight.sent(path, batch)
+        self._in_flight.on_sent(path, batch)
         state = path.state
         state.sent_bytes += batch.size
         state.last_sent_at_s = self._backlog.foreground_at_s = now

@@ -42,7 +42,7 @@ class PathFlight:
         self.asked = False  # whether it is there still, after that
         self.fell = False  # its silence has been counted among its network's falls
 
-    def heard(self, size_bytes: int, now: float) -> None:
+    def on_acknowledgement(self, size_bytes: int, now: float) -> None:
         self.heard_at_s = now
         self.heard_bytes += size_bytes
         if self.held_until_s is not None and now >= self.held_until_s:
@@ -105,7 +105,7 @@ class InFlight:
         self.paths[path_id] = path
         self._paths_changed()
 
-    def lost(self, path_id: int) -> None:
+    def on_path_lost(self, path_id: int) -> None:
         """Remove a path: hold its pieces back; requeue those that are small and urgent."""
         path = self.paths.pop(path_id)
         self._paths_changed()
@@ -189,10 +189,10 @@ class InFlight:
                 piece.queued = False
                 if self._needed(piece) and path_id not in piece.on:
                     break
-        self.sent(path, piece)
+        self.on_sent(path, piece)
         return piece
 
-    def sent(self, path: PathFlight, piece: Piece) -> None:
+    def on_sent(self, path: PathFlight, piece: Piece) -> None:
         piece.on += (path.state.path_id,)
         path.flight.append(piece)
         path.state.in_flight_bytes += piece.size

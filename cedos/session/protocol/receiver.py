@@ -317,7 +317,7 @@ class DelayedAcks:
         self._delay_s = delay_s
         self._sent_s = float("-inf")
 
-    def received(self, now: float) -> None:
+    def on_received(self, now: float) -> None:
         receiver = self._receiver
         if not receiver.owes_acknowledgement:
             return
@@ -327,7 +327,7 @@ class DelayedAcks:
             self.at = now + self._delay_s
         self.along = now - self._sent_s >= _ALONG_S
 
-    def sent(self, now: float) -> None:
+    def on_sent(self, now: float) -> None:
         self.due = self.along = False
         self.at = None
         self._sent_s = now

@@ -176,7 +176,7 @@ class Session:
         # A silent path was counted as a fall already.
         if not path.fell:
             self.flapping.fell(path.state.facts.network, now)
-        self.in_flight.lost(path_id)
+        self.in_flight.on_path_lost(path_id)
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
@@ -409,7 +409,7 @@ class Session:
     def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
         """Take a record's plaintext, copying what is kept of a view. ProtocolError: call `abort`."""
         path = self._path(path_id)
-        path.heard(len(record), now)
+        path.on_acknowledgement(len(record), now)
         if self.control.state is SessionState.FAILED:
             return
         # Data frames first: nearly all frames are. Others have a handler by type.
@@ -430,7 +430,7 @@ class Session:
             self._synced = False
             self.in_flight.release()
         # Acknowledge soon, or at once when the peer is closing.
-        self.delayed_acks.received(now)
+        self.delayed_acks.on_received(now)
         if self.control.closing.theirs is not None:
             self.delayed_acks.at_once()
             self.control.check_close()
@@ -564,7 +564,7 @@ class Session:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
         self._tell_thunks(now)
 
-    def over(self, now: float) -> bool:
+    def is_over(self, now: float) -> bool:
         """Return whether nothing will happen any more: the session can be forgotten after draining."""
         if self.control.state is SessionState.FAILED:
             return not any(path.control for path in self.in_flight.paths.values())
@@ -654,7 +654,7 @@ class Session:
                 control.append(packing.sync(self.positions()))
             if everything or (heard and (self.delayed_acks.due or self.delayed_acks.along)):
                 control += receiver.acknowledgements(everything=everything)
-                self.delayed_acks.sent(now)
+                self.delayed_acks.on_sent(now)
             if everything or (heard and receiver.owes_window):
                 control.append(receiver.window())
             if everything:
@@ -696,7 +696,7 @@ class Session:
         self.check_writable()
 
     def _on_datagram(self, _path: PathFlight, frame: f.Datagram, now: float) -> None:
-        self._datagrams_received.received(frame, now)
+        self._datagrams_received.on_datagram(frame, now)
 
     def _on_abandon(self, _path: PathFlight, frame: f.Abandon, _now: float) -> None:
         self.receiver.on_abandon(frame)

@@ -515,7 +515,7 @@ class Connection:
 
     def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
         """Announce messages of so many bytes in all: networks are chosen for them now."""
-        self.flow.told(rank_of(label), size_bytes, direction)
+        self.flow.announce(rank_of(label), size_bytes, direction)
 
     def backlogged(self, label: Label) -> bool:
         """Return whether waiting data of a label keeps its networks busy."""
@@ -680,7 +680,7 @@ class Connection:
         elif isinstance(event, Probed):
             path = self.flow.paths.get(event.path_id)
             if path is not None:
-                path.answered(event)
+                path.on_answer(event)
         elif isinstance(event, PeerWishes):
             self.peer_wishes = event
         elif isinstance(event, Finished):

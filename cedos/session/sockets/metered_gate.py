@@ -31,7 +31,7 @@ class OwnTable:
     def __init__(self) -> None:
         self.table = TransferTable()
 
-    def told(
+    def report(
         self,
         transfer: TableTransfer,
         used_bytes: Mapping[str, int],
@@ -44,7 +44,7 @@ class OwnTable:
         self.table.add_bytes(transfer.key, dict(used_bytes), lasted_s, now)
         self.plan(networks)
 
-    def ended(self, key: str, networks: Mapping[str, bool]) -> None:
+    def remove(self, key: str, networks: Mapping[str, bool]) -> None:
         """Remove a transfer that is done or given up, and plan again for the others."""
         self.table.end(key)
         if len(self.table):
@@ -127,7 +127,7 @@ class BufferGate:
             if not path.facts.metered:
                 self._unmetered_bytes += came
             elif self._opened_s is not None and path.received_bytes >= _FIRST_BYTES:
-                self.buffer.started(now - self._opened_s)
+                self.buffer.on_start(now - self._opened_s)
                 self._opened_s = None
         self._counted = {path.path_id: path.received_bytes for path in paths}
         marks = self._marks
@@ -181,7 +181,7 @@ class DeadlineGate:
             self._deadline_unix_s,
         )
         try:
-            OWN_TABLE.told(transfer, used, lasted_s, networks)
+            OWN_TABLE.report(transfer, used, lasted_s, networks)
         except ValueError:  # too many: it goes as if it could not wait
             self.open = True
         else:
@@ -193,7 +193,7 @@ class DeadlineGate:
         """Remove the stream from the table."""
         if not self._closed:
             self._closed = True
-            OWN_TABLE.ended(self._key, self._networks)
+            OWN_TABLE.remove(self._key, self._networks)
 
 
 class MeteredGate:

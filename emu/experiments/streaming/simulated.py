@@ -81,7 +81,7 @@ def play(
         if filling and metered_s >= _CONNECT_S:
             paid = min(lte / 8 * _STEP_S, room - free, whole - fetched - free)
         if paid and not started:
-            manager.started(metered_s)
+            manager.on_start(metered_s)
             started = True
         quiet_s = 0.0 if free + paid else quiet_s + _STEP_S
         carried = [*carried[1:], free]

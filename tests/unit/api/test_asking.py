@@ -119,10 +119,10 @@ async def test_the_last_decision_about_a_label_can_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = chooser(monkeypatch, Client())
-    assert made.decided(BULK.label) is None
+    assert made.last_decision(BULK.label) is None
     await made.choose(BULK)
     await made.choose(URGENT)
-    assert (made.decided(BULK.label), made.decided(URGENT.label)) == (1, 2)
+    assert (made.last_decision(BULK.label), made.last_decision(URGENT.label)) == (1, 2)
 
 
 async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch: pytest.M
     await made.choose(BULK)
     later_s = asyncio.get_running_loop().time() + 7.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later_s)
-    assert made.decided(BULK.label) is None
+    assert made.last_decision(BULK.label) is None
 
 
 async def told(routes: DaemonRoutes, port: int) -> None:

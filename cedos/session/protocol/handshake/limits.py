@@ -127,12 +127,12 @@ class HalfOpen(Generic[Pending]):
         elif len(self._pending) >= self._limits.half_open:
             pushed = next(iter(self._pending))
         if pushed is not None:
-            self.done(pushed)
+            self.remove(pushed)
         self._pending[one] = (address, now + self._limits.handshake_s)
         self._of_address.setdefault(address, OrderedDict())[one] = None
         return pushed
 
-    def done(self, one: Pending) -> None:
+    def remove(self, one: Pending) -> None:
         entry = self._pending.pop(one, None)
         if entry is not None:
             theirs = self._of_address[entry[0]]
@@ -147,7 +147,7 @@ class HalfOpen(Generic[Pending]):
                 break
             late.append(one)
         for one in late:
-            self.done(one)
+            self.remove(one)
         return late
 
     def next_expiry(self) -> float | None:

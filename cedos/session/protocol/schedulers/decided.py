@@ -41,7 +41,7 @@ class DecidedScheduler:
         self._twice = ranks
         self.copies = bool(ranks) or self._inner.copies
 
-    def taken(self) -> list[int]:
+    def take_waiting(self) -> list[int]:
         """Return the most bytes that waited under each label since the last call."""
         most, self._most_bytes = self._most_bytes, [0] * len(LABELS)
         self._told = False

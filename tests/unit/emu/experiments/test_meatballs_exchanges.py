@@ -254,7 +254,7 @@ class Idle:
     def __init__(self) -> None:
         self.last_s = -1.0
 
-    def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
+    def add_bytes(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
         assert now_s >= self.last_s
         assert bytes_up >= 0
         assert bytes_down >= 0

@@ -45,7 +45,7 @@ class Desk:
         await self.open.wait()
         return self.answer
 
-    def decided(self, label: Label) -> int | None:
+    def last_decision(self, label: Label) -> int | None:
         return None
 
 
@@ -276,7 +276,7 @@ def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes() ->
             peer.send(data, rank)
         while any(record := peer.next_record(1, 70_000, 0.0)):
             case.core.receive(1, b"".join(record), 0.0)
-        case.advice.used()  # by what came
+        case.advice.note_use()  # by what came
         await case.settle()
         assert case.desk.asked == [
             Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 1_000, Direction.DOWN),
@@ -303,7 +303,7 @@ def test_more_than_was_asked_about_is_asked_about_soon() -> None:
             peer.send(bytes(size), BULK)
             while any(record := peer.next_record(1, 70_000, 0.0)):
                 case.core.receive(1, b"".join(record), 0.0)
-            case.advice.used()
+            case.advice.note_use()
             before = asked_bytes or [1_000, 64_000]  # 20 kB are less than was asked about
             async with asyncio.timeout(20):
                 while len(case.desk.asked) < len(before):
@@ -338,7 +338,7 @@ def test_what_comes_again_after_a_long_pause_asks_again() -> None:
                 await asyncio.sleep(0.005)
         case.desk.asked.clear()
         case.progress = TransferProgress(50_000, 0, None, BULK)
-        case.advice.used()  # by what came: nothing is sent meanwhile
+        case.advice.note_use()  # by what came: nothing is sent meanwhile
         await case.settle()
         label = Label(Urgency.BACKGROUND, Bulk.LARGE)
         assert case.desk.asked == [Question(label, 64_000, Direction.DOWN)]
@@ -370,13 +370,13 @@ def test_what_is_told_to_come_is_asked_about_before_it_comes(
         case.pump()
         await case.settle()
         case.desk.asked.clear()
-        case.advice.told(1, 12_000_000, Direction.DOWN)
+        case.advice.announce(1, 12_000_000, Direction.DOWN)
         await case.settle()
         (question,) = case.desk.asked
         assert question.label == Label(Urgency.FOREGROUND, Bulk.LARGE)
         assert question.direction is Direction.DOWN
         assert 7 / 8 * 12_000_000 < question.size_bytes <= 12_000_000
-        case.advice.told(1, 28_000_000, Direction.DOWN)  # beside it
+        case.advice.announce(1, 28_000_000, Direction.DOWN)  # beside it
         await case.settle()
         assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
 
@@ -389,7 +389,7 @@ def test_an_absurd_size_is_not_asked_about() -> None:
     async def scenario(case: Case) -> None:
         case.pump()
         for _ in range(3):
-            case.advice.told(1, 10**18 - 1, Direction.DOWN)
+            case.advice.announce(1, 10**18 - 1, Direction.DOWN)
         await case.settle()
         assert 10**9 < case.desk.asked[-1].size_bytes < 10**15
 
@@ -407,7 +407,7 @@ def test_what_was_told_counts_until_more_has_come() -> None:
         case.pump()
         await case.settle()
         case.desk.asked.clear()
-        case.advice.told(BULK, 40_000, Direction.DOWN)
+        case.advice.announce(BULK, 40_000, Direction.DOWN)
         await case.settle()
         peer = Session(LabelMapping(), 0.0)
         peer.path_up(1, PathFacts("eth0"), 0.0)
@@ -415,7 +415,7 @@ def test_what_was_told_counts_until_more_has_come() -> None:
             peer.send(bytes(size), BULK)
             while any(record := peer.next_record(1, 70_000, 0.0)):
                 case.core.receive(1, b"".join(record), 0.0)
-            case.advice.used()
+            case.advice.note_use()
             await asyncio.sleep(0.02)
         async with asyncio.timeout(20):
             while len(case.desk.asked) < 2:
@@ -430,7 +430,7 @@ def test_what_was_told_is_forgotten_when_it_should_have_shown() -> None:
 
     async def scenario(case: Case) -> None:
         case.pump()
-        case.advice.told(1, 1_000_000_000, Direction.DOWN)
+        case.advice.announce(1, 1_000_000_000, Direction.DOWN)
         await case.settle()
         assert len(case.desk.asked) == 1
         async with asyncio.timeout(20):
@@ -481,7 +481,7 @@ def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
         peer.send(bytes(50_000), BULK)
         while any(record := peer.next_record(1, 70_000, 0.0)):
             case.core.receive(1, b"".join(record), 0.0)
-        case.advice.used()
+        case.advice.note_use()
         await case.settle()
         label = Label(Urgency.BACKGROUND, Bulk.LARGE)
         size = 64_000 if wanted_s is None else 49_152  # it goes on no faster than it came
@@ -514,7 +514,7 @@ def test_who_has_little_left_to_read_hurries_at_once() -> None:
             peer.send(bytes(size), BULK)
             while any(record := peer.next_record(1, 70_000, 0.0)):
                 case.core.receive(1, b"".join(record), 0.0)
-            case.advice.used()
+            case.advice.note_use()
             await asyncio.sleep(0.05)
             return [each.deadline_s for each in case.desk.asked]
 

@@ -18,8 +18,8 @@ OTHER = """
 import sys, pathlib
 from cedos.session.io.foreground import Foreground
 mine = Foreground(pathlib.Path(sys.argv[1]))
-mine.sent(7)
-mine.sent(8)
+mine.on_sent(7)
+mine.on_sent(8)
 print("ready", flush=True)
 sys.stdin.readline()
 """
@@ -29,7 +29,7 @@ def test_alone_and_unshared() -> None:
     alone = Foreground(None)
     assert not alone.shared
     assert alone.idle_s(3) == float("inf")
-    alone.sent(3)
+    alone.on_sent(3)
     assert alone.idle_s(3) < 5
     assert alone.idle_s(4) == float("inf")
     alone.close()
@@ -37,8 +37,8 @@ def test_alone_and_unshared() -> None:
 
 def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
     one, other = Foreground(tmp_path), Foreground(tmp_path)
-    one.sent(3)
-    other.sent(5)
+    one.on_sent(3)
+    other.on_sent(5)
     assert [other.idle_s(each) < 60 for each in (3, 4, 5)] == [True, False, True]
     assert [one.idle_s(each) < 60 for each in (3, 4, 5)] == [True, False, True]
     one.close()
@@ -58,8 +58,8 @@ def test_another_process_and_its_death(tmp_path: Path) -> None:
         assert mine.idle_s(9) == float("inf")
         process.kill()
     # Its slots are free again: the next two claims get them.
-    mine.sent(1)
-    mine.sent(2)
+    mine.on_sent(1)
+    mine.on_sent(2)
     third = Foreground(tmp_path)
     assert third.idle_s(2) < 60
     assert third.idle_s(8) == float("inf")
@@ -114,7 +114,7 @@ def test_what_one_program_sends_another_makes_room_for(
             assert path.facts.foreground_at_s == float("-inf")
             assert other.idle_s(LOOPBACK) == float("inf")
 
-            other.sent(LOOPBACK)
+            other.on_sent(LOOPBACK)
             began_s = asyncio.get_running_loop().time()
             await background()
             assert abs(path.facts.foreground_at_s - began_s) < 60

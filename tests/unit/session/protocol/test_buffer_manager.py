@@ -27,12 +27,12 @@ def test_thresholds_follow_the_bit_rate_and_the_measured_start() -> None:
     """640 kbit/s are 80 kB a second; a start of half a second counts twice, a look 0.2 s."""
     manager = BufferManager(bitrate_bps=640e3, window_bytes=1 << 18)
     before = manager.thresholds()
-    manager.started(0.5)
+    manager.on_start(0.5)
     low, high = manager.thresholds()
     assert low == 96_000 < before[0]
     assert low + 160_000 <= high < low + 300_000
-    manager.started(2.0)  # the slowest of the last ones counts
-    manager.started(0.1)
+    manager.on_start(2.0)  # the slowest of the last ones counts
+    manager.on_start(0.1)
     assert manager.thresholds()[0] == 336_000
     doubled = BufferManager(bitrate_bps=1280e3, window_bytes=1 << 18)
     assert doubled.thresholds()[0] == 2 * before[0]

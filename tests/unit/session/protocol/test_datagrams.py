@@ -53,11 +53,11 @@ class Wire:
                 self.written[number] += sum(map(len, parts))
                 frames = self.cores.frames(parts)
                 sent[number] += [each.payload for each in frames if isinstance(each, Datagram)]
-            self.core.datagrams.wrote(number, self.written[number])
+            self.core.datagrams.on_write(number, self.written[number])
         return sent
 
     def acknowledge(self, path: int) -> None:
-        self.core.datagrams.acknowledged(path, self.written[path])
+        self.core.datagrams.on_acknowledgement(path, self.written[path])
 
 
 @pytest.fixture
@@ -213,10 +213,10 @@ def test_each_comes_once_whatever_path_it_takes(cores: object) -> None:
 
 def test_what_comes_late_is_dropped_though_clocks_differ() -> None:
     receiver = DatagramReceiver()
-    receiver.received(datagram(1, sent_ms=(1 << 32) - 10), 100.0)
-    receiver.received(datagram(2, sent_ms=10), 100.020)
-    receiver.received(datagram(3, sent_ms=20), 100.430)
-    receiver.received(datagram(4, sent_ms=20), 100.431)
+    receiver.on_datagram(datagram(1, sent_ms=(1 << 32) - 10), 100.0)
+    receiver.on_datagram(datagram(2, sent_ms=10), 100.020)
+    receiver.on_datagram(datagram(3, sent_ms=20), 100.430)
+    receiver.on_datagram(datagram(4, sent_ms=20), 100.431)
     assert receiver.take() == [b"1", b"2", b"3"]
     assert receiver.dropped == 1
 
@@ -234,18 +234,18 @@ def test_a_way_that_has_become_longer_is_the_measure_after_a_while() -> None:
 def test_a_session_that_was_woken_counts_anew() -> None:
     receiver = DatagramReceiver()
     for frame in (datagram(500), datagram(1, epoch=2), datagram(501), datagram(2, epoch=2)):
-        receiver.received(frame, 1.0)
+        receiver.on_datagram(frame, 1.0)
     assert receiver.take() == [b"500", b"1", b"2"]
 
 
 def test_a_program_that_does_not_read_has_the_newest() -> None:
     receiver = DatagramReceiver()
     for number in range(1, MOST_UNREAD + 2):
-        receiver.received(datagram(number), 1.0)
+        receiver.on_datagram(datagram(number), 1.0)
     taken = receiver.take()
     assert (len(taken), taken[0]) == (MOST_UNREAD, b"2")
     for number in range(MOST_UNREAD + 2, MOST_UNREAD + 52):
-        receiver.received(datagram(number, payload=bytes(65_535)), 1.0)
+        receiver.on_datagram(datagram(number, payload=bytes(65_535)), 1.0)
     assert sum(map(len, receiver.take())) <= MOST_UNREAD_BYTES
 
 
@@ -256,7 +256,7 @@ def test_none_comes_twice_in_whatever_order(numbers: list[int]) -> None:
     came = []
     highest = 0
     for number in numbers:
-        receiver.received(datagram(number), 1.0)
+        receiver.on_datagram(datagram(number), 1.0)
         got = receiver.take()
         highest = max(highest, number)
         assert got == ([] if number in came or number <= highest - WINDOW else [b"%d" % number])
@@ -300,11 +300,11 @@ def test_over_paths_that_lose_what_arrives_is_in_time_and_once(cores: object, se
                 record = b"".join(parts)
                 written[number] += len(record)
                 stuck[number].append((record, written[number]))
-            one.datagrams.wrote(number, written[number])
+            one.datagrams.on_write(number, written[number])
             if chance.random() < 0.3:  # now it goes through: all of it, in order
                 for record, end in stuck[number]:
                     other.receive(number, record, now)
-                    one.datagrams.acknowledged(number, end)
+                    one.datagrams.on_acknowledgement(number, end)
                 stuck[number].clear()
         for each in other.receive_datagrams():
             got.append(each)

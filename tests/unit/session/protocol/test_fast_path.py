@@ -37,7 +37,7 @@ def at_once(one: Session, data: bytes, now: float, rank: int = URGENT) -> bytes 
     made = None if path is None else one.fast_path.send(data, rank)
     if path is None or made is None:
         return None
-    one.fast_path.sent(path, made[0], data, rank, now)
+    one.fast_path.on_sent(path, made[0], data, rank, now)
     return made[1]
 
 
@@ -86,7 +86,7 @@ def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
     made = one.fast_path.send(b"lost", URGENT)
     assert made is not None
     one.path_lost(1, 0.1)  # in the middle of sending it
-    one.fast_path.sent(path, made[0], b"lost", URGENT, 0.1)
+    one.fast_path.on_sent(path, made[0], b"lost", URGENT, 0.1)
     other.path_lost(1, 0.1)
     for each in (one, other):
         each.path_up(2, PathFacts(), 0.2)

@@ -99,7 +99,7 @@ def test_a_peer_that_claims_too_much_is_refused(cores: Cores, records: list[byte
     assert core.state is SessionState.FAILED
     assert cores.frames(core.next_record(1, 70_000, 0.0))[-1].code == 1
     assert core.next_record(1, 70_000, 0.0) == []
-    assert core.over(0.0)
+    assert core.is_over(0.0)
 
 
 def test_an_answer_above_what_was_proposed_is_refused(cores: Cores) -> None:

@@ -42,8 +42,8 @@ def test_both_close_and_know_it(cores: Cores) -> None:
     assert Finished() in other.events()
     assert bytes(one.read()) == b"mine"
     assert cores.messages(other) == [(0, b"and an IROB")]
-    assert not one.over(9.9)
-    assert one.over(10.0)
+    assert not one.is_over(9.9)
+    assert one.is_over(10.0)
 
 
 def test_a_close_whose_answer_was_lost_is_answered_again(cores: Cores) -> None:

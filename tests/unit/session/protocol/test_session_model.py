@@ -288,7 +288,7 @@ class Sessions(RuleBasedStateMachine):
             self._lose(path.state.path_id, side)
         elif wire.up[1 - side]:
             wire.way[side].append(record)
-        core.fast_path.sent(path, irob, data, rank, self.now)
+        core.fast_path.on_sent(path, irob, data, rank, self.now)
         return irob
 
     def _after(self, end: End, kind: str) -> tuple[int, ...] | None:

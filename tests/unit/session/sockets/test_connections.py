@@ -418,7 +418,7 @@ class Daemon:
     async def choose(self, question: Question) -> Strategy | None:
         return None
 
-    def decided(self, label: Label) -> int | None:
+    def last_decision(self, label: Label) -> int | None:
         return None
 
 

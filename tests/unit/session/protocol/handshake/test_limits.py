@@ -128,7 +128,7 @@ def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -
                 del model[expected]
             model[number] = (address, now + 10)
         elif what == "done":
-            half_open.done(which)
+            half_open.remove(which)
             model.pop(which, None)
         else:
             late = [each for each, (_, at) in model.items() if at <= now]

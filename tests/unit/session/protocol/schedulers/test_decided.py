@@ -54,8 +54,8 @@ class TestDecidedScheduler:
         for waiting in (make.backlog(5, 0, 0, 9), make.backlog(3, 0, 0, 12)):
             scheduler.choose(self.one, self.both, waiting, 99, 0.0)
         assert len(told) == 1
-        assert scheduler.taken() == [5, 0, 0, 12]
-        assert scheduler.taken() == [0, 0, 0, 0]
+        assert scheduler.take_waiting() == [5, 0, 0, 12]
+        assert scheduler.take_waiting() == [0, 0, 0, 0]
         scheduler.choose(self.one, self.both, make.backlog(1, 0, 0, 0), 99, 0.0)
         assert len(told) == 2
 
