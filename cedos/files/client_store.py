@@ -204,7 +204,7 @@ class ClientStore(Generic[Kept]):
             if self._durable:
                 _sync(folder)
         except OSError as error:
-            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         self.account(client, kept, record)
 
     def make_room(self, client: str, more: Cost, now_unix_s: float) -> None:
@@ -230,7 +230,7 @@ class ClientStore(Generic[Kept]):
             if found is not None:
                 oldest.append((found.used_unix_s, client, found))
         if not oldest:
-            raise TransferError("the gateway has no room for it now: others are on their way")
+            raise TransferError("the gateway has no room for it while it fetches others")
         _, client, kept = min(oldest, key=lambda each: each[0])
         self._drop(client, kept)
 

@@ -243,7 +243,7 @@ def _begin(head: AnswerHead, partial: Partial) -> int | None:
     if head.status == 206:
         if head.part is None or head.part[0] != partial.have:
             partial.discard()
-            raise WebError("the server sent another part than was asked for")
+            raise WebError("the server sent another part than requested")
         partial.begin(partial.have, partial.version, head.part[1])
         return head.part[1]
     if head.status == 416:

@@ -241,7 +241,9 @@ class ObjectFetcher:
                 except Exception as error:
                     answer.close()
                     _log.warning("an answer cannot be used", host=url.host, exc_info=True)
-                    raise TransferError(f"{url.host} answers what cannot be used") from error
+                    raise TransferError(
+                        f"{url.host} sends an answer that cannot be used"
+                    ) from error
             # What takes longer keeps the slot.
             if isinstance(way, aiohttp.ClientResponse):
                 return PassedOn(answer, taken.pop_all())
@@ -430,7 +432,7 @@ class ObjectFetcher:
                 if found.failed:
                     raise TransferError(found.failed)
                 if size is not None and found.have + len(block) > size:
-                    raise TransferError("more came than the origin had said")
+                    raise TransferError("the origin sent more than it had announced")
                 self.store.grow(client, found, block)
         if size is not None and found.have < size:
             raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")

@@ -205,7 +205,7 @@ class ObjectStore(ClientStore[StoredObject]):
         except OSError as error:
             made.fail("the disk is full")
             path.unlink(missing_ok=True)
-            raise TransferError(f"the gateway cannot keep it: {error.strerror}") from error
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         self.account(client, made, head)
         return made
 

@@ -176,7 +176,7 @@ class RedirectedDatagrams:
     def _checked(self, known: _Known | None, here: _Here, now_s: float) -> _Known | None:
         """Return a datagram's place if its sender is the socket that it was made for; else None.
 
-        Whoever finds the address could send to it, and a port is used again by another program.
+        A program that finds the address could send to it, and a port is used again by another program.
         """
         again = known is not None and known.here.sender == here.sender
         to = known.to if known is not None and again else self._redirection.place(here.address)
@@ -185,7 +185,7 @@ class RedirectedDatagrams:
         place = here.address, self._port
         owner = self._owners.find(socket.IPPROTO_UDP, here.sender[:2], place)
         if owner is None and to.cookie not in self._senders:
-            # It sent a datagram and has ended: nobody else's place is taken, and nothing comes back.
+            # It sent a datagram and has ended: it takes no place, and nothing comes back.
             return _Known(to, here, now_s)
         if owner is None or owner.cookie not in (to.cookie, UNKNOWN.cookie):
             return None
