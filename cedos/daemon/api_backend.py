@@ -251,7 +251,7 @@ class ApiBackend:
         raise ConfigError(f"There is no network {name}. The networks are: {known or 'none'}")
 
     async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
-        return self._prefetching.asked(request, await self.networks())
+        return self._prefetching.on_request(request, await self.networks())
 
     async def prefetched(self) -> list[ProgramMessage]:
         return self._prefetching.programs()

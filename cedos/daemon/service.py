@@ -226,7 +226,7 @@ class Daemon:
         )
         metering = Metering(usage, startup.boot(), links.networks(), radios, prices)
         self._observer = Observer(
-            config, bus, self._wakeup.changed, metering.counted, self._flows.competing
+            config, bus, self._wakeup.wake, metering.on_counters, self._flows.competing
         )
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
@@ -243,7 +243,7 @@ class Daemon:
             self._decider,
             rules,
             self._observer.ask,
-            partial(self._wakeup.changed, urgent=True),
+            partial(self._wakeup.wake, urgent=True),
         )
         steering.keep_to(self._director.ruled.may_use)
         self._rescuer = Rescuer(
@@ -321,7 +321,7 @@ class Daemon:
             self._flows,
             self._observer,
             self._profiler,
-            self._wakeup.changed,
+            self._wakeup.wake,
             config.decision.reevaluate_interval_s,
         )
         self._probing = AdaptiveProbing(
@@ -341,7 +341,7 @@ class Daemon:
             director=self._director,
             rescuer=self._rescuer,
             probing=self._probing,
-            opportunities=Opportunities(self._budgets, self._decider, self._prefetching.carried),
+            opportunities=Opportunities(self._budgets, self._decider, self._prefetching.account),
             learning=self._learning,
             reliability=reliability,
             history=history,
@@ -429,7 +429,7 @@ class Daemon:
         self._decider.bar(why)
         self._observer.barred(why.keys())
         self._open_changed()
-        self._wakeup.changed(urgent=True)
+        self._wakeup.wake(urgent=True)
 
     def _open_changed(self) -> None:
         """Keep connections and probes off barred networks."""
@@ -469,7 +469,7 @@ class Daemon:
         return is_captive(self._observer.context(), network)
 
     def _resolver_answered(self, network: str, resolver: Address) -> None:
-        self._observer.heard(network, resolver, time.monotonic(), Witness.NAME)
+        self._observer.on_heard(network, resolver, time.monotonic(), Witness.NAME)
 
     def finished(self) -> None:
         """Tell listeners of the end, and keep what was learned."""
@@ -484,8 +484,8 @@ class Daemon:
             self._learning.keep(self._state)
 
     def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
-        flow = self._flows.rescued(key, network)
-        self._observer.rescued(key)
+        flow = self._flows.on_rescue(key, network)
+        self._observer.on_rescue(key)
         if flow is not None:
             self._director.rescued(flow, network, reason, self._observer.context())
 

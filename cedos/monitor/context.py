@@ -152,8 +152,8 @@ class ContextKeeper:
         self, network: str, received_bytes: int, sent_bytes: int, at_s: float
     ) -> None:
         rates = self._network(network).rates
-        rates[Direction.DOWN].counted(received_bytes, at_s)
-        rates[Direction.UP].counted(sent_bytes, at_s)
+        rates[Direction.DOWN].on_counter(received_bytes, at_s)
+        rates[Direction.UP].on_counter(sent_bytes, at_s)
 
     def uncounted(self, network: str) -> None:
         """Leave the next counts out: they contain what came from before the network's router."""

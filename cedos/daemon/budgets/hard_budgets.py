@@ -249,7 +249,7 @@ class HardBudgets:
         return leaks or bool(self._failed)
 
     def _carried(self) -> float:
-        return self._metering.carried(self._bars.networks)
+        return self._metering.carried_bytes(self._bars.networks)
 
     def _why(self, name: str) -> str:
         account = self._bars.networks[name][0]

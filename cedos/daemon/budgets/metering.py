@@ -66,7 +66,7 @@ class Metering:
         self._tariff = Tariff(money_per_mb)
         self._moved = moved
 
-    def counted(self, network: Network, counters: Counters, now_s: float) -> None:
+    def on_counters(self, network: Network, counters: Counters, now_s: float) -> None:
         """Take an interface's counters.
 
         `now_s`: of a clock that does not jump.
@@ -111,7 +111,7 @@ class Metering:
         known = self._watches.get(network)
         return known[1].idle_s(now_s) if known else None
 
-    def carried(self, networks: Iterable[str]) -> float:
+    def carried_bytes(self, networks: Iterable[str]) -> float:
         """Bytes over these networks, ever."""
         return self._usage.since(of_networks(networks), 0.0)
 

@@ -69,7 +69,7 @@ class Prefetching:
         self._waited: set[str] = set()
         self._received: dict[str, float] = {}
 
-    def carried(self, network: str, size_bytes: int) -> bool:
+    def account(self, network: str, size_bytes: int) -> bool:
         """Return whether a flow that has ended carried what was prefetched; that accounts for its bytes.
 
         Which flow it was is not told, only how many bytes came over which network, and up to a second
@@ -81,7 +81,7 @@ class Prefetching:
         self._received[network] = max(left - size_bytes, 0.0)
         return True
 
-    def asked(
+    def on_request(
         self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
     ) -> PrefetchingAnswer:
         """Take what a program tells; return what it needs to know."""

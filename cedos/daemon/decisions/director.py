@@ -127,8 +127,8 @@ class Moves:
         _log.debug("flow moves", flow=str(flow.key), to=str(decision.choice), why=decision.reason)
         if not await carried_out(self._steer.steer_connection(flow.token, decision.choice)):
             return False
-        flow.decided(decision)
-        flow.moved()
+        flow.on_decision(decision)
+        flow.forget_rate()
         self._decider.record(decision)
         await self._give_up(flow, flow.token, context, stuck=stuck)
         return True
@@ -250,5 +250,5 @@ class Director:
             objective=self.decider.objective.name,
             reason=reason,
         )
-        flow.decided(decision)
+        flow.on_decision(decision)
         self.decider.record(decision)

@@ -79,7 +79,7 @@ class Hints:
             now_s,
         )
         for event in learned:
-            self._flows.learned(event)
+            self._flows.on_size(event)
         async with self._director.turn:
             leads = hint.destination is not None and hint.size_bytes is not None
             self._taken[number] = _Taken(

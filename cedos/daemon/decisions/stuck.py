@@ -117,7 +117,7 @@ class StuckConnections:
                 continue
             closing.flow.cut()
             self._closed.append((context.at_s, closing.network, closing.silent_s))
-            received = closing.flow.carried(Direction.DOWN)
+            received = closing.flow.carried_bytes(Direction.DOWN)
             _log.info("closed", flow=flow_text(key), why=closing.reason, received=received)
             self._director.rescued(closing.flow, closing.living, closing.reason, context)
 
@@ -259,7 +259,7 @@ def _again_s(flow: LivingFlow, living: Network, context: Context) -> float:
 
     A rate that was seen is the least that a network does, and of an idle one next to nothing.
     """
-    carried = flow.carried(flow.transfer.direction) - flow.base_bytes if flow.transfer else 0
+    carried = flow.carried_bytes(flow.transfer.direction) - flow.base_bytes if flow.transfer else 0
     known = context.networks.get(living.name, {})
     rates = [known[name].value for name in ("past5_bps", "past10_bps") if name in known]
     return 8.0 * carried / max([*rates, _USUAL_BPS])

@@ -188,7 +188,7 @@ class RuledDestinations:
         if flow.strategy is None or not strays.isdisjoint(flow.strategy.networks):
             if not await carried_out(self._steer.steer_connection(token, decision.choice)):
                 return
-            flow.decided(decision)
+            flow.on_decision(decision)
         for name in strays:
             await carried_out(self._steer.release(token, name))
 

@@ -80,14 +80,14 @@ class FlowPath:
         """Note the network that carries the path; `rescued`: not that of its local address."""
         self.network, self.rescued = network, rescued
 
-    def sampled(self, sample: FlowSample) -> bool:
+    def on_sample(self, sample: FlowSample) -> bool:
         """Take a look at its socket; return whether it moved bytes since the last one."""
         before, last = self.bytes_down + self.bytes_up, self.sample
         self.unread = sample.unread and not sample.grew(last)
         self.sample = sample
         return self.bytes_down + self.bytes_up > before
 
-    def ended(self, event: FlowClosed) -> None:
+    def on_close(self, event: FlowClosed) -> None:
         self.closed = event
 
     @property
@@ -164,7 +164,7 @@ class LivingFlow:
     def began_in(self, context: Context) -> None:
         self.context = context
 
-    def carried(self, direction: Direction) -> int:
+    def carried_bytes(self, direction: Direction) -> int:
         return sum(
             path.bytes_down if direction is Direction.DOWN else path.bytes_up
             for path in self.paths.values()
@@ -175,7 +175,7 @@ class LivingFlow:
         """Return the transfer's remaining bytes by its median size; None without a transfer."""
         if self.transfer is None:
             return None
-        carried = self.carried(self.transfer.direction) - self.base_bytes
+        carried = self.carried_bytes(self.transfer.direction) - self.base_bytes
         return max(self.transfer.size.median_bytes - carried, 0)
 
     @property
@@ -295,7 +295,7 @@ class LivingFlow:
         return self._carried_now() > self._watched[1]
 
     def _carried_now(self) -> int:
-        return self.carried(self.transfer.direction) if self.transfer else 0
+        return self.carried_bytes(self.transfer.direction) if self.transfer else 0
 
     @property
     def carriers(self) -> list[str]:
@@ -340,7 +340,7 @@ class LivingFlow:
             silent_s = min(silent_s, now_s - self._switched_at_s[-1])
         return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
-    def learned(self, event: SizeLearned) -> bool:
+    def on_size(self, event: SizeLearned) -> bool:
         """Take a transfer's size: of one that begins, or a better estimate; return whether one begins."""
         before = self.transfer
         better = event.size.source == "progress" or (
@@ -349,9 +349,9 @@ class LivingFlow:
         begins = before is None or before.direction is not event.direction or not better
         # A new transfer counts its bytes and its rate from here.
         if begins:
-            self.base_bytes = self.carried(event.direction)
+            self.base_bytes = self.carried_bytes(event.direction)
             self.transfers += 1
-            self.moved()
+            self.forget_rate()
             self.pace.clear()
         self.server_name = event.server_name or self.server_name
         self.tls |= event.tls
@@ -377,7 +377,7 @@ class LivingFlow:
         if self.strategy is None and network is not None:
             self.strategy = Strategy(StrategyKind.SINGLE, (network,))
 
-    def decided(self, decision: Decision) -> None:
+    def on_decision(self, decision: Decision) -> None:
         """Note the decision that carries the flow from now on."""
         fewer = self.strategy and set(decision.choice.networks) < set(self.strategy.networks)
         self.tries = bool(fewer) and self.pace.sets(decision.context.at_s)
@@ -407,28 +407,28 @@ class LivingFlow:
             return None  # it waits
         return self.pace.rate_bps(now_s)
 
-    def moved(self) -> None:
+    def forget_rate(self) -> None:
         """Forget the rate: the flow goes another way now, or carries something else."""
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._carried_at.clear()
 
-    def sampled(self, now_s: float) -> None:
+    def on_samples(self, now_s: float) -> None:
         """Note the rate of the last second, where the network and not the program set it.
 
         A download that receives at a look goes as fast as it can; a transfer that must hear of the
         other side on all the paths that it uses, and does not, is stalled. Nothing can be said of
         others: a program may be pausing.
         """
-        self.counted()
+        self.count_transfers()
         direction = self.transfer.direction if self.transfer else Direction.DOWN
-        self._carried_at.append((now_s, self.carried(direction)))
+        self._carried_at.append((now_s, self.carried_bytes(direction)))
         while len(self._carried_at) > 2 and self._carried_at[1][0] <= now_s - _RATE_S:
             self._carried_at.popleft()
         self.rate_bps = None
         self.stalled_s = 0.0
         if direction is Direction.DOWN:
-            self.pace.observe(now_s, self.carried(direction), unread=self.unread)
+            self.pace.observe(now_s, self.carried_bytes(direction), unread=self.unread)
             self.read_slowly |= self.pace.sets(now_s)
             if self.unread:
                 self._watch = None  # nothing can come
@@ -449,9 +449,9 @@ class LivingFlow:
         if busy:
             self.rate_bps = 8.0 * (carried - before) / (now_s - before_at_s)
 
-    def counted(self) -> None:
+    def count_transfers(self) -> None:
         """Note a further transfer, though what is said is hidden: the connection rested before it."""
-        down, up = self.carried(Direction.DOWN), self.carried(Direction.UP)
+        down, up = self.carried_bytes(Direction.DOWN), self.carried_bytes(Direction.UP)
         if self._rested is not None and down > self._rested[0]:
             asks = up > self._rested[1] + _ASKS_BYTES
             self.transfers += asks or self._rested_s >= _OVER_S

@@ -117,7 +117,7 @@ class LivingFlows:
     def find(self, key: FlowKey) -> LivingFlow | None:
         return self._by_key.get(key)
 
-    def rescued(self, key: FlowKey, network: str) -> LivingFlow | None:
+    def on_rescue(self, key: FlowKey, network: str) -> LivingFlow | None:
         """Note that another network carries a path than its local address says (`decisions.rescue`)."""
         flow = self._by_key.get(key)
         if flow is not None:
@@ -136,7 +136,7 @@ class LivingFlows:
         flow = self._by_key.get(key)
         return flow is not None and key in flow.paths and flow.paths[key].rescued
 
-    def opened(self, event: FlowOpened) -> LivingFlow:
+    def on_open(self, event: FlowOpened) -> LivingFlow:
         """Add the flow of a first packet. A further subflow is told apart when its token is known."""
         flow = self._by_key.get(event.key)
         if flow is None:
@@ -157,7 +157,7 @@ class LivingFlows:
             self._add_path(flow, key)
         return flow
 
-    def sampled(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
+    def on_samples(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
         """Take a look at all sockets; return the flows that were seen."""
         seen: dict[int, LivingFlow] = {}
         for sample in samples:
@@ -170,35 +170,35 @@ class LivingFlows:
                     self._add_path(known, sample.key)
                 flow = known
             path = flow.paths[sample.key]
-            if path.sampled(sample):
+            if path.on_sample(sample):
                 self._used(path, now_s)
             if sample.state != SYN_SENT:
                 self._heard(path, sample.at_s - path.heard_s)
             seen[id(flow)] = flow
         for flow in seen.values():
-            flow.sampled(now_s)
+            flow.on_samples(now_s)
         return list(seen.values())
 
-    def learned(self, event: SizeLearned) -> LivingFlow | None:
+    def on_size(self, event: SizeLearned) -> LivingFlow | None:
         """Take the size of a new transfer, or a better estimate of the current one; return its flow."""
         flow = self._by_key.get(event.key)
         if flow is None:
             return None
         before = flow.transfer
-        begins = flow.learned(event)
+        begins = flow.on_size(event)
         if _large_upload(flow.transfer):
             self.uploads += begins or not _large_upload(before)
             self.upload = flow.transfer
         return flow
 
-    def closed(self, event: FlowClosed) -> FlowRecord | None:
+    def on_close(self, event: FlowClosed) -> FlowRecord | None:
         """Close a path; return the flow's record if that was its last one."""
         flow = self._by_key.get(event.key)
         if flow is None:
             return None
         path = flow.paths[event.key]
-        path.ended(event)
-        flow.counted()
+        path.on_close(event)
+        flow.count_transfers()
         self._used(path, event.at_s)
         if event.idle_down_s is not None and event.idle_ack_s is not None:
             self._heard(path, event.at_s - min(event.idle_down_s, event.idle_ack_s))

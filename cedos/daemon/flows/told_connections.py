@@ -78,7 +78,7 @@ class _Program:
     heard_at_s: float = 0.0
     connections: dict[int, _Told] = field(default_factory=dict)
 
-    def heard(self, report: CarriedReport, now_s: float) -> None:
+    def on_report(self, report: CarriedReport, now_s: float) -> None:
         if report.gateway != self.gateway:  # one text for all that it tells of
             self.gateway = report.gateway
         self.addresses = tuple(filter(is_address, report.addresses))
@@ -129,7 +129,7 @@ class ToldConnections:
                     " user, tell of their connections"
                 )
             program = self._programs[key] = _Program(report.gateway)
-        program.heard(report, now_s)
+        program.on_report(report, now_s)
         self._names.update((each.interface, each.name) for each in self._networks())
         for news in report.connections:
             self._told(key, program, news, now_s)

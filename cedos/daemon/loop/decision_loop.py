@@ -58,7 +58,7 @@ class Wakeup:
         self._event = asyncio.Event()
         self._urgent = False
 
-    def changed(self, urgent: bool = False) -> None:
+    def wake(self, urgent: bool = False) -> None:
         """Wake the loop: there may be a reason to decide; `urgent`: there is one."""
         self._urgent = self._urgent or urgent
         self._event.set()
@@ -108,7 +108,7 @@ class DecisionLoop:
         decider.prefer(objective)
         # Prices move all the time; what follows them a little does with the next look.
         if urgent or (objective.prices == before.prices and objective != before):
-            self._wakeup.changed(urgent=True)
+            self._wakeup.wake(urgent=True)
 
     async def run(self) -> None:
         woken_at_s = -math.inf

@@ -77,13 +77,13 @@ class FlowEvents:
     async def _opened(self, event: FlowOpened) -> None:
         now_s = time.monotonic()
         self.probing.on_transfer_begun()
-        flow = self.flows.opened(event)
-        self.observer.opened(event.key, event.at_s)
+        flow = self.flows.on_open(event)
+        self.observer.on_open(event.key, event.at_s)
         if event.key.protocol == "tcp":
             flow.began_in(self.observer.recent_context())
         mark = await self._mark(event)
         for learned in self.profiler.on_open(event.key, now_s, incoming=event.incoming, mark=mark):
-            self.flows.learned(learned)
+            self.flows.on_size(learned)
         self.director.on_connection(flow, now_s, mark)
         if not event.incoming:
             self.rescuer.opened(event.key, event.at_s)
@@ -98,8 +98,10 @@ class FlowEvents:
         self.packets.read_before(event.at_s)  # the flow's last message may still wait
         flow = self.flows.find(event.key)
         path = flow.paths[event.key] if flow is not None else None
-        self.observer.closed(event, path.network if path is not None and not path.rescued else None)
-        record = self.flows.closed(event)
+        self.observer.on_close(
+            event, path.network if path is not None and not path.rescued else None
+        )
+        record = self.flows.on_close(event)
         if flow is None:
             self.profiler.forget(event.key)
         if record is None or flow is None:

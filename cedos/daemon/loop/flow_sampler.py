@@ -93,11 +93,11 @@ class FlowSampler:
         if told:
             self._told_at_s = now_s
             self._observer.observe_flows(at_home)
-        seen, context = self._flows.sampled(samples, now_s), self._observer.context()
+        seen, context = self._flows.on_samples(samples, now_s), self._observer.context()
         for flow in seen:
-            carried = flow.carried(Direction.DOWN), flow.carried(Direction.UP)
+            carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
             for learned in self._profiler.progressed(flow.key, *carried, now_s):
-                self._flows.learned(learned)
+                self._flows.on_size(learned)
             network, transfer = flow.small_on, flow.transfer
             if network is not None and transfer is not None and flow.alone_on(network, context):
                 waited_s = now_s - flow.started_at_s

@@ -72,7 +72,7 @@ class PacketHandler:
             flow = self._flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
-                learned = self._flows.learned(event)
+                learned = self._flows.on_size(event)
                 if learned is not None and learned.server_name is not None:
                     self._director.ruled.rules.met(learned.server_name, learned.key.remote)
                 if learned is not None and self._director.moves.may_move(learned):

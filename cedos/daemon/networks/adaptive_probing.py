@@ -104,7 +104,7 @@ class ArrivalRate:
     def count(self, count: int = 1) -> None:
         self._new += count
 
-    def passed(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         self.per_s = self.per_s * exp(-seconds / _REMEMBERED_S) + self._new / _REMEMBERED_S
         self.pending, self._new = self._new > 0, 0
 
@@ -209,7 +209,7 @@ class AdaptiveProbing:
             self._begun[Direction.UP].count(uploads - self._uploads_seen)
             self._uploads_seen = uploads
             for begun in self._begun.values():
-                begun.passed(passed_s)
+                begun.record(passed_s)
             worth = {Direction.DOWN: self._worth(Direction.DOWN, now_s)}
             lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
             if self._probes.server and lately > _NO_UPLOADS:

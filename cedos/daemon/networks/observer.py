@@ -307,13 +307,13 @@ class Observer:
             else:
                 _log.info(life, network=network.name, why=verdict.why)
 
-    def opened(self, key: FlowKey, at_s: float) -> None:
+    def on_open(self, key: FlowKey, at_s: float) -> None:
         if (name := self._before_router(key)) is None:
-            self._delivery.opened(key, at_s)
+            self._delivery.on_open(key, at_s)
         elif key.protocol == "tcp":  # it may carry much before the next look
             self._near_at_s[name] = at_s
 
-    def closed(self, event: FlowClosed, network: str | None) -> None:
+    def on_close(self, event: FlowClosed, network: str | None) -> None:
         """Take the end of a flow; `network`: that of its address, None where another carried it."""
         # A flow to a host on the link says nothing of the network; its bytes must not count for it.
         near = self._before_router(event.key)
@@ -324,20 +324,20 @@ class Observer:
             if event.rtt_s is not None:
                 self.portals.answered_elsewhere(event.key)
             return
-        self._delivery.closed(event)
+        self._delivery.on_close(event)
         if event.key.protocol == "udp" and event.bytes_down:
             at_s = time.monotonic() - _UDP_KEPT_S
-            self.heard(network, event.key.remote, at_s, Witness.DATAGRAM)
+            self.on_heard(network, event.key.remote, at_s, Witness.DATAGRAM)
         # Most flows are too short to be seen alive: what their round trips took is known at the end.
         answered_s = event.idle_ack_s
         if event.rtt_s is None or answered_s is None:
             return
         now_s = time.monotonic()
-        self.heard(network, event.key.remote, now_s - answered_s)
+        self.on_heard(network, event.key.remote, now_s - answered_s)
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
-    def heard(
+    def on_heard(
         self, network: str, remote: Address, at_s: float, witness: Witness = Witness.TRANSFER
     ) -> None:
         """Note that `remote` said something: one beyond the router shows that its network carries."""
@@ -346,7 +346,7 @@ class Observer:
 
     def _heard(self, network: str, witness: Witness, at_s: float) -> None:
         self.keeper.liveness(network).heard(witness, at_s)
-        self.prober.heard(network, at_s)
+        self.prober.on_heard(network, at_s)
 
     def answered_elsewhere(self, samples: Iterable[FlowSample]) -> None:
         """Take rescued flows: one that is answered shows that its server lives."""
@@ -354,7 +354,7 @@ class Observer:
             if sample.state != SYN_SENT:
                 self.portals.answered_elsewhere(sample.key)
 
-    def rescued(self, key: FlowKey) -> None:
+    def on_rescue(self, key: FlowKey) -> None:
         """Check the network of a flow's address, on which its first packet had no reply."""
         self.portals.rescued(key)
         for network in usable(self._networks, self._barred):

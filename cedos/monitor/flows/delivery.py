@@ -81,11 +81,11 @@ class DeliveryWatch:
         self._closed: list[FlowClosed] = []
         self._least_rtt: dict[str, tuple[float, float]] = {}
 
-    def opened(self, key: FlowKey, at_s: float) -> None:
+    def on_open(self, key: FlowKey, at_s: float) -> None:
         if key.protocol == "tcp":
             self._opened_at_s[key] = at_s
 
-    def closed(self, event: FlowClosed) -> None:
+    def on_close(self, event: FlowClosed) -> None:
         """Count what the flow carried since the last sample in the next one."""
         if event.key.protocol == "tcp" and event.exact:
             self._closed.append(event)

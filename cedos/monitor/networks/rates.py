@@ -86,7 +86,7 @@ class RateEstimator:
             could_bps = max(could_bps, known.value)
         return stretch.rate_bps < _TRICKLE * could_bps
 
-    def counted(self, total_bytes: int, at_s: float) -> None:
+    def on_counter(self, total_bytes: int, at_s: float) -> None:
         """Take a counter's reading: what an interface carried since the last one, it can carry."""
         before, self._counted = self._counted, (at_s, total_bytes)
         if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:

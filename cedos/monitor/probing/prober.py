@@ -235,10 +235,10 @@ class Prober:
         self._schedule.in_use(names)
         self._wake.set()
 
-    def heard(self, name: str, at_s: float) -> None:
+    def on_heard(self, name: str, at_s: float) -> None:
         """Note that something came back from beyond the network's router at a monotonic time."""
         self._heard_at_s[name] = max(at_s, self._heard_at_s.get(name, at_s))
-        self._schedule.heard(name, at_s)
+        self._schedule.on_heard(name, at_s)
 
     @property
     def heard_at_s(self) -> Mapping[str, float]:
@@ -339,7 +339,7 @@ class Prober:
             idle_s = began_s - self._used_at_s.get(network.name, began_s - _LONG_AGO_S)
             energy_j = self._price(network.kind, outcome.spent, max(idle_s, 0.0))
         if kind is ProbeKind.PING:
-            self._schedule.answered(network.name, not outcome.problem)
+            self._schedule.on_answer(network.name, not outcome.problem)
         if not outcome.problem:
             self._heard_at_s[network.name] = now_s
         if outcome.spent.bytes:

@@ -55,7 +55,7 @@ class ProbeSchedule:
     def in_use(self, names: Iterable[str]) -> None:
         self._in_use = frozenset(names)
 
-    def heard(self, name: str, at_s: float) -> None:
+    def on_heard(self, name: str, at_s: float) -> None:
         """Note that something came back from beyond the network's router."""
         self._heard_s[name] = max(at_s, self._heard_s.get(name, at_s))
 
@@ -66,7 +66,7 @@ class ProbeSchedule:
         """Note whether a user is at the screen; when a user comes back, overdue pings are due at once."""
         self._user_present = present
 
-    def answered(self, name: str, answered: bool) -> None:
+    def on_answer(self, name: str, answered: bool) -> None:
         if answered:
             self._unanswered.discard(name)
         else:

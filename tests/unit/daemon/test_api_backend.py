@@ -78,7 +78,7 @@ async def test_flows_without_a_socket_are_over() -> None:
     living, dead = (FlowKey(here, port, there, 443) for port in (1111, 2222))
     asked, served = (FlowKey(here, port, there, 53, "udp") for port in (3333, 4444))
     for key in (living, dead, asked, served):
-        flows.opened(FlowOpened(key, 1.0, 1.0))
+        flows.on_open(FlowOpened(key, 1.0, 1.0))
 
     async def listed(sockets: OpenSockets) -> list[str]:
         return [each.flow for each in await backend_of(flows, sockets).flows()]
@@ -98,7 +98,7 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
     # Somebody else's question to the same resolver.
     other = FlowKey(ip_address(host), port ^ 1, RESOLVER[0], RESOLVER[1], "udp")
     for key in (own, other):
-        flows.opened(FlowOpened(key, 1.0, 1.0))
+        flows.on_open(FlowOpened(key, 1.0, 1.0))
     assert len(flows) == 2
     assert [each.flow for each in await backend.flows()] == [flow_text(other)]
 
@@ -110,10 +110,10 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
     flows = LivingFlows()
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     for port in range(2000, 2010):
-        flow = flows.opened(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
+        flow = flows.on_open(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
         assert flow is not None
         for path in flow.paths.values():
-            path.ended(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
+            path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
     backend = backend_of(flows, OpenSockets(None, None))
     shown, others = await backend._largest(api_backend.SHOWN_FLOWS)
     assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
@@ -125,12 +125,12 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
     flows = LivingFlows()
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     for port, named in ((1111, "big.example"), (2222, "big.example"), (3333, None)):
-        flow = flows.opened(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
+        flow = flows.on_open(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
         assert flow is not None
         flow.server_name = named
         for path in flow.paths.values():
             path.network = "wlan0"
-            path.ended(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
+            path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
     backend = backend_of(flows, OpenSockets(None, None))
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._history_file = tmp_path / "none.sqlite"
@@ -149,10 +149,10 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
 async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Path) -> None:
     flows = LivingFlows()
     session = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.7"), 7010)
-    flow = flows.opened(FlowOpened(session, 1.0, 1.0))
+    flow = flows.on_open(FlowOpened(session, 1.0, 1.0))
     assert flow is not None
     flow.paths[session].network = "wlan0"
-    flow.paths[session].ended(FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
+    flow.paths[session].on_close(FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
     backend = backend_of(flows, OpenSockets(None, None))
     backend._usage = Usage(tmp_path / Usage.FILE, "boot")
     backend._history_file = tmp_path / "none.sqlite"
@@ -218,7 +218,7 @@ async def test_a_living_flow_without_a_decision_is_told_apart() -> None:
             return None
 
     flows = LivingFlows()
-    flows.opened(
+    flows.on_open(
         FlowOpened(
             FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443), 1.0, 1.0
         )

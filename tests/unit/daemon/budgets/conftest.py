@@ -77,7 +77,7 @@ class Host:
         self.steady_s += after_s
         for network in (WLAN, LTE):
             received, sent = self.carried[network.name]
-            self.metering.counted(network, Counters(received, sent), self.steady_s)
+            self.metering.on_counters(network, Counters(received, sent), self.steady_s)
         self.budgets.tick()
 
     def spent(self, name: str = "data") -> float:

@@ -96,7 +96,7 @@ class Host:
         self._count(network)
 
     def _count(self, network: Network) -> None:
-        self.metering.counted(network, Counters(self.carried[network.name], 0), self.steady_s)
+        self.metering.on_counters(network, Counters(self.carried[network.name], 0), self.steady_s)
 
     async def tick(self, after_s: float = 1.0, *, carry: int = 0) -> float:
         """Time passes, while the metered network carries something; in how long to look again."""

@@ -67,7 +67,7 @@ class Host:
 
     def carry(self, size: int) -> None:
         self.carried += size
-        self.metering.counted(LTE, Counters(self.carried, 0), self.steady_s)
+        self.metering.on_counters(LTE, Counters(self.carried, 0), self.steady_s)
 
     def later(self, seconds: float) -> None:
         self.now_s += seconds
@@ -79,7 +79,7 @@ class Host:
             **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **fields}
         )
         known = [NetworkMessage.of(network, None, 0.0) for network in self.known]
-        return self.prefetching.asked(request, known)
+        return self.prefetching.on_request(request, known)
 
     def rate(self, name: str = "data") -> float:
         return self.budgets.keepers[name].quote(self.now_s).rate
@@ -148,12 +148,12 @@ async def test_what_it_bought_is_accounted_for(host: Host) -> None:
 
 
 async def test_a_flow_that_carried_a_prefetch_is_no_choice_of_its_own(host: Host) -> None:
-    assert not host.prefetching.carried("lte0", 1_000_000)
+    assert not host.prefetching.account("lte0", 1_000_000)
     host.ask(used_bytes=[0.0, 1_000_000.0])
-    assert not host.prefetching.carried("wlan0", 1_000_000)
-    assert not host.prefetching.carried("lte0", 5_000_000)
-    assert host.prefetching.carried("lte0", 1_050_000)
-    assert not host.prefetching.carried("lte0", 1_050_000)
+    assert not host.prefetching.account("wlan0", 1_000_000)
+    assert not host.prefetching.account("lte0", 5_000_000)
+    assert host.prefetching.account("lte0", 1_050_000)
+    assert not host.prefetching.account("lte0", 1_050_000)
 
 
 async def test_programs_are_told_prices_by_amount_and_the_radios_states(host: Host) -> None:

@@ -53,7 +53,7 @@ async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_lose
             while host.usage.fresh:
                 await asyncio.sleep(0.01)
             phone = replace(LTE, name="phone", interface="usb0", index=9)
-            host.metering.counted(phone, Counters(3_000_000, 0), host.steady_s)
+            host.metering.on_counters(phone, Counters(3_000_000, 0), host.steady_s)
             while host.usage.fresh:  # though half a minute is not over
                 await asyncio.sleep(0.01)
         after_a_crash = Usage(host.state / "usage.sqlite", "boot-1")
@@ -70,7 +70,7 @@ async def test_an_interface_that_is_plugged_in_again_counts_from_nothing(host: H
     host.carry("lte0", 1000)
     host.tick()
     again = replace(LTE, index=9)
-    host.metering.counted(again, Counters(400, 100), host.steady_s)
+    host.metering.on_counters(again, Counters(400, 100), host.steady_s)
     assert host.spent() == 1500
 
 

@@ -119,7 +119,7 @@ class Stage:
 
     def connection(self, *, movable: bool = False) -> LivingFlow:
         """A connection over Wi-Fi; a `movable` one has a spare path."""
-        flow = self.flows.opened(FlowOpened(self.key, 9.0, 109.0))
+        flow = self.flows.on_open(FlowOpened(self.key, 9.0, 109.0))
         self.flows.joined(7, self.key, 9.0)
         self.director.on_connection(flow, 9.0)
         if movable:
@@ -129,7 +129,7 @@ class Stage:
     def told(self, size: int, source: str = "content-length") -> None:
         """How much the connection downloads."""
         estimate = SizeEstimate(size, size, size, source)
-        self.flows.learned(SizeLearned(self.key, Direction.DOWN, estimate))
+        self.flows.on_size(SizeLearned(self.key, Direction.DOWN, estimate))
 
     def asked(self) -> list[tuple[object, ...]]:
         """What steering was asked since the last time."""

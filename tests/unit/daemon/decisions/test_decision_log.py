@@ -35,11 +35,11 @@ async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after
 ) -> None:
     monkeypatch.setattr(decision_log, "_RECENT", 3)
     log, flows = DecisionLog(history), LivingFlows()
-    flow = flows.opened(FlowOpened(KEY, 1.0, 1.0))
+    flow = flows.on_open(FlowOpened(KEY, 1.0, 1.0))
     assert flow is not None
     led = about(make_decision(1), None)
     log.record(led)
-    flow.decided(led)
+    flow.on_decision(led)
     for number in range(2, 9):
         log.record(about(make_decision(number), replace(KEY, local_port=number), "b.example"))
     for name in ("1111", str(THERE), "198.51.100.1:443"):
@@ -59,7 +59,7 @@ async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
     found = await log.find("198.51.100.1:443", flows)
     assert found is not None
     assert found.number == 1, "nothing lives there: it is the last one that did"
-    flows.opened(FlowOpened(replace(KEY, local_port=2222), 1.0, 1.0))
+    flows.on_open(FlowOpened(replace(KEY, local_port=2222), 1.0, 1.0))
     assert await log.find("198.51.100.1:443", flows) is None, "this one began before the daemon"
     assert await log.find("1", flows) is not None, "by its number"
     history.close()

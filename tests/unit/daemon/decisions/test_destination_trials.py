@@ -58,13 +58,13 @@ def began(stage: Stage, at_s: float, network: Network | None = None) -> Any:
     stage.port += 1
     local = (network or stage.lte).addresses[0].ip
     key = FlowKey(local, stage.port, ip_address(stage.server), 80)
-    flow = stage.flows.opened(FlowOpened(key, at_s, at_s))
+    flow = stage.flows.on_open(FlowOpened(key, at_s, at_s))
     stage.director.on_connection(flow, at_s)
     return flow
 
 
 def ended(stage: Stage, flow: Any, at_s: float) -> None:
-    stage.flows.closed(FlowClosed(flow.key, at_s, 300_000, 100, at_s=at_s))
+    stage.flows.on_close(FlowClosed(flow.key, at_s, 300_000, 100, at_s=at_s))
 
 
 async def looked(stage: Stage, at_s: float, answered_s: float = 0.5) -> list[tuple[object, ...]]:

@@ -120,14 +120,14 @@ async def test_one_that_is_over_is_explained_still_and_by_the_next_daemon(daemon
 async def test_a_flow_of_this_host_that_lives_comes_first(daemon: Daemon) -> None:
     daemon.decides(1)
     daemon.hears(1)
-    flow = daemon.flows.opened(FlowOpened(KEY, 1.0, 1.0))
+    flow = daemon.flows.on_open(FlowOpened(KEY, 1.0, 1.0))
     assert flow is not None
     flow.server_name = "github.com"
     with pytest.raises(
         NotFoundError, match=r"nothing was decided about github\.com: it began before"
     ):
         await daemon.explains("github.com")
-    flow.decided(daemon.decides(2, KEY))
+    flow.on_decision(daemon.decides(2, KEY))
     assert await daemon.explanation("github.com") == (2, None)
 
 
@@ -164,12 +164,12 @@ async def test_what_nobody_knows_of_is_refused(daemon: Daemon) -> None:
 
 def heard(daemon: Daemon, *paths: tuple[FlowKey, str, float]) -> LivingFlow:
     """A living flow with these paths: each by its network, and when its peer was last heard."""
-    flow = daemon.flows.opened(FlowOpened(KEY, 1.0, 1.0))
+    flow = daemon.flows.on_open(FlowOpened(KEY, 1.0, 1.0))
     assert flow is not None
     flow.paths.clear()
     for key, network, idle_s in paths:
         flow.add_path(key, network)
-        flow.paths[key].sampled(
+        flow.paths[key].on_sample(
             FlowSample(key, 100.0, 1, None, 0.02, 0.02, None, 9, 9, 0, idle_s, 0, idle_ack_s=idle_s)
         )
     return flow
@@ -179,10 +179,10 @@ async def test_a_flow_that_moved_says_where_it_is_and_how_it_began(daemon: Daemo
     other = replace(KEY, local_port=2222)
     flow = heard(daemon, (KEY, "wlan0", 14.0), (other, "lte0", 0.1))
     flow.note_mptcp(7)
-    flow.decided(daemon.decides(1))
+    flow.on_decision(daemon.decides(1))
     moved = replace(daemon.make_decision(2), choice=Strategy(StrategyKind.SINGLE, ("lte0",)))
     daemon.log.record(moved)
-    flow.decided(moved)
+    flow.on_decision(moved)
     found = await daemon.explains("198.51.100.1:443")
     assert found.number == 2
     assert found.now == NowMessage(networks=["lte0"])
@@ -195,7 +195,7 @@ async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_n
 ) -> None:
     flow = heard(daemon, (KEY, "wlan0", 14.0), (replace(KEY, local_port=2222), "lte0", 0.1))
     flow.note_mptcp(7)
-    flow.decided(daemon.decides(1))
+    flow.on_decision(daemon.decides(1))
     daemon.silences("wlan0", 14.0)
     found = await daemon.explains("198.51.100.1:443")
     assert found.now == NowMessage(networks=["lte0"], why="wlan0 has not replied for 14 s")
@@ -207,7 +207,7 @@ async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_n
 
 
 async def test_a_plain_connection_on_a_silent_network_waits(daemon: Daemon) -> None:
-    heard(daemon, (KEY, "wlan0", 14.0)).decided(daemon.decides(1))
+    heard(daemon, (KEY, "wlan0", 14.0)).on_decision(daemon.decides(1))
     daemon.silences("wlan0", 14.0)
     found = await daemon.explains("198.51.100.1:443")
     assert found.now == NowMessage(

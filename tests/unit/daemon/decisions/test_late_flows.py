@@ -43,7 +43,7 @@ async def sampled(stage: Stage, at_s: float, bytes_down: int = 0) -> list[str]:
     sample = FlowSample(
         stage.key, at_s, 1, 7, 0.02, 0.02, None, bytes_down, 300, 0, heard_s, 0, idle_ack_s=0.1
     )
-    stage.flows.sampled([sample], at_s)
+    stage.flows.on_samples([sample], at_s)
     await stage.reconsider(at_s)
     return [str(asked[2]) for asked in stage.asked() if asked[0] == "connection"]
 

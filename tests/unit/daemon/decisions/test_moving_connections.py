@@ -70,10 +70,10 @@ async def test_a_stalled_connection_leaves_a_network_that_promised_more(stage: S
     flow = stage.connection(movable=True)
     stage.told(1_000_000)
     look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
-    stage.flows.sampled([look], 9.5)
+    stage.flows.on_samples([look], 9.5)
     await stage.reconsider()
     assert flow.strategy == ONLY_WLAN
-    stage.flows.sampled([replace(look, idle_down_s=1.0)], 10.5)
+    stage.flows.on_samples([replace(look, idle_down_s=1.0)], 10.5)
     assert flow.rate_bps == 0.0
     await stage.reconsider()
     assert flow.strategy is not None
@@ -110,7 +110,7 @@ class Moved:
             replace(self.old, at_s=at_s, idle_down_s=wifi_idle_s, idle_ack_s=9.0),
             replace(self.new, at_s=at_s, idle_down_s=lte_idle_s, idle_ack_s=9.0),
         ]
-        self.stage.flows.sampled(samples, at_s)
+        self.stage.flows.on_samples(samples, at_s)
         await self.stage.director.moves.reconsider(self.flow, context(at_s, **said))
         return [asked for asked in self.stage.asked() if asked[0] == "release"]
 
@@ -155,7 +155,7 @@ async def test_leaving_a_silent_network_calls_back_at_once(stage: Stage) -> None
     moved = Moved(stage)
     moved.flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     samples = [replace(moved.old, idle_down_s=0.6), moved.new]
-    stage.flows.sampled(samples, 9.5)
+    stage.flows.on_samples(samples, 9.5)
     await stage.director.moves.reconsider(moved.flow, context(9.5, wlan0={"silence_s": 0.4}))
     asked = stage.asked()
     assert ("connection", 7, ONLY_LTE) in asked
@@ -173,7 +173,7 @@ async def test_a_healthy_network_is_left_without_giving_its_path_up(stage: Stage
             replace(moved.old, at_s=at_s),
             replace(moved.new, at_s=at_s, bytes_down=5, idle_down_s=at_s - 1.0, idle_ack_s=8.0),
         ]
-        stage.flows.sampled(samples, at_s)
+        stage.flows.on_samples(samples, at_s)
         await stage.director.moves.reconsider(moved.flow, context(at_s))
         return [what for what, *_ in stage.asked()]
 
@@ -206,8 +206,8 @@ async def test_a_path_that_has_ended_is_not_given_up_again(stage: Stage) -> None
     moved = Moved(stage)
     silent = {"silence_s": 0.4}
     assert await moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
-    stage.flows.closed(FlowClosed(stage.key, 109.8, 100_000, 0, at_s=9.8))
-    stage.flows.sampled([replace(moved.new, at_s=9.9, bytes_down=600_000)], 9.9)
+    stage.flows.on_close(FlowClosed(stage.key, 109.8, 100_000, 0, at_s=9.8))
+    stage.flows.on_samples([replace(moved.new, at_s=9.9, bytes_down=600_000)], 9.9)
     await stage.director.moves.reconsider(moved.flow, context(9.9, wlan0=silent))
     assert stage.asked() == []
 
@@ -282,7 +282,7 @@ async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
     stage.told(10**5)
     stage.model.rate_bps["wifi"] = 30e6  # before it fell silent
     for choice in (ONLY_LTE, ONLY_WLAN) * 5:
-        flow.decided(replace(MOVE, choice=choice))
+        flow.on_decision(replace(MOVE, choice=choice))
     stage.model.alone = True
     silent = {"wlan0": {"silence_s": Indicator(0.4, 10.0)}, "lte0": {}}
     await stage.director.reconsider(Context(10.0, silent))
@@ -298,11 +298,11 @@ async def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(stage:
     stage.model.rate_bps |= {"wifi": 8e6, "cellular": 10e6}
     other = replace(stage.key, local_port=4001)
     for token, key in ((7, stage.key), (8, other)):
-        stage.flows.opened(FlowOpened(key, 9.5, 109.5))
+        stage.flows.on_open(FlowOpened(key, 9.5, 109.5))
         stage.director.on_connection(stage.flows.joined(token, key, 9.5), 9.5)
         stage.director.moves.steerable(token, True)
         size = SizeEstimate(5_000_000, 5_000_000, 5_000_000, "content-length")
-        stage.flows.learned(SizeLearned(key, Direction.DOWN, size))
+        stage.flows.on_size(SizeLearned(key, Direction.DOWN, size))
     context = Context(
         10.0,
         {name: {"available": Indicator(1.0, 10.0)} for name in ("wlan0", "lte0")},
@@ -321,7 +321,7 @@ async def test_a_connection_whose_program_reads_slowly_stays(stage: Stage) -> No
     for fifth in range(15):
         at_s = 9.5 + fifth / 5
         read = 100_000 + 40_000 * (fifth // 5)
-        stage.flows.sampled([replace(look, at_s=at_s, bytes_down=read)], at_s)
+        stage.flows.on_samples([replace(look, at_s=at_s, bytes_down=read)], at_s)
         assert flow.rate_bps is None
         assert not flow.overdue(at_s)
         assert not flow.waits_on(flow.paths[stage.key])
@@ -337,10 +337,10 @@ async def test_one_that_reads_again_what_then_does_not_come_is_stalled(stage: St
     flow = stage.connection(movable=True)
     stage.told(5_000_000)
     look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 5.0, 0, unread=True)
-    stage.flows.sampled([look], 9.5)
-    stage.flows.sampled([replace(look, unread=False, idle_down_s=5.2)], 9.7)
+    stage.flows.on_samples([look], 9.5)
+    stage.flows.on_samples([replace(look, unread=False, idle_down_s=5.2)], 9.7)
     assert flow.rate_bps is None, "it is asked for only now"
-    stage.flows.sampled([replace(look, unread=False, idle_down_s=6.2)], 10.7)
+    stage.flows.on_samples([replace(look, unread=False, idle_down_s=6.2)], 10.7)
     assert flow.rate_bps == 0.0
 
 
@@ -352,14 +352,14 @@ async def test_a_slow_reader_whose_network_stalls_is_helped_at_once(stage: Stage
     look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.05, 0, unread=True)
     for fifth in range(15):
         at_s = 9.5 + fifth / 5
-        stage.flows.sampled([replace(look, bytes_down=100_000 + 40_000 * fifth)], at_s)
+        stage.flows.on_samples([replace(look, bytes_down=100_000 + 40_000 * fifth)], at_s)
         if fifth:
             await stage.reconsider(at_s)
     assert flow.strategy == ONLY_WLAN
     assert flow.paced_bps(12.3) == pytest.approx(1.6e6)
     empty = replace(look, bytes_down=700_000, unread=False, idle_down_s=1.0)
     for at_s in (12.5, 13.5):
-        stage.flows.sampled([empty], at_s)
+        stage.flows.on_samples([empty], at_s)
     assert flow.rate_bps == 0.0
     assert flow.paced_bps(13.5) is None
     await stage.reconsider(13.5)
@@ -375,25 +375,25 @@ async def test_a_window_that_is_about_to_grow_is_no_full_socket(stage: Stage) ->
     for tenth in range(20):
         limit = 4_000_000 + 1_200_000 * tenth
         now = replace(look, bytes_down=100_000 + 600_000 * tenth, window_limit_bytes=limit)
-        stage.flows.sampled([now], 9.5 + tenth / 10)
+        stage.flows.on_samples([now], 9.5 + tenth / 10)
         assert not flow.unread or not tenth
     assert not flow.pace.sets(11.4)
     assert not flow.read_slowly
     assert flow.rate_bps == pytest.approx(48e6)
     for tenth in range(20, 23):  # one that stays so is
-        stage.flows.sampled([replace(now, bytes_down=13_000_000)], 9.5 + tenth / 10)
+        stage.flows.on_samples([replace(now, bytes_down=13_000_000)], 9.5 + tenth / 10)
     assert flow.unread
 
 
 async def test_uploads_have_no_reading_pace(stage: Stage) -> None:
     flow = stage.connection(movable=True)
-    stage.flows.learned(
+    stage.flows.on_size(
         SizeLearned(stage.key, Direction.UP, SizeEstimate(*(5_000_000,) * 3, "content-length"))
     )
     look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 0, 100_000, 0, 0.05, 9, unread=True)
     for fifth in range(15):
         at_s = 9.5 + fifth / 5
-        stage.flows.sampled([replace(look, bytes_up=100_000 + 40_000 * fifth)], at_s)
+        stage.flows.on_samples([replace(look, bytes_up=100_000 + 40_000 * fifth)], at_s)
     assert not flow.pace.sets(12.3)
     assert flow.rate_bps == pytest.approx(1.6e6)
 
@@ -403,14 +403,14 @@ async def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(stag
     flow = stage.connection(movable=True)
     stage.told(50_000_000)
     moves = stage.director.moves
-    flow.decided(replace(MOVE, choice=both, context=Context(9.6, {})))
+    flow.on_decision(replace(MOVE, choice=both, context=Context(9.6, {})))
     assert moves._margin(flow, 10.0) == pytest.approx(0.3)
     look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.05, 0, unread=True)
     for fifth in range(5):
-        stage.flows.sampled([replace(look, bytes_down=100_000 * fifth)], 9.7 + fifth / 5)
-    flow.decided(replace(MOVE, choice=ONLY_WLAN, context=Context(10.5, {})))
+        stage.flows.on_samples([replace(look, bytes_down=100_000 * fifth)], 9.7 + fifth / 5)
+    flow.on_decision(replace(MOVE, choice=ONLY_WLAN, context=Context(10.5, {})))
     assert flow.tries
     assert moves._margin(flow, 10.6) == pytest.approx(0.1)
-    flow.decided(replace(MOVE, choice=both, context=Context(12.0, {})))
+    flow.on_decision(replace(MOVE, choice=both, context=Context(12.0, {})))
     assert not flow.tries
     assert moves._margin(flow, 12.1) == pytest.approx(0.8)

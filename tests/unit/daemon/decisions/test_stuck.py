@@ -52,12 +52,12 @@ class Script:
         self, port: int = 80, *, key: FlowKey | None = None, incoming: bool = False
     ) -> FlowKey:
         key = key or FlowKey(LAPTOP, 4000 + port % 1000, SERVER, port)
-        self.stage.flows.opened(FlowOpened(key, 19.0, 119.0, incoming))
+        self.stage.flows.on_open(FlowOpened(key, 19.0, 119.0, incoming))
         return key
 
     def downloads(self, key: FlowKey, size: int = 240_000, source: str = "content-length") -> None:
         estimate = SizeEstimate(size, size, size, source)
-        self.stage.flows.learned(SizeLearned(key, Direction.DOWN, estimate))
+        self.stage.flows.on_size(SizeLearned(key, Direction.DOWN, estimate))
 
     def look(self, key: FlowKey, at_s: float, **seen: Any) -> None:
         """A look at the socket: nothing has come since 20 s, if nothing else is said."""
@@ -65,7 +65,7 @@ class Script:
         sample = FlowSample(
             key, at_s, 1, None, 0.02, 0.02, None, 50_000, 300, 0, silent_s, 0, silent_s
         )
-        self.stage.flows.sampled([replace(sample, **seen)], at_s)
+        self.stage.flows.on_samples([replace(sample, **seen)], at_s)
 
     async def closes(self, at_s: float, *, replies: bool = False) -> list[FlowKey]:
         """Returns what is closed at this instant; Wi-Fi has been silent since 20 s unless it replies."""
@@ -106,7 +106,7 @@ async def test_its_size_is_not_learned_from_what_it_carried(script: Script) -> N
     script.downloads(key)
     script.look(key, 23.1)
     await script.closes(23.1)
-    record = script.stage.flows.closed(FlowClosed(key, 123.2, 50_000, 300, at_s=23.2))
+    record = script.stage.flows.on_close(FlowClosed(key, 123.2, 50_000, 300, at_s=23.2))
     assert not record.exact
 
 

@@ -101,9 +101,9 @@ class Kept:
         self.key, self.networks = key, networks
         self.flows = LivingFlows()
         self.flows.networks_changed(networks)
-        self.flow = self.flows.opened(FlowOpened(key, 10.0, 110.0))
+        self.flow = self.flows.on_open(FlowOpened(key, 10.0, 110.0))
         guess = SizeEstimate(30_000, 30_000, 30_000, "default")
-        self.flows.learned(SizeLearned(key, Direction.DOWN, guess, tls=tls))
+        self.flows.on_size(SizeLearned(key, Direction.DOWN, guess, tls=tls))
 
     def look(
         self, at_s: float, down: int, up: int, quiet_s: float, unacknowledged: int = 0
@@ -111,7 +111,7 @@ class Kept:
         sample = FlowSample(
             self.key, at_s, 1, None, 0.02, 0.02, None, down, up, 0, quiet_s, unacknowledged, quiet_s
         )
-        self.flows.sampled([sample], at_s)
+        self.flows.on_samples([sample], at_s)
 
     def took_s(self, at_s: float, down: int, up: int, quiet_s: float) -> float | None:
         finished = self.finished(at_s, down, up, quiet_s)
@@ -122,7 +122,7 @@ class Kept:
             self.key, at_s + 100.0, down, up, 0.02, 0.02,
             at_s=at_s, idle_down_s=quiet_s, idle_ack_s=quiet_s,
         )  # fmt: skip
-        record = self.flows.closed(closed)
+        record = self.flows.on_close(closed)
         assert record is not None
         return finished_transfer(self.flow, record, closed, self.networks)
 
@@ -176,7 +176,7 @@ def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
         *profiler.observe(CapturedPacket(key, True, request, 1, 1), 10.02),
         *profiler.observe(CapturedPacket(key, False, answer, 1, 1 + len(request)), 10.04),
     ]:
-        kept.flows.learned(event)
+        kept.flows.on_size(event)
     assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 
 

@@ -66,29 +66,29 @@ def finish(
     """A download of a megabyte that began at 0; its connection stayed open for a while after it."""
     flows = LivingFlows()
     flows.networks_changed(BOTH)
-    flow = flows.opened(FlowOpened(FIRST, 0.0, 100.0))
+    flow = flows.on_open(FlowOpened(FIRST, 0.0, 100.0))
     flow.context = KNOWN
     size = SizeEstimate(SIZE, SIZE, SIZE, "content-length")
     for _ in range(requests):
-        flows.learned(SizeLearned(FIRST, Direction.DOWN, size))
+        flows.on_size(SizeLearned(FIRST, Direction.DOWN, size))
     end_s = took_s + lingered_s
     for look_s in (1.0, 1.2) if unread else ():
         sample = FlowSample(
             FIRST, look_s, 1, None, 0.03, 0.03, 1e6, 1000, 0, 0, 0.0, 0, unread=True
         )
-        flows.sampled([sample], look_s)
+        flows.on_samples([sample], look_s)
     if second:
-        flows.opened(FlowOpened(SECOND, 0.1, 100.1))
+        flows.on_open(FlowOpened(SECOND, 0.1, 100.1))
         for key in (FIRST, SECOND):
             flows.joined(7, key, 0.1)
         sample = FlowSample(SECOND, 1.0, 1, 7, 0.03, 0.03, 1e6, second, 0, 0, 0.0, 0)
-        flows.sampled([sample], 1.0)
-        flows.closed(FlowClosed(SECOND, 100.0 + end_s, second, 0, at_s=end_s, exact=exact))
+        flows.on_samples([sample], 1.0)
+        flows.on_close(FlowClosed(SECOND, 100.0 + end_s, second, 0, at_s=end_s, exact=exact))
     closed = FlowClosed(
         FIRST, began_unix_s + end_s, carried - second, 100, at_s=end_s, exact=exact,
         idle_down_s=lingered_s, idle_ack_s=lingered_s,
     )  # fmt: skip
-    record = flows.closed(closed)
+    record = flows.on_close(closed)
     assert record is not None
     transfer = finished_transfer(flow, record, closed, BOTH)
     if transfer is not None:

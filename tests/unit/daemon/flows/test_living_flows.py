@@ -56,9 +56,9 @@ def flows() -> LivingFlows:
 
 
 def test_a_plain_flow_becomes_a_record_when_it_ends(flows: LivingFlows) -> None:
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 5000))
-    record = flows.closed(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 5000))
+    record = flows.on_close(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
     assert record is not None
     assert (record.token, record.started_unix_s, record.ended_unix_s) == (None, 100.0, 102.0)
     (path,) = record.subflows
@@ -69,16 +69,16 @@ def test_a_plain_flow_becomes_a_record_when_it_ends(flows: LivingFlows) -> None:
 
 
 def test_subflows_are_one_flow_that_ends_with_the_last(flows: LivingFlows) -> None:
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.opened(FlowOpened(SECOND, 1.1, 100.1))  # its token is told a moment later
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_open(FlowOpened(SECOND, 1.1, 100.1))  # its token is told a moment later
     flow = flows.joined(TOKEN, FIRST, 1.1)
     assert flows.joined(TOKEN, SECOND, 1.2) is flow
     assert len(flows) == 1
     assert [path.network for path in flow.paths.values()] == ["wlan0", "lte0"]
-    flows.sampled([sample(FIRST, 1000, token=TOKEN), sample(SECOND, 500, token=TOKEN)], 2.0)
-    assert flow.carried(Direction.DOWN) == 1500
-    assert flows.closed(FlowClosed(SECOND, 103.0, 600, 0)) is None
-    record = flows.closed(FlowClosed(FIRST, 104.0, 2000, 50))
+    flows.on_samples([sample(FIRST, 1000, token=TOKEN), sample(SECOND, 500, token=TOKEN)], 2.0)
+    assert flow.carried_bytes(Direction.DOWN) == 1500
+    assert flows.on_close(FlowClosed(SECOND, 103.0, 600, 0)) is None
+    record = flows.on_close(FlowClosed(FIRST, 104.0, 2000, 50))
     assert record is not None
     assert record.token == TOKEN
     assert sum(path.bytes_down for path in record.subflows) == 2600
@@ -86,48 +86,48 @@ def test_subflows_are_one_flow_that_ends_with_the_last(flows: LivingFlows) -> No
 
 
 def test_the_rest_of_a_transfer_counts_from_its_own_beginning(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 3000, "default"))
-    flows.sampled([sample(FIRST, 400)], 2.0)
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 3000, "default"))
+    flows.on_samples([sample(FIRST, 400)], 2.0)
     # The answer's head says how long it is: the same transfer, a better estimate.
-    flows.learned(size(FIRST, 10_000))
+    flows.on_size(size(FIRST, 10_000))
     assert flow.remaining_bytes == 9_600
-    flows.sampled([sample(FIRST, 10_000)], 3.0)
+    flows.on_samples([sample(FIRST, 10_000)], 3.0)
     assert flow.remaining_bytes == 0
     # A further request on the same connection is another transfer.
-    flows.learned(size(FIRST, 7_000))
+    flows.on_size(size(FIRST, 7_000))
     assert flow.remaining_bytes == 7_000
 
 
 def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
     flows: LivingFlows,
 ) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 1_000_000))
-    flows.sampled([sample(FIRST, 100_000)], 2.0)
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 1_000_000))
+    flows.on_samples([sample(FIRST, 100_000)], 2.0)
     assert flow.rate_bps is None  # one look is no rate
-    flows.sampled([sample(FIRST, 225_000)], 3.0)
+    flows.on_samples([sample(FIRST, 225_000)], 3.0)
     assert flow.rate_bps == pytest.approx(1e6)
-    flows.sampled([sample(FIRST, 225_000, idle_down_s=0.9)], 4.0)
+    flows.on_samples([sample(FIRST, 225_000, idle_down_s=0.9)], 4.0)
     assert flow.rate_bps == 0.0, "it has waited since the first look"
 
 
 def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 1_000_000, "history"))
-    flows.sampled([sample(FIRST, 100_000)], 2.0)
-    flows.sampled([sample(FIRST, 100_000, idle_down_s=0.9)], 3.0)
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 1_000_000, "history"))
+    flows.on_samples([sample(FIRST, 100_000)], 2.0)
+    flows.on_samples([sample(FIRST, 100_000, idle_down_s=0.9)], 3.0)
     assert flow.rate_bps is None
 
 
 def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: LivingFlows) -> None:
     def uploads(count: int, source: str = "content-length") -> int:
         estimate = SizeEstimate(count, count, count, source)
-        flows.learned(SizeLearned(FIRST, Direction.UP, estimate))
+        flows.on_size(SizeLearned(FIRST, Direction.UP, estimate))
         return flows.uploads
 
-    flows.opened(FlowOpened(FIRST, 1.0, 101.0))
-    flows.learned(size(FIRST, 10**6))
+    flows.on_open(FlowOpened(FIRST, 1.0, 101.0))
+    flows.on_size(size(FIRST, 10**6))
     assert uploads(3_000) == 0, "a small one is over after a round trip or two, at any rate"
     assert flows.upload is None
     assert uploads(50_000, "progress") == 1, "it was larger than was thought"
@@ -138,24 +138,24 @@ def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: LivingFlows) 
 
 
 def test_what_is_not_known_is_ignored(flows: LivingFlows) -> None:
-    assert flows.learned(size(FIRST, 10)) is None
-    assert flows.closed(FlowClosed(FIRST, 1.0, 0, 0)) is None
+    assert flows.on_size(size(FIRST, 10)) is None
+    assert flows.on_close(FlowClosed(FIRST, 1.0, 0, 0)) is None
     assert flows.find(FIRST) is None
 
 
 def test_networks_are_idle_since_bytes_last_moved_over_them(flows: LivingFlows) -> None:
     assert flows.idle_s(1.0) == {}
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.sampled([sample(FIRST, 1000)], 2.0)
-    flows.sampled([sample(FIRST, 1000)], 3.0)  # nothing new
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_samples([sample(FIRST, 1000)], 2.0)
+    flows.on_samples([sample(FIRST, 1000)], 3.0)  # nothing new
     assert flows.idle_s(5.0) == {"wlan0": 3.0}
-    flows.closed(FlowClosed(FIRST, 106.0, 1200, 0, at_s=6.0))
+    flows.on_close(FlowClosed(FIRST, 106.0, 1200, 0, at_s=6.0))
     assert flows.idle_s(6.5) == {"wlan0": 0.5}
 
 
 def test_a_stall_is_known_between_two_samples_of_a_second(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 1_000_000))
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 1_000_000))
     rates = []
     for tenths, (down, idle_s) in enumerate(
         [
@@ -167,54 +167,54 @@ def test_a_stall_is_known_between_two_samples_of_a_second(flows: LivingFlows) ->
             (100_000, 0.6),
         ]
     ):
-        flows.sampled([sample(FIRST, down, idle_down_s=idle_s)], 2.0 + 0.2 * tenths)
+        flows.on_samples([sample(FIRST, down, idle_down_s=idle_s)], 2.0 + 0.2 * tenths)
         rates.append(flow.rate_bps)
     assert rates[-1] == 0.0
     assert 0.0 not in rates[:-2]
 
 
 def test_an_upload_without_acknowledgements_is_stalled(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(SizeLearned(FIRST, Direction.UP, SizeEstimate(9, 10**6, 10**7, "history")))
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(SizeLearned(FIRST, Direction.UP, SizeEstimate(9, 10**6, 10**7, "history")))
     for tenths in range(5):
         acked = {"unacknowledged": 10, "idle_down_s": 9.0, "idle_ack_s": 0.02}
-        flows.sampled([sample(FIRST, 0, 20_000 * tenths, **acked)], 2.0 + 0.2 * tenths)
+        flows.on_samples([sample(FIRST, 0, 20_000 * tenths, **acked)], 2.0 + 0.2 * tenths)
     assert flow.rate_bps == pytest.approx(0.8e6)
-    flows.sampled([sample(FIRST, 0, 80_000, **(acked | {"idle_ack_s": 0.5}))], 3.3)
+    flows.on_samples([sample(FIRST, 0, 80_000, **(acked | {"idle_ack_s": 0.5}))], 3.3)
     assert flow.rate_bps == 0.0
 
 
 def test_data_on_any_path_shows_that_the_transfer_goes_on(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.opened(FlowOpened(SECOND, 1.1, 100.1))
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_open(FlowOpened(SECOND, 1.1, 100.1))
     flows.joined(TOKEN, FIRST, 1.1)
     flows.joined(TOKEN, SECOND, 1.1)
-    flows.learned(size(FIRST, 1_000_000))
+    flows.on_size(size(FIRST, 1_000_000))
     for tenths in range(8):
         dead = sample(FIRST, 1000, token=TOKEN, idle_down_s=0.2 * tenths)
-        flows.sampled([dead, sample(SECOND, 1000 * tenths, token=TOKEN)], 2.0 + 0.2 * tenths)
+        flows.on_samples([dead, sample(SECOND, 1000 * tenths, token=TOKEN)], 2.0 + 0.2 * tenths)
     assert flow.rate_bps != 0.0
 
 
 def test_a_move_forgets_the_rate_of_the_way_before(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 1_000_000))
-    flows.sampled([sample(FIRST, 100_000)], 2.0)
-    flows.sampled([sample(FIRST, 200_000)], 3.0)
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 1_000_000))
+    flows.on_samples([sample(FIRST, 100_000)], 2.0)
+    flows.on_samples([sample(FIRST, 200_000)], 3.0)
     assert flow.rate_bps is not None
-    flow.moved()
-    flows.sampled([sample(FIRST, 210_000)], 3.2)
+    flow.forget_rate()
+    flows.on_samples([sample(FIRST, 210_000)], 3.2)
     assert flow.rate_bps is None, "too early to say"
 
 
 def test_what_has_bytes_to_come_shares_its_network(flows: LivingFlows) -> None:
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     assert flows.competing(1.1) == {}
-    flows.learned(size(FIRST, 2_000_000))
+    flows.on_size(size(FIRST, 2_000_000))
     (new,) = flows.competing(1.1)["wlan0"][Direction.DOWN]
     assert (new.flow, new.remaining_bytes, new.rate_bps) == (FIRST, 2_000_000, inf)
-    flows.sampled([sample(FIRST, 100_000)], 1.2)
-    flows.sampled([sample(FIRST, 600_000)], 2.2)
+    flows.on_samples([sample(FIRST, 100_000)], 1.2)
+    flows.on_samples([sample(FIRST, 600_000)], 2.2)
     (going,) = flows.competing(2.2)["wlan0"][Direction.DOWN]
     assert (going.remaining_bytes, going.rate_bps) == (1_400_000, pytest.approx(4e6))
 
@@ -223,15 +223,15 @@ def test_what_has_bytes_to_come_shares_its_network(flows: LivingFlows) -> None:
     "last", [sample(FIRST, 1_995_000), sample(FIRST, 600_000, idle_down_s=3.0)]
 )
 def test_what_is_nearly_over_or_pauses_shares_nothing(last: FlowSample, flows: LivingFlows) -> None:
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.learned(size(FIRST, 2_000_000))
-    flows.sampled([last], 2.0)
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_size(size(FIRST, 2_000_000))
+    flows.on_samples([last], 2.0)
     assert flows.competing(2.0) == {}
 
 
 def test_over_two_networks_each_has_half_of_it(flows: LivingFlows) -> None:
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flow = flows.learned(size(FIRST, 2_000_000))
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flow = flows.on_size(size(FIRST, 2_000_000))
     assert flow is not None
     flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     found = flows.competing(1.1)
@@ -244,15 +244,15 @@ def test_over_two_networks_each_has_half_of_it(flows: LivingFlows) -> None:
 def test_any_number_of_flows_competes_as_the_largest(flows: LivingFlows) -> None:
     for port in range(100):
         key = replace(FIRST, local_port=port + 1)
-        flows.opened(FlowOpened(key, 1.0, 100.0))
-        flows.learned(size(key, 100_000 * (port + 1)))
+        flows.on_open(FlowOpened(key, 1.0, 100.0))
+        flows.on_size(size(key, 100_000 * (port + 1)))
     found = flows.competing(1.1)["wlan0"][Direction.DOWN]
     assert len(found) == 32
     assert found[0].remaining_bytes == 10_000_000
 
 
 def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     nothing = Context(1.0, {})
     own = Context(1.0, {}, competing={"wlan0": {Direction.DOWN: (CompetingTransfer(FIRST, 9),)}})
     other = Context(1.0, {}, competing={"wlan0": {Direction.UP: (CompetingTransfer(SECOND, 9),)}})
@@ -265,42 +265,42 @@ def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows
 
 def test_when_something_last_came_over_a_network(flows: LivingFlows) -> None:
     assert flows.heard_at_s("wlan0") == -inf
-    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
-    flows.sampled([sample(FIRST, state=SYN_SENT, at_s=1.1, idle_down_s=0.0)], 1.1)
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    flows.on_samples([sample(FIRST, state=SYN_SENT, at_s=1.1, idle_down_s=0.0)], 1.1)
     assert flows.heard_at_s("wlan0") == -inf, "a first packet has no answer yet"
-    flows.sampled([sample(FIRST, 100, at_s=1.5, idle_down_s=0.2, idle_ack_s=0.1)], 1.5)
+    flows.on_samples([sample(FIRST, 100, at_s=1.5, idle_down_s=0.2, idle_ack_s=0.1)], 1.5)
     assert flows.heard_at_s("wlan0") == pytest.approx(1.4)
-    flows.sampled([sample(FIRST, 100, at_s=1.6, idle_down_s=0.3, idle_ack_s=0.4)], 1.6)
+    flows.on_samples([sample(FIRST, 100, at_s=1.6, idle_down_s=0.3, idle_ack_s=0.4)], 1.6)
     assert flows.heard_at_s("wlan0") == pytest.approx(1.4), "nothing newer"
-    flows.closed(FlowClosed(FIRST, 102.0, 100, 0, at_s=2.0, idle_down_s=0.1, idle_ack_s=0.0))
+    flows.on_close(FlowClosed(FIRST, 102.0, 100, 0, at_s=2.0, idle_down_s=0.1, idle_ack_s=0.0))
     assert flows.heard_at_s("wlan0") == pytest.approx(2.0)
     assert flows.heard_at_s("lte0") == -inf
 
 
 def test_whether_an_old_connection_with_a_server_lives(flows: LivingFlows) -> None:
-    flows.opened(FlowOpened(FIRST, 10.0, 110.0))
+    flows.on_open(FlowOpened(FIRST, 10.0, 110.0))
     server, port = str(SERVER), FIRST.remote_port
     assert flows.connected(server, port, 10.1)
     assert not flows.connected(server, port, 10.0), "it began then"
     assert not flows.connected(server, port + 1, 10.1)
     assert not flows.connected("192.0.2.99", port, 10.1)
-    flows.closed(FlowClosed(FIRST, 111.0, 1000, 100, at_s=11.0))
+    flows.on_close(FlowClosed(FIRST, 111.0, 1000, 100, at_s=11.0))
     assert not flows.connected(server, port, 10.1)
 
 
 def test_what_this_network_itself_says_is_not_from_beyond(flows: LivingFlows) -> None:
     printer = replace(FIRST, remote=ip_address("10.0.0.9"))
-    flows.sampled([sample(printer, 100, at_s=1.5, idle_down_s=0.0)], 1.5)
+    flows.on_samples([sample(printer, 100, at_s=1.5, idle_down_s=0.0)], 1.5)
     assert flows.heard_at_s("wlan0") == -inf
 
 
 def test_whether_a_flow_tried_fewer_networks_and_came_back(flows: LivingFlows) -> None:
-    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     both = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     alone = Strategy(StrategyKind.SINGLE, ("wlan0",))
     for at_s, choice in ((2.0, both), (4.0, alone)):
-        flow.decided(decision(choice, at_s))
+        flow.on_decision(decision(choice, at_s))
         assert not flow.tried_since(0.0)
-    flow.decided(decision(both, 7.0))
+    flow.on_decision(decision(both, 7.0))
     assert flow.tried_since(6.0)
     assert not flow.tried_since(7.0)

@@ -83,7 +83,7 @@ class Stage:
     async def changed(self, now_s: float, tell: Callable[[], None] | None = None) -> None:
         """Something is told at an instant; returns when it was taken in."""
         before, self.now_s = self.looks, now_s
-        (tell or self.wakeup.changed)()
+        (tell or self.wakeup.wake)()
         while self.looks == before:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -109,7 +109,7 @@ async def test_each_second_while_a_transfer_runs_and_every_five_without(
 ) -> None:
     async def play(stage: Stage) -> None:
         if transfer:
-            stage.flows.opened(FlowOpened(KEY, 99.0, 1.0))
+            stage.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
         for second in range(20):
             await stage.changed(100.0 + second)
 
@@ -137,7 +137,7 @@ async def test_what_is_urgent_counts_at_once_and_a_burst_as_one() -> None:
 
         def burst() -> None:
             for urgent in (False, True, False, True):
-                stage.wakeup.changed(urgent)
+                stage.wakeup.wake(urgent)
 
         await stage.changed(100.5, burst)
         await stage.changed(101.0)
@@ -171,7 +171,7 @@ async def test_who_rests_is_not_woken_and_a_burst_is_answered_together(
         for apart_s, pauses in ((1.0, []), (1.0, []), (0.03, [0.07]), (0.1, [0.07])):
             now_s[0] += apart_s
             stage.now_s = now_s[0]
-            stage.wakeup.changed(urgent=True)
+            stage.wakeup.wake(urgent=True)
             await settled()
             assert pauses_s == pauses, "it answers at once, or when the burst is over"
         monkeypatch.undo()
@@ -265,9 +265,9 @@ async def run(sockets: Sockets) -> None:
 async def test_a_transfer_under_way_is_sampled_closely_and_told_each_second(
     sockets: Sockets,
 ) -> None:
-    sockets.flows.opened(FlowOpened(KEY, 99.0, 1.0))
+    sockets.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
     whole = SizeEstimate(10**9, 10**9, 10**9, "content-length")
-    sockets.flows.learned(SizeLearned(KEY, Direction.DOWN, whole))
+    sockets.flows.on_size(SizeLearned(KEY, Direction.DOWN, whole))
     await run(sockets)
     assert set(sockets.pauses_s[1:]) == {CLOSE_S}
     # What it carries is measured with each look.
@@ -281,8 +281,8 @@ async def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_add
     sockets: Sockets,
 ) -> None:
     sockets.flows.networks_changed([WLAN, LTE])
-    sockets.flows.opened(FlowOpened(KEY, 99.0, 1.0))
-    sockets.flows.rescued(KEY, "lte0")
+    sockets.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
+    sockets.flows.on_rescue(KEY, "lte0")
     await run(sockets)
     assert sockets.received > 0
     assert sockets.delivered == 0
@@ -291,7 +291,7 @@ async def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_add
 async def test_a_flow_that_rests_is_sampled_each_second_and_no_flow_never(
     sockets: Sockets,
 ) -> None:
-    sockets.flows.opened(FlowOpened(KEY, 99.0, 1.0))
+    sockets.flows.on_open(FlowOpened(KEY, 99.0, 1.0))
     await run(sockets)
     assert set(sockets.pauses_s) == {1.0}
     assert sockets.received == 50_000 * 10

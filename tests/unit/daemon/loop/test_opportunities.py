@@ -62,10 +62,10 @@ def finish(offered: list[Any]) -> Any:
     def finish(chosen: str | None, key: FlowKey = OVER_LTE) -> LivingFlow:
         flows = LivingFlows()
         flows.networks_changed([WLAN, LTE])
-        flow = flows.opened(FlowOpened(key, 9.0, 100.0))
+        flow = flows.on_open(FlowOpened(key, 9.0, 100.0))
         if key.protocol == "tcp":
             flow.note_leading(None if chosen is None else decision(chosen))
-        record = flows.closed(FlowClosed(key, 102.0, 1_000_000, 80))
+        record = flows.on_close(FlowClosed(key, 102.0, 1_000_000, 80))
         assert record is not None
         opportunities.finished(flow, record, lambda: CONTEXT)
         return flow

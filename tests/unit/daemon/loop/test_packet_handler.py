@@ -58,7 +58,7 @@ class Wire:
 async def test_only_connections_that_can_move_are_decided_on_again() -> None:
     flows, again = LivingFlows(), asyncio.Queue[FlowKey]()
     for key in (PLAIN, FIXED, MOVABLE):
-        flows.opened(FlowOpened(key, 1.0, 101.0))
+        flows.on_open(FlowOpened(key, 1.0, 101.0))
     flows.joined(7, FIXED, 1.0)
     flows.joined(8, MOVABLE, 1.0)
 
@@ -115,7 +115,7 @@ async def test_answers_that_nobody_asked_for_teach_nothing() -> None:
         wire.bring(*(FlowKey(HOME, port, FAR, 80) for port in range(1000, 1200)), PLAIN)
         await asyncio.sleep(0.1)
         assert seen == []
-        flows.opened(FlowOpened(PLAIN, 1.0, 101.0))
+        flows.on_open(FlowOpened(PLAIN, 1.0, 101.0))
         wire.bring(FIXED)
         async with asyncio.timeout(10):
             while not seen:

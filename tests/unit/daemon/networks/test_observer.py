@@ -132,7 +132,7 @@ async def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flo
     daemon = Daemon(make())
     at_s = await daemon.open() + 0.4
     if rescued:
-        daemon.flows.rescued(KEY, "lte0")
+        daemon.flows.on_rescue(KEY, "lte0")
     ended = FlowClosed(KEY, 0.0, 100_000, 500, at_s=at_s, idle_down_s=0.0, idle_ack_s=0.0)
     daemon.events._closed(ended)
     assert daemon.delivered() == (set() if rescued else {"wlan0"})
@@ -166,7 +166,7 @@ async def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behin
 
     monkeypatch.setattr(observer._counters, "read", counters)
     now_s = time.monotonic() - 1.0
-    observer.opened(disk, now_s)
+    observer.on_open(disk, now_s)
     for look in range(1, 6):
         at_s, received_bytes = now_s + 0.2 * look, 20_000_000 * look
         copied = FlowSample(
@@ -179,14 +179,14 @@ async def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behin
     ended = FlowClosed(
         disk, 0.0, received_bytes, 45_000, 3e-4, 3e-4, at_s=at_s, idle_down_s=0.0, idle_ack_s=0.0
     )
-    observer.closed(ended, "wlan0")
+    observer.on_close(ended, "wlan0")
     observer.observe_delivery([], at_s)
     known = observer.context().networks["wlan0"]
     assert known.keys().isdisjoint({"past1_bps", "delivery_down_bps", "rtt_s", "rtt_min_s"})
     # Two seconds later counters are believed again, from then on, though a question goes to the router
     # and the disk says that it is there.
     monkeypatch.setattr(observer, "_near_at_s", {"wlan0": time.monotonic() - 2.1})
-    observer.opened(replace(disk, remote=GATEWAY, remote_port=53, protocol="udp"), at_s)
+    observer.on_open(replace(disk, remote=GATEWAY, remote_port=53, protocol="udp"), at_s)
     alive = replace(copied, key=replace(disk, local_port=4001), bytes_down=500, bytes_up=500)
     observer.observe_answers([alive])
     await observer._read(WLAN)
@@ -205,7 +205,7 @@ async def test_who_drops_pings_and_answers_by_udp_lives(
 ) -> None:
     observer = make()
     key = FlowKey(ip_address("10.0.0.2"), 4000, ip_address(remote), 443, "udp")
-    observer.closed(FlowClosed(key, 0.0, bytes_down, 500, exact=False), "wlan0")
+    observer.on_close(FlowClosed(key, 0.0, bytes_down, 500, exact=False), "wlan0")
     observer.keeper.observe_up("wlan0", True, time.monotonic())
     for witness in (Witness.PING, Witness.PING, Witness.PING, Witness.PAGE):
         observer.keeper.liveness("wlan0").missed(witness, time.monotonic())

@@ -25,7 +25,7 @@ class Watched:
         self.watch = DeliveryWatch()
         self.at_s = 0.8
         for key in opened:
-            self.watch.opened(key, 0.8)
+            self.watch.on_open(key, 0.8)
 
     def sample(self, *flows: FlowSample) -> dict[Direction, RateSample]:
         self.at_s += 0.2
@@ -128,7 +128,7 @@ def test_little_or_in_no_time_says_nothing() -> None:
     assert watched.down(replace(RECEIVING, bytes_down=14_999)) is None
     watched = Watched()
     watched.sample()
-    watched.watch.opened(KEY, 1.15)
+    watched.watch.on_open(KEY, 1.15)
     assert watched.down(RECEIVING) is None
 
 
@@ -183,7 +183,7 @@ def test_a_transfer_that_ended_early_did_not_set_the_pace_of_the_rest() -> None:
     watched = Watched(KEY, OTHER)
     watched.down(replace(RECEIVING, bytes_down=500_000))
     tail = replace(RECEIVING, bytes_down=520_000)
-    watched.watch.closed(end(tail, 1.1))
+    watched.watch.on_close(end(tail, 1.1))
     slow = replace(RECEIVING, key=OTHER, bytes_down=4_000)
     found = watched.down(slow)
     assert found is not None
@@ -194,9 +194,9 @@ def test_a_transfer_that_ended_early_did_not_set_the_pace_of_the_rest() -> None:
 def test_what_ended_between_two_samples_counts() -> None:
     watched = Watched(KEY)
     watched.sample()
-    watched.watch.opened(OTHER, 1.05)
+    watched.watch.on_open(OTHER, 1.05)
     whole = replace(RECEIVING, key=OTHER, bytes_down=100_000, rtt_min_s=None)
-    watched.watch.closed(end(whole, 1.2, idle_down_s=0.05))
+    watched.watch.on_close(end(whole, 1.2, idle_down_s=0.05))
     found = watched.down()
     assert found == RateSample(1.05, pytest.approx(1.15), 100_000, saturated=False)
     assert watched.down() is None, "it is counted once"
@@ -208,8 +208,8 @@ def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
     short = replace(RECEIVING, key=OTHER, bytes_down=300_000, rtt_min_s=0.014, rtt_s=0.03)
     watched = Watched()
     watched.sample()
-    watched.watch.opened(OTHER, 1.01)
-    watched.watch.closed(end(short, 1.01 + took_s))
+    watched.watch.on_open(OTHER, 1.01)
+    watched.watch.on_close(end(short, 1.01 + took_s))
     found = watched.down()
     assert found is not None
     assert not found.saturated
@@ -218,7 +218,7 @@ def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
     # One that lives counts likewise, once: what follows is held against what came before.
     watched = Watched()
     watched.sample()
-    watched.watch.opened(OTHER, 1.2 - took_s)
+    watched.watch.on_open(OTHER, 1.2 - took_s)
     found = watched.down(short)
     assert found is not None
     assert found.rate_bps == pytest.approx(50e6, rel=0.01)
@@ -230,9 +230,9 @@ def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
 def test_whoever_was_faster_than_a_slow_start_began_earlier_than_is_known() -> None:
     watched = Watched()
     watched.sample()
-    watched.watch.opened(OTHER, 1.1)
+    watched.watch.on_open(OTHER, 1.1)
     short = replace(RECEIVING, key=OTHER, bytes_down=300_000, rtt_min_s=0.03)
-    watched.watch.closed(end(short, 1.2))
+    watched.watch.on_close(end(short, 1.2))
     found = watched.down()
     assert found is not None
     assert found.rate_bps == pytest.approx(24e6), "all of it, in all of the time"
@@ -241,7 +241,7 @@ def test_whoever_was_faster_than_a_slow_start_began_earlier_than_is_known() -> N
 def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
-    watched.watch.closed(end(replace(RECEIVING, bytes_down=700_000), 1.19, idle_down_s=0.01))
+    watched.watch.on_close(end(replace(RECEIVING, bytes_down=700_000), 1.19, idle_down_s=0.01))
     found = watched.down()
     assert found is not None
     assert found.saturated
@@ -249,7 +249,7 @@ def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     # What its last data waited for was its end.
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
-    watched.watch.closed(end(replace(RECEIVING, bytes_down=600_000), 1.195, idle_down_s=0.11))
+    watched.watch.on_close(end(replace(RECEIVING, bytes_down=600_000), 1.195, idle_down_s=0.11))
     found = watched.down()
     assert found is not None
     assert found.saturated
@@ -263,7 +263,7 @@ def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
         replace(RECEIVING, key=OTHER, bytes_down=30_000),
     )
     for each in (last, whole):
-        watched.watch.closed(end(replace(each, bytes_down=each.bytes_down + 10_000), 1.2))
+        watched.watch.on_close(end(replace(each, bytes_down=each.bytes_down + 10_000), 1.2))
     found = watched.down(last, whole)
     assert found is not None
     assert found.carried_bytes == 110_000 + 40_000
@@ -273,15 +273,15 @@ def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
 def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:
     watched = Watched()
     assert watched.down(replace(RECEIVING, bytes_down=10**9)) is None
-    watched.watch.closed(end(replace(RECEIVING, key=OTHER), 1.1))
+    watched.watch.on_close(end(replace(RECEIVING, key=OTHER), 1.1))
     assert watched.down() is None
     watched = Watched(KEY)
-    watched.watch.closed(replace(end(RECEIVING, 1.0), exact=False))
+    watched.watch.on_close(replace(end(RECEIVING, 1.0), exact=False))
     assert watched.down() is None
     watched = Watched()
     datagrams = replace(KEY, protocol="udp")
-    watched.watch.opened(datagrams, 0.9)
-    watched.watch.closed(replace(end(RECEIVING, 1.0), key=datagrams))
+    watched.watch.on_open(datagrams, 0.9)
+    watched.watch.on_close(replace(end(RECEIVING, 1.0), key=datagrams))
     assert watched.down() is None
 
 
@@ -357,7 +357,7 @@ def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carri
 def test_both_ways_are_apart_and_strangers_are_left_out() -> None:
     watched = Watched(KEY, OTHER)
     stranger = replace(KEY, local=ip_address("172.17.0.2"))
-    watched.watch.opened(stranger, 0.8)
+    watched.watch.on_open(stranger, 0.8)
     both = replace(SENDING, bytes_down=50_000)
     found = watched.sample(both, replace(RECEIVING, key=stranger))
     assert set(found) == {Direction.DOWN, Direction.UP}
@@ -369,13 +369,13 @@ def test_ended_flows_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> No
     watched = Watched()
     for port in range(6000, 6050):
         key = replace(KEY, local_port=port)
-        watched.watch.opened(key, 0.9)
-        watched.watch.closed(end(replace(RECEIVING, key=key), 1.0))
+        watched.watch.on_open(key, 0.9)
+        watched.watch.on_close(end(replace(RECEIVING, key=key), 1.0))
     found = watched.down()
     assert found is not None
     assert found.carried_bytes == 10 * RECEIVING.bytes_down
     still = replace(RECEIVING, idle_down_s=1.0)
-    watched.watch.opened(KEY, 1.0)
+    watched.watch.on_open(KEY, 1.0)
     watched.down(still)
     watched.watch.forget(KEY)
     it = watched.watch

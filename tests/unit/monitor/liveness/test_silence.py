@@ -22,9 +22,9 @@ class World:
     def __init__(self) -> None:
         self.flows = LivingFlows()
         self.flows.networks_changed([WLAN, LTE])
-        self.flows.opened(FlowOpened(KEY, 0.0, 100.0))
+        self.flows.on_open(FlowOpened(KEY, 0.0, 100.0))
         exact = SizeEstimate(1_000_000, 1_000_000, 1_000_000, "content-length")
-        self.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+        self.flows.on_size(SizeLearned(KEY, Direction.DOWN, exact))
         self.silence = Silence()
         self.now_s = 0.0
         self.heard_s = 0.0
@@ -47,7 +47,7 @@ class World:
         sample = FlowSample(
             KEY, self.now_s, 1, None, 0.03, 0.03, 1e6, down, 100, 0, idle_s, unacknowledged, inf
         )
-        self.flows.sampled([sample], self.now_s)
+        self.flows.on_samples([sample], self.now_s)
         answered = {} if answered_at_s is None else {"wlan0": answered_at_s}
         found = self.silence.check(
             self.flows.path_waits(), asked_at_s, answered, self.rtts, self.now_s
@@ -167,10 +167,10 @@ def test_a_pause_between_two_transfers_is_no_silence(world: World) -> None:
     world.flows.networks_changed([WLAN, LTE])
     world.now_s += 1.0
     later = FlowKey(KEY.local, 4001, KEY.remote, 80)
-    world.flows.opened(FlowOpened(later, world.now_s, 100.0 + world.now_s))
-    world.flows.learned(SizeLearned(later, Direction.DOWN, SizeEstimate(9000, 9000, 9000, "hint")))
+    world.flows.on_open(FlowOpened(later, world.now_s, 100.0 + world.now_s))
+    world.flows.on_size(SizeLearned(later, Direction.DOWN, SizeEstimate(9000, 9000, 9000, "hint")))
     sample = FlowSample(later, world.now_s, 1, None, 0.03, 0.03, 1e6, 0, 100, 0, inf, 100, inf)
-    world.flows.sampled([sample], world.now_s)
+    world.flows.on_samples([sample], world.now_s)
     assert world.silence.check(world.flows.path_waits(), {}, {}, RTTS, world.now_s) == {}
 
 
@@ -203,7 +203,7 @@ def test_a_host_before_the_router_neither_tells_that_a_network_lives_nor_that_it
             disk, world.now_s + 0.2, 1, None, 3e-4, 3e-4, 1e6, 10**6, 100, 0,
             idle_s, unacknowledged, idle_s,
         )  # fmt: skip
-        world.flows.sampled([sample], world.now_s + 0.2)
+        world.flows.on_samples([sample], world.now_s + 0.2)
 
     for _ in range(3):  # it was switched off
         copies(world, idle_s=world.now_s + 1.0, unacknowledged=9_000)

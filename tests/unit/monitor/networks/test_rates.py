@@ -78,12 +78,12 @@ def test_what_a_network_that_fades_did_before_is_no_least() -> None:
 
 def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
     rates = RateEstimator(Direction.UP)
-    rates.counted(10**9, 1.0)
+    rates.on_counter(10**9, 1.0)
     assert rates.indicators() == {}
-    rates.counted(0, 2.0)
+    rates.on_counter(0, 2.0)
     assert rates.indicators() == {}
-    rates.counted(1_000_000, 3.0)
-    rates.counted(1_000_000, 4.0)
+    rates.on_counter(1_000_000, 3.0)
+    rates.on_counter(1_000_000, 4.0)
     assert rates.indicators() == {"delivery_up_bps": Indicator(8e6, 3.0)}
     rates.observe(RateSample(3.0, 4.0, 500_000, saturated=True))
     assert set(rates.indicators()) == {
@@ -94,20 +94,20 @@ def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
 def test_pings_are_no_rate_and_do_not_displace_what_was_delivered() -> None:
     rates = RateEstimator()
     for second in range(5):
-        rates.counted(second * 200, float(second))
+        rates.on_counter(second * 200, float(second))
     assert rates.indicators() == {}
-    rates.counted(1_000_800, 5.0)
+    rates.on_counter(1_000_800, 5.0)
     for second in range(6, 12):
-        rates.counted(1_000_800 + second * 200, float(second))
+        rates.on_counter(1_000_800 + second * 200, float(second))
     assert rates.indicators() == {"delivery_down_bps": Indicator(8e6, 5.0)}
 
 
 def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
     rates = fed([8.0])
-    rates.counted(0, 1.0)
+    rates.on_counter(0, 1.0)
     rates.slept(100.0)
     assert {i.measured_at_s for i in rates.indicators().values()} == {-99.0}
-    rates.counted(10**9, 2.0)
+    rates.on_counter(10**9, 2.0)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
     rates.observe(RateSample(2.0, 2.5, 125_000, saturated=True))
     assert set(values(rates).values()) == {2e6}

@@ -49,10 +49,10 @@ def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
     assert schedule.take_due(150.0) == ["home", "phone"]
     # What carries something is watched as ever, and so is what did not answer.
     schedule.in_use(["home"])
-    schedule.answered("phone", False)
+    schedule.on_answer("phone", False)
     assert schedule.take_due(152.0) == ["home"]
     assert schedule.take_due(155.0) == ["home", "phone"]
-    schedule.answered("phone", True)
+    schedule.on_answer("phone", True)
     schedule.in_use([])
     assert schedule.take_due(170.0) == []
     schedule.user_present(True)
@@ -127,9 +127,9 @@ def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> No
     schedule.in_use(["phone"])
     assert "phone" in schedule.take_due(401.0)
     schedule.in_use([])
-    schedule.answered("phone", False)
+    schedule.on_answer("phone", False)
     assert "phone" in schedule.take_due(406.0)
-    schedule.answered("phone", True)
+    schedule.on_answer("phone", True)
     schedule.user_present(False)
     assert "phone" not in schedule.take_due(406.0 + 2999.0)
     assert "phone" in schedule.take_due(406.0 + 3000.0)
@@ -141,13 +141,13 @@ def test_in_use_it_is_pinged_when_programs_hear_nothing() -> None:
     schedule.networks_changed([LTE])
     schedule.in_use(["phone"])
     assert schedule.take_due(0.0) == ["phone"]
-    schedule.heard("phone", 9.8)
+    schedule.on_heard("phone", 9.8)
     assert schedule.take_due(10.2) == []
     assert schedule.next_s() == pytest.approx(10.3)
     assert schedule.take_due(10.3) == ["phone"], "a network that dies in use is asked soon"
     assert schedule.next_s() == pytest.approx(12.3)
     schedule.in_use([])
-    schedule.heard("phone", 12.0)
+    schedule.on_heard("phone", 12.0)
     assert schedule.next_s() == pytest.approx(42.0), "what was heard is as good as an answer"
 
 
