@@ -78,7 +78,12 @@ def test_flow_matches_without_a_name() -> None:
 def test_a_network_without_context() -> None:
     network = Network("x", "usb0", 2, NetworkKind.CELLULAR, metered=True, up=False)
     assert NetworkMessage.of(network, None, 1.0) == NetworkMessage(
-        name="x", interface="usb0", kind=NetworkKind.CELLULAR, metered=True, up=False
+        name="x",
+        interface="usb0",
+        kind=NetworkKind.CELLULAR,
+        metered=True,
+        up=False,
+        lacks=network.lacks,
     )
 
 

@@ -192,9 +192,9 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
         (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "must be more than 0"),
         (("data", "4GB"), "--until"),
-        (("data", "4GB", "--until", "18:00", "--name", "a/b"), "letters, digits"),
-        (("data", "4GB", "--until", "18:00", "--name", ""), "letters, digits"),
-        (("data", "4GB", "--until", "18:00", "--name", "größe"), "letters, digits"),
+        (("data", "4GB", "--until", "18:00", "--name", "a/b"), "letters and digits"),
+        (("data", "4GB", "--until", "18:00", "--name", ""), "letters and digits"),
+        (("data", "4GB", "--until", "18:00", "--name", "größe"), "letters and digits"),
         (("data", "4GB", "--until", "18:00", "--network", "a b"), "name of a network"),
         (("data", "4GB", "--until", "9999-12-31"), "the year 9999 cannot be; 1981 to 8999"),
         (("data", "4GB", "--until", "2027-01-01T08:00+01:00"), "has no zone"),
@@ -215,7 +215,7 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
             "-1 seconds per money cannot be",
         ),
         ((*UNITS, "1B", "--unit-money", "5"), "4000000000 units cannot be"),
-        ((*UNITS, "5GB", "--unit-money", "5"), "no larger than all of it (4 GB)"),
+        ((*UNITS, "5GB", "--unit-money", "5"), "not be larger than the budget (4 GB)"),
     ],
 )
 @pytest.mark.parametrize("daemon", [True, False])
@@ -279,7 +279,7 @@ def test_a_name_that_no_budget_has_is_not_found(cedos: Any, control: Path, name:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"name": "a b"}, "letters, digits"),
+        ({"name": "a b"}, "letters and digits"),
         ({"supply": -1.0}, "a supply of -1 cannot be"),
         ({"supply": 0.0}, "a supply of 0"),
         ({"networks": ["/"]}, "name of a network"),
@@ -431,11 +431,11 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         ),
         (
             '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nseconds_per_money = 5.0\n',
-            "seconds_per_money is for data in units",
+            "seconds_per_money needs the size of a unit",
         ),
         (
             '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit = "4GB"\nunit_money = 5.0\n',
-            "no more than all of it",
+            "at most the whole budget",
         ),
         ('[budgets.a]\ndata = "4GB"\nmoney = 3.0\nuntil = "2026-12-01"\n', "data and money"),
         ('[budgets.a]\ndata = "4"\nuntil = "2026-12-01"\n', "a size needs a unit"),

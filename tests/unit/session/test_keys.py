@@ -38,7 +38,7 @@ def test_a_key_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
         (keys.to_text(KEY), 0o640, "chmod 600"),
         (keys.to_text(KEY), 0o604, "chmod 600"),
         ("", 0o600, "43 letters"),
-        ("ü" * 43, 0o600, "no private key"),
+        ("ü" * 43, 0o600, "not a private key"),
         (keys.to_text(KEY)[:-1], 0o600, "43 letters"),
     ],
 )

@@ -49,7 +49,7 @@ def test_another_key_or_name_is_not_taken_over(hosts: KnownHosts) -> None:
     assert hosts.path.read_text() == text
     with pytest.raises(ConfigError, match=r"another key for server\.example:7008"):
         hosts.save(server._replace(key=TWO))
-    with pytest.raises(ConfigError, match="music is another server"):
+    with pytest.raises(ConfigError, match="music is the name of another server"):
         hosts.save(server._replace(port=7009), "music")
     for alias in ("", "-x", "two words", "a/b", "x" * 64):
         with pytest.raises(ConfigError, match="cannot be the name"):

@@ -90,7 +90,7 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
     ("arguments", "says"),
     [
         (("gateway", "--invite", "a b"), "cannot be the name of a client"),
-        (("gateway", "--invite", "a", "--list"), "at a time"),
+        (("gateway", "--invite", "a", "--list"), "exclude each other"),
         (("gateway", "--listen", "0"), "is not 7009"),
         (("gateway", "--allow-inside", "10.0.0.1/8"), "is not a network"),
         (("join",), "either a LINE, or --leave"),
