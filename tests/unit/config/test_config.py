@@ -256,9 +256,9 @@ def test_everybody_is_named(setting: str) -> None:
 
 def test_how_often_is_what_the_defaults_are() -> None:
     default = ProbesConfig()
-    assert f"every {default.interval_s:g} s during transfers" in SECTION
+    assert f"every {default.interval_s:g} s while programs transfer" in SECTION
     assert f"else every {default.idle_interval_s:g} s" in SECTION
-    assert f"on a cellular network every {default.asleep_interval_s / 60:g} min" in SECTION
+    assert f"every {default.asleep_interval_s / 60:g} min over a cellular network" in SECTION
     assert default.server == ""
 
 
