@@ -170,10 +170,8 @@ class Sender:
     def _measure(self, rtt_s: float) -> None:
         self._rttvar_s += (abs(self.srtt_s - rtt_s) - self._rttvar_s) / 4
         self.srtt_s += (rtt_s - self.srtt_s) / 8
-        if rtt_s < self._rtt_min_s:
-            self._rtt_min_s = rtt_s
-        if rtt_s < self._round_min_s:
-            self._round_min_s = rtt_s
+        self._rtt_min_s = min(self._rtt_min_s, rtt_s)
+        self._round_min_s = min(self._round_min_s, rtt_s)
         self._round_samples += 1
 
     # The window.
