@@ -1,9 +1,16 @@
-"""The resources that can be budgeted, each with its unit, its meter and its price.
+"""The kinds of budget: resources, each with the unit that people read and the meter of its use.
 
-A new kind of budget is a `Meter` and a member of `Resource` in this file, with its key in
-`cedos/config/sections.py`. The other rooms ask the resource: the daemon how much was used, the prices
-whether networks decide what counts, the commands how to write an amount. Keepers and controllers
-count plain units.
+A new kind of budget needs:
+
+- here, a `Meter` and a member of `Resource`;
+- a parser of its amounts in `READERS` of `cedos/config/amounts.py`, and a key in `BudgetConfig` of
+  `cedos/config/sections.py`;
+- unless its meter counts by network: a price in `Prices` (`cedos/selector/budgets/prices.py`), which
+  `WeightedCost` in `cedos/selector/objective.py` adds to a strategy's cost, and a sentence in
+  `cedos/daemon/budgets/price_text.py`.
+
+Keepers and controllers count plain units and know no kind. Of a resource, the daemon asks how much was
+used, and the commands how to write an amount.
 """
 
 from abc import ABC, abstractmethod
