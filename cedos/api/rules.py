@@ -10,7 +10,8 @@ from msgspec import Meta
 from cedos.api.messages import ControlMessage
 from cedos.model import NetworkKind
 
-MOST_ADDRESSES: Final = 16
+MOST_ADDRESSES: Final = 256
+"""Of one name and all below it: the ones that a resolver told last."""
 METERED: Final = "metered"
 """Stands for all metered networks."""
 GROUPS: Final = (METERED, *NetworkKind)

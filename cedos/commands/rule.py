@@ -39,7 +39,9 @@ def command(context: click.Context, as_json: bool) -> None:
 
     A connection uses the best network that its rule allows. If none of them is up, the connection
     is refused as unreachable. Living connections stay. A rule for a name includes its subdomains.
-    It applies to the addresses that the name has now, and to those that programs get for it later.
+    It holds for all addresses that this host's resolvers and its hosts file give for the name. A
+    program has such an address only once its route stands. Look-ups inside TLS (DNS over TLS or
+    HTTPS) cannot be seen: there the first connection to a new address may go anywhere.
 
     Rules apply to new TCP and UDP connections of this host while the daemon runs, to all paths of
     MPTCP connections, and to `cedos-get`, `cedos-put` and `cedos-cat`. Sockets that a program
@@ -89,8 +91,14 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
     if rule.prefix is None:
         rule = RuleRequest(host=host, port=port, only=only, never=never, addresses=addresses(host))
     client = _client()
+    before = next(
+        (each.rule for each in client.rules() if (each.rule.host, each.rule.port) == (host, port)),
+        None,
+    )
     told = client.add_rule(rule)
     render.show(lines([told]))
+    if before is not None and before.words != told.rule.words:
+        click.echo(f"It replaces your earlier rule for {host}: {before.words}.", err=True)
     names = [network.name for network in client.networks()]
     for stray in [name for name in (*only, *never) if name not in (*names, *GROUPS)]:
         click.echo(
@@ -100,7 +108,7 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
         )
     if rule.prefix is None and not rule.addresses:
         click.echo(
-            f"{host} leads to no address now: the rule begins with the second connection to it.",
+            f"{host} leads to no address now. The rule holds once it does.",
             err=True,
         )
 

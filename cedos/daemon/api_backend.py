@@ -93,6 +93,7 @@ class ApiBackend:
         closed: Callable[[], list[str]],
         host_defaults: Callable[[], Mapping[int, HostDefault]],
         open_sockets: Callable[[], Awaitable[OpenSockets]],
+        rules_changed: Callable[[], Awaitable[None]],
         usage: Usage,
         history: History | None,
         history_file: Path,
@@ -113,7 +114,7 @@ class ApiBackend:
         self._carried = carried
         self._problems, self._host_defaults = problems, host_defaults
         self._closed = closed
-        self._open_sockets = open_sockets
+        self._open_sockets, self._rules_changed = open_sockets, rules_changed
         self._usage = usage
         self._history, self._history_file = history, history_file
         self._config_file = config_file
@@ -275,6 +276,7 @@ class ApiBackend:
         async with self._director.turn:
             number = self._director.ruled.rules.add(rule)
             await self._director.ruled.reconsider(self._observer.context())
+        await self._rules_changed()
         return next(each for each in await self.rules() if each.number == number)
 
     async def remove_rule(self, number: int) -> None:
@@ -283,6 +285,7 @@ class ApiBackend:
             context = self._observer.context()
             await self._director.ruled.reconsider(context)
             await self._director.destinations.reconsider(context)
+        await self._rules_changed()
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         return await self._hints.take(hint, uid)

@@ -37,6 +37,7 @@ from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.flows.told_connections import ToldConnections
+from cedos.daemon.lookups.held_answers import HeldAnswers, HostLookups, OwnQueue
 from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_events import FlowEvents
@@ -46,7 +47,12 @@ from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.privileged.process import PrivilegedProcess
-from cedos.daemon.privileged.separate import SeparateJournal, SeparateKernel, SeparateQuestions
+from cedos.daemon.privileged.separate import (
+    SeparateJournal,
+    SeparateKernel,
+    SeparateQuestions,
+    SeparateQueue,
+)
 from cedos.daemon.startup import NamedNetworks
 from cedos.errors import HostError
 from cedos.kernel import process_limits
@@ -67,6 +73,7 @@ from cedos.profiler.sizes import CHUNKED, Prior, SizeHistory
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.probing.rules import Moment
 from cedos.steer.journal.journal import JournalKeeper
+from cedos.steer.kernel.answer_filter import QUEUE
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.steering import Steering
 from cedos.storage.history import History
@@ -327,8 +334,14 @@ class Daemon:
         self._probing = AdaptiveProbing(
             config, self._observer.prober, self._moment, lambda: self._flows.uploads
         )
+        self._answers = self._held_answers(config, privileged) if not dry_run else None
         self._packets = PacketHandler(
-            capture, self._flows, self._profiler, self._director, self._observer
+            capture,
+            self._flows,
+            self._profiler,
+            self._director,
+            self._observer,
+            self._answers.claimed if self._answers is not None else lambda name, address: None,
         )
         reliability = Reliability.of_history(history)
         self._events = FlowEvents(
@@ -355,6 +368,7 @@ class Daemon:
                 deliver,
                 doubt=self._observer.prober.ask,
                 heard=self._resolver_answered,
+                told=self._answers.told if self._answers is not None else lambda packet: None,
             )
             if watched
             else None
@@ -378,6 +392,7 @@ class Daemon:
             closed=lambda: self._stuck.messages(time.monotonic()),
             host_defaults=lambda: steering.host_defaults,
             open_sockets=open_sockets,
+            rules_changed=self._rules_changed,
             usage=usage,
             history=self._history,
             history_file=config.history.path or state / HISTORY_FILE,
@@ -401,6 +416,7 @@ class Daemon:
             *self._hard_budgets.problems,
             *self._named.problems,
             *(self._lookups.problems if self._lookups is not None else ()),
+            *(self._answers.problems if self._answers is not None else ()),
             *(problem for problem in optional if problem),
         ]
 
@@ -455,9 +471,33 @@ class Daemon:
             tasks.create_task(self._hints.run(), name="hints")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
+            if self._answers is not None:
+                tasks.create_task(self._answers.run(), name="held answers")
             tasks.create_task(self._keep(notifier, server), name="keep")
             if self._privileged is not None:
                 tasks.create_task(self._end_with(self._privileged), name="privileges")
+
+    def _held_answers(self, config: Config, privileged: PrivilegedProcess | None) -> HeldAnswers:
+        async def hold(on: bool) -> None:
+            if not config.steering.iptables:
+                raise HostError("[steering] iptables = true would be needed")
+            await self._steering.hold_answers(on)
+
+        async def lead() -> None:
+            async with self._director.turn:
+                await self._director.ruled.lead(self._observer.context())
+
+        return HeldAnswers(
+            self._director.ruled,
+            lead,
+            HostLookups(lambda: self._decider.usable),
+            OwnQueue(QUEUE) if privileged is None else SeparateQueue(privileged),
+            hold,
+        )
+
+    async def _rules_changed(self) -> None:
+        if self._answers is not None:
+            await self._answers.follow()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:
         await privileged.ended()

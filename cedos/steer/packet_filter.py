@@ -56,6 +56,11 @@ class PacketFilter:
         self._plan = replace(self._plan, barred=wanted)
         await self.do(lambda: self._kernel.bar(wanted))
 
+    async def hold_answers(self, on: bool) -> None:
+        """Let answers to look-ups wait to be read, or pass. OSError: the packet filter cannot."""
+        await self.do(lambda: self._kernel.hold_answers(on))
+        self._plan = replace(self._plan, holds=on)
+
     def raise_wall(self) -> str | None:
         """Put the second wall of barred networks back at once; return what keeps it away, in words."""
         if not self._plan.barred:

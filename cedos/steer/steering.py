@@ -18,7 +18,7 @@ from cedos.model import FlowKey, Network, Strategy
 from cedos.steer.barring.barring import Barring
 from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.journal.journal import Journal, JournalKeeper
-from cedos.steer.journal.records import ROUTING, JournalReading, Record, host_record
+from cedos.steer.journal.records import FILTER, ROUTING, JournalReading, Record, host_record
 from cedos.steer.kernel.dry import DryKernel
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
@@ -350,6 +350,13 @@ class Steering:
             raise SteeringError(f"there is no network {network_name}")
         with refusals(f"lead mark {mark:#x} to {network_name}"):
             self._routing.set_mark(mark, network_name)
+
+    async def hold_answers(self, on: bool) -> None:
+        """Let answers to look-ups wait to be read (`answer_filter`), or pass. SteeringError: refused."""
+        self._must_be_open()
+        with refusals("hold answers to look-ups"):
+            self._sysctls.note(FILTER)
+            await self._filter.hold_answers(on)
 
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
         """Move a living MPTCP connection: `single(n)` or `mptcp(primary)`.

@@ -281,6 +281,10 @@ class MemoryKernel:
         self.walled = set() if self.no_wall else set(interfaces)
         self.filter = True
 
+    def hold_answers(self, on: bool) -> None:
+        self._changed(f"packet filter: {'hold answers' if on else 'hold no answers'}")
+        self.filter = True
+
     def repair_filter(self, plan: FilterPlan) -> bool:
         there = self.rescue.there or not plan.rescue
         if there and self.filter and self.barred == (plan.barred or ()):

@@ -214,7 +214,7 @@ class Director:
         await self.programs.reconsider(context)
         await self.moves.keep_spares(context.at_s)
         for flow in self._flows:
-            if self.ruled.covers(flow.key.remote, flow.key.remote_port):
+            if self.ruled.decision(flow.key, flow.server_name) is not None:
                 if self.moves.may_move(flow):
                     await self.ruled.keep(flow)
                 continue  # it stays where its rule has led it

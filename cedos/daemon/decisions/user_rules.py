@@ -1,8 +1,8 @@
 """Rules of a user's own (`cedos rule`): which there are, and which one a connection falls under."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import islice
 from typing import Final
 
@@ -10,10 +10,12 @@ import msgspec
 
 from cedos.api.rules import MOST_ADDRESSES, RuleMessage, RuleRequest
 from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.named_addresses import NamedAddresses, is_below, youngest
 from cedos.daemon.decisions.steer_interface import Place, Steer, carried_out
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Address, Context, Decision, FlowKey, Network, Strategy, StrategyKind
+from cedos.monitor.dns.message import DnsReply
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 from cedos.steer.routing.host_default import HostDefault
@@ -23,7 +25,7 @@ MOST: Final = 64
 
 
 class UserRules:
-    """Rules by number.
+    """Rules by number, and the addresses to which the names of rules lead.
 
     Args:
         kept: what was kept before, as `state` gave it; what cannot be one is left out.
@@ -35,31 +37,48 @@ class UserRules:
     ) -> None:
         self._keep = keep
         self._rules: dict[int, RuleRequest] = {}
+        self._names = NamedAddresses()
+        # The rules of names by address, and those of prefixes.
+        self._by_address: dict[str, list[int]] = {}
+        self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
         for number, rule in kept.items() if isinstance(kept, dict) else ():
             try:
                 self._rules[int(number)] = msgspec.convert(rule, RuleRequest)
             except (ValueError, msgspec.ValidationError):
                 continue
+        self._index()
 
     @property
     def rules(self) -> Mapping[int, RuleRequest]:
         return self._rules
 
+    @property
+    def have_names(self) -> bool:
+        return any(rule.prefix is None for rule in self._rules.values())
+
     def add(self, rule: RuleRequest) -> int:
-        """Add a rule, which replaces an older one for the same host and port; return its number."""
+        """Add a rule, which replaces an older one for the same host and port; return its number.
+
+        It covers what its name is known to lead to: by earlier look-ups of any program, too.
+        """
         own = {number: one for number, one in self._rules.items() if number > 0}
         same = [n for n, one in own.items() if (one.host, one.port) == (rule.host, rule.port)]
         if not same and len(own) >= MOST:
             raise ConfigError(f"there are {MOST} rules already: remove one first")
         number = same[0] if same else max(own, default=0) + 1
+        if rule.prefix is None:
+            before = own[number].addresses if same else ()
+            known = (*self._names.below(rule.host), *rule.addresses)
+            addresses = youngest(before, known, MOST_ADDRESSES)
+            rule = msgspec.structs.replace(rule, addresses=addresses)
         self._rules[number] = rule
-        self._keep(self.state())
+        self._changed()
         return number
 
     def remove(self, number: int) -> None:
         if self._rules.pop(number, None) is None:
             raise NotFoundError(f"there is no rule {number}: `cedos rule` lists them")
-        self._keep(self.state())
+        self._changed()
 
     def portals(self, hosts: Iterable[tuple[str, Sequence[Address]]]) -> None:
         """Lead hosts on the way to log-in pages over their networks, while a log-in is wanted.
@@ -77,41 +96,91 @@ class UserRules:
             for number, (address, network) in enumerate(islice(wanted.items(), MOST), 1)
         }
         self._rules = {**own, **others}
+        self._index()
 
-    def met(self, server_name: str, address: Address) -> bool:
-        """Note which server a connection names; return whether a rule covers its address only now."""
-        learnt = False
+    def told(self, reply: DnsReply) -> bool:
+        """Take the answer of a resolver of this host; return whether it is about a rule's name."""
+        names = self._names.told(reply)
+        return self._learn(names, map(str, reply.addresses))
+
+    def names(self, reply: DnsReply) -> bool:
+        """Return whether an answer is about a rule's name; it is not believed by that."""
+        return any(self.named(name) for name in self._names.names(reply))
+
+    def hosts_read(self, hosts: Mapping[str, Sequence[Address]]) -> bool:
+        """Take the names of the hosts file; return whether some of them are of rules."""
+        self._names.hosts_read(hosts)
+        found = [
+            self._learn(frozenset((name,)), map(str, addresses))
+            for name, addresses in hosts.items()
+        ]
+        return any(found)
+
+    def _learn(self, names: Collection[str], addresses: Iterable[str]) -> bool:
+        addresses = list(addresses)
+        news = matched = False
         for number, rule in self._rules.items():
-            below = server_name == rule.host or server_name.endswith(f".{rule.host}")
-            if rule.prefix is not None or not below or str(address) in rule.addresses:
-                continue
-            # What a name leads to changes: the youngest ones count.
-            addresses = (*rule.addresses, str(address))[-MOST_ADDRESSES:]
-            self._rules[number] = msgspec.structs.replace(rule, addresses=addresses)
-            learnt = True
-        if learnt:
-            self._keep(self.state())
-        return learnt
+            if rule.prefix is None and any(is_below(name, rule.host) for name in names):
+                matched = True
+                known = youngest(rule.addresses, addresses, MOST_ADDRESSES)
+                news = news or set(known) != set(rule.addresses)
+                self._rules[number] = msgspec.structs.replace(rule, addresses=known)
+        if news:
+            self._changed()
+        return matched
+
+    def named(self, name: str, port: int | None = None, *, any_port: bool = True) -> int | None:
+        """Return the number of the closest rule for a name; with `any_port` ports do not matter."""
+        return max(
+            (
+                number
+                for number, rule in self._rules.items()
+                if rule.prefix is None
+                and is_below(name, rule.host)
+                and (any_port or rule.port in (None, port))
+            ),
+            key=self._rank,
+            default=None,
+        )
 
     def places(self) -> Iterator[tuple[Place, int]]:
-        """Yield each place that a rule covers, with the rule that was added last."""
-        for number, rule in self._rules.items():
+        """Yield each place that a rule covers; of several rules for one the last applies."""
+        for number in sorted(self._rules, key=self._rank):
+            rule = self._rules[number]
             prefixes = [rule.prefix] if rule.prefix is not None else map(ip_network, rule.addresses)
             for prefix in prefixes:
                 yield (str(prefix), rule.port), number
 
     def of(self, address: Address, port: int | None) -> int | None:
-        """Return the number of a connection's rule: a port's before others, then the longest prefix."""
-        found: tuple[tuple[bool, int, int], int] | None = None
-        for (prefix, of_port), number in self.places():
-            network = ip_network(prefix)
-            if address.version != network.version or ip_address(address) not in network:
-                continue
-            if of_port is None or of_port == port:
-                rank = (of_port is not None, network.prefixlen, number)
-                if found is None or rank > found[0]:
-                    found = rank, number
-        return None if found is None else found[1]
+        """Return the number of a connection's rule.
+
+        A port's comes before others, then the longest prefix; for one address an address before a
+        name, the closest name, and the rule that was added last.
+        """
+        numbers = [
+            *self.at(address),
+            *(
+                number
+                for prefix, number in self._prefixes
+                if address.version == prefix.version and address in prefix
+            ),
+        ]
+        return max(
+            (number for number in numbers if self._rules[number].port in (None, port)),
+            key=self._rank,
+            default=None,
+        )
+
+    def at(self, address: Address) -> Sequence[int]:
+        """Return the rules whose names lead to an address."""
+        return self._by_address.get(str(address), ())
+
+    def _rank(self, number: int) -> tuple[bool, float, bool, bool, int, int]:
+        rule = self._rules[number]
+        prefix = rule.prefix
+        length = 1.0 if prefix is None else prefix.prefixlen / prefix.max_prefixlen
+        closest = prefix is not None, rule.host.count(".") if prefix is None else 0
+        return rule.port is not None, length, number > 0, *closest, abs(number)
 
     def state(self) -> dict[str, object]:
         return {
@@ -119,6 +188,23 @@ class UserRules:
             for number, rule in self._rules.items()
             if number > 0
         }
+
+    def _changed(self) -> None:
+        self._index()
+        self._keep(self.state())
+
+    def _index(self) -> None:
+        self._by_address, self._prefixes = {}, []
+        for number, rule in self._rules.items():
+            if (prefix := rule.prefix) is not None:
+                self._prefixes.append((prefix, number))
+            for address in rule.addresses if prefix is None else ():
+                self._by_address.setdefault(str(ip_address(address)), []).append(number)
+
+
+def _same(one: RuleRequest, other: RuleRequest) -> bool:
+    """Return whether two rules say the same of the same host; its addresses may differ."""
+    return one == msgspec.structs.replace(other, addresses=one.addresses)
 
 
 def allows(rule: RuleRequest, network: Network) -> bool:
@@ -158,19 +244,28 @@ class RuledDestinations:
         self._ruled: dict[tuple[int, int], _Ruled] = {}
         """A rule's number and an IP version of its addresses -> the decision."""
 
-    def decision(self, key: FlowKey) -> Decision | None:
-        """Return the decision that a connection follows; None: no rule covers it."""
-        number = self.rules.of(key.remote, key.remote_port)
+    def decision(self, key: FlowKey, named: str | None = None) -> Decision | None:
+        """Return the decision that a connection follows; None: no rule covers it.
+
+        `named`: the server that the connection itself names, which counts for it alone.
+        """
+        number = self._number(key, named)
         ruled = None if number is None else self._ruled.get((number, key.remote.version))
         return None if ruled is None else ruled.decision
+
+    def _number(self, key: FlowKey, named: str | None = None) -> int | None:
+        number = self.rules.of(key.remote, key.remote_port)
+        if number is None and named is not None:
+            number = self.rules.named(named, key.remote_port, any_port=False)
+        return number
 
     def covers(self, address: Address, port: int | None) -> bool:
         return self.rules.of(address, port) is not None
 
-    def may_use(self, key: FlowKey, network: str) -> bool:
+    def may_use(self, key: FlowKey, network: str, named: str | None = None) -> bool:
         """Return whether a flow may use the network of this name, which may be gone."""
         known = [each for each in self._decider.networks if each.name == network]
-        number = self.rules.of(key.remote, key.remote_port)
+        number = self._number(key, named)
         return number is None or all(allows(self.rules.rules[number], each) for each in known)
 
     async def keep(self, flow: LivingFlow) -> None:
@@ -179,18 +274,19 @@ class RuledDestinations:
         Of a name that was not known to lead there the first connection may have begun anywhere. What has
         no other network than a forbidden one stays: nothing that lives is broken.
         """
-        decision = self.decision(flow.key)
+        name = flow.server_name
+        decision = self.decision(flow.key, name)
         token = flow.token
         used = {path.network for path in flow.paths.values() if path.closed is None}
-        strays = {name for name in used if name is not None and not self.may_use(flow.key, name)}
+        strays = {each for each in used if each and not self.may_use(flow.key, each, name)}
         if decision is None or token is None or not strays or not decision.choice.networks:
             return
         if flow.strategy is None or not strays.isdisjoint(flow.strategy.networks):
             if not await carried_out(self._steer.steer_connection(token, decision.choice)):
                 return
             flow.on_decision(decision)
-        for name in strays:
-            await carried_out(self._steer.release(token, name))
+        for stray in strays:
+            await carried_out(self._steer.release(token, stray))
 
     async def reconsider(self, context: Context) -> None:
         before, self._ruled = self._ruled, {}
@@ -211,13 +307,32 @@ class RuledDestinations:
             known = before.get((number, version))
             if (
                 known is not None
-                and known.rule == rule
+                and _same(known.rule, rule)
                 and known.decision.choice == decision.choice
                 and known.refused == refused
             ):
                 self._ruled[number, version] = known
                 continue
             self._ruled[number, version] = _Ruled(rule, self._decider.record(decision), refused)
+        await self._lead()
+
+    async def lead(self, context: Context) -> None:
+        """Lead what rules cover by now: the addresses of their names have changed."""
+        if all((number, _version(place)) in self._ruled for place, number in self.rules.places()):
+            await self._lead()
+        else:
+            await self.reconsider(context)
+
+    def stand(self, addresses: Iterable[Address]) -> bool:
+        """Return whether what rules say of these addresses is done."""
+        return all(
+            (f"{address}/{address.max_prefixlen}", self.rules.rules[number].port) in self._led
+            for address in addresses
+            for number in self.rules.at(address)
+        )
+
+    async def _lead(self) -> None:
+        places = {place: (number, _version(place)) for place, number in self.rules.places()}
         wanted = {place: self._ruled[which].network or NOWHERE for place, which in places.items()}
         for place, network in wanted.items():
             if self._led.get(place) != network and await carried_out(

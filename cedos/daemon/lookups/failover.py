@@ -249,7 +249,7 @@ class LookupFailover:
             (network, resolver)
             for network in self._networks()
             if network.name != lookup.network and network.up and not self._lies(network.name)
-            for resolver in _resolvers_of(network, number[0].remote)
+            for resolver in resolvers_of(network, number[0].remote)
         ]
         asked: dict[asyncio.Task[bytes | None], str] = {}
         other: str | None = None
@@ -332,7 +332,7 @@ def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:
     return key.local, key.remote, name
 
 
-def _resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
+def resolvers_of(network: Network, asked: Address) -> tuple[Address, ...]:
     """Return the resolvers to ask over a network: a public one that was asked, and its own.
 
     Without a known resolver the gateway of a router or phone is one.

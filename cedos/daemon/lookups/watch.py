@@ -16,6 +16,7 @@ from cedos.model import Address, Network
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.own_flows import is_own
 from cedos.profiler.capture import Capture
+from cedos.profiler.frame import CapturedPacket
 
 TIMEOUT_S = 2.0
 _LARGEST = 4096
@@ -48,7 +49,8 @@ class LookupWatch:
     """`networks`: those that may be used now; `lies`: whether a captive portal is in a network's way.
 
     `deliver` hands answers over, where this process may not; `doubt` takes a network whose resolver
-    leaves a question without an answer, `heard` a network's name and the resolver that answered there.
+    leaves a question without an answer, `heard` a network's name and the resolver that answered there,
+    `told` every question and answer.
     """
 
     def __init__(
@@ -58,10 +60,12 @@ class LookupWatch:
         deliver: Deliver | None = None,
         doubt: Callable[[Network], None] = lambda network: None,
         heard: Callable[[str, Address], None] = lambda network, resolver: None,
+        told: Callable[[CapturedPacket], None] = lambda packet: None,
     ) -> None:
         self._given_delivery = deliver
         self._doubt = doubt
         self._heard = heard
+        self._told = told
         self._networks = networks
         self._lies = lies
         self._failover: LookupFailover | None = None
@@ -89,7 +93,7 @@ class LookupWatch:
             self._cheapest_first, ask, deliver, is_own, self._lies, self._doubt, self._heard
         )
         loop = asyncio.get_running_loop()
-        loop.add_reader(capture.fileno(), _read, capture, failover)
+        loop.add_reader(capture.fileno(), self._read, capture, failover)
         try:
             await loop.create_future()
         finally:
@@ -99,11 +103,11 @@ class LookupWatch:
     def _cheapest_first(self) -> Sequence[Network]:
         return sorted(self._networks(), key=lambda network: network.metered)
 
+    def _read(self, capture: Capture, failover: LookupFailover) -> None:
+        for packet in capture.read(_AT_ONCE):
+            self._told(packet)
+            failover.observe(packet)
+
     def _cannot(self, error: CedosError) -> None:
         self._problem = f"look-ups cannot be answered over another network: {error}"
         _log.warning(self._problem)
-
-
-def _read(capture: Capture, failover: LookupFailover) -> None:
-    for packet in capture.read(_AT_ONCE):
-        failover.observe(packet)

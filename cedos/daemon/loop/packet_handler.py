@@ -4,13 +4,14 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.netlink import BatchedReader
+from cedos.model import Address
 from cedos.profiler.capture import Capture
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
@@ -28,7 +29,10 @@ _HELD, _HELD_S = 64, 2.0
 
 
 class PacketHandler:
-    """From packets to sizes; a connection whose size became known is decided on again."""
+    """From packets to sizes; a connection whose size became known is decided on again.
+
+    `claimed` is told the name that a connection gives its server, and the server's address.
+    """
 
     def __init__(
         self,
@@ -37,12 +41,14 @@ class PacketHandler:
         profiler: Profiler,
         director: Director,
         observer: Observer,
+        claimed: Callable[[str, Address], None] = lambda name, address: None,
     ) -> None:
         self._capture = capture
         self._flows = flows
         self._profiler = profiler
         self._director = director
         self._observer = observer
+        self._claimed = claimed
         self._read_at_s = -math.inf
         self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
         self._held: deque[tuple[float, CapturedPacket]] = deque(maxlen=_HELD)
@@ -74,7 +80,7 @@ class PacketHandler:
             for event in self._profiler.observe(about, now_s):
                 learned = self._flows.on_size(event)
                 if learned is not None and learned.server_name is not None:
-                    self._director.ruled.rules.met(learned.server_name, learned.key.remote)
+                    self._claimed(learned.server_name, learned.key.remote)
                 if learned is not None and self._director.moves.may_move(learned):
                     self._told.put_nowait(learned)
         return bool(packets)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, cast
 from cedos.daemon.lookups import capture as lookups
 from cedos.daemon.lookups.delivery import AnswerDelivery, links_of
 from cedos.daemon.privileged.wake_timer import WakeTimer
-from cedos.kernel import conntrack, process_limits, sock_diag
+from cedos.kernel import conntrack, packet_queue, process_limits, sock_diag
 from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
@@ -44,6 +44,7 @@ from cedos.steer.journal.records import (
     read_records,
 )
 from cedos.steer.journal.sysctls import CHANGED
+from cedos.steer.kernel.answer_filter import QUEUE
 from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.kernel.rescue import RescueKernel
@@ -93,6 +94,7 @@ class PrivilegedPart:
         self._kernel = LinuxKernel()
         self._journal: Journal | None = None
         self._delivery: AnswerDelivery | None = None
+        self._answers: socket.socket | None = None
         self._wake_timer = WakeTimer()
         self._filters = (capture.program(), lookups.program())
 
@@ -190,6 +192,10 @@ class PrivilegedPart:
         self._known(FILTER)
         self._kernel.bar(_checked_interfaces(interfaces))
 
+    def hold_answers(self, on: bool) -> None:
+        self._known(FILTER)
+        self._kernel.hold_answers(on)
+
     def repair_filter(self, plan: FilterPlan) -> bool:
         self._known(FILTER, *((RESCUE,) if plan.rescue else ()))
         _checked_interfaces(plan.barred or ())
@@ -251,6 +257,19 @@ class PrivilegedPart:
 
     def open_echoes(self, wanted: EchoSocket) -> socket.socket:
         return wanted.open()
+
+    def open_answers(self) -> socket.socket:
+        if self._answers is not None:
+            self._answers.close()
+        # Verdicts are taken from the socket that has the queue, whoever holds it.
+        self._answers = packet_queue.open_queue(QUEUE)
+        return self._answers.dup()
+
+    def pass_answer(self, number: int, passes: bool) -> None:
+        """Let a held answer reach its program, or drop it."""
+        if self._answers is None:
+            raise OSError(errno.EBADF, "no answers are held")
+        packet_queue.decide(self._answers, QUEUE, number, passes=passes)
 
     def tracked(self) -> tuple[tuple[int, bytes], ...]:
         """Return connection tracking's entries as the kernel sends them: type and content."""

@@ -31,7 +31,7 @@ from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket,
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _SLOW: Final = frozenset(
     (
-        *("track_flows", "bar", "repair_filter", "has_filter", "remove_filter"),
+        *("track_flows", "bar", "hold_answers", "repair_filter", "has_filter", "remove_filter"),
         "remove_wall",
         *("rescue_prepare", "rescue_stands", "rescue_prepared", "rescue_remove", "tracked"),
         "give_back",

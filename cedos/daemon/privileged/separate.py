@@ -4,6 +4,7 @@ This process reads by itself. The methods that change the host have the names an
 `_remote` makes each of them a call of the privileged part.
 """
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -66,6 +67,7 @@ class SeparateKernel(LinuxKernel):
     ours_to_steer = _remote(LinuxKernel.ours_to_steer)
     close_silent = _remote(LinuxKernel.close_silent)
     track_flows = _remote(LinuxKernel.track_flows)
+    hold_answers = _remote(LinuxKernel.hold_answers)
     repair_filter = _remote(LinuxKernel.repair_filter)
     remove_wall = _remote(LinuxKernel.remove_wall)
     has_filter = _remote(LinuxKernel.has_filter)
@@ -98,6 +100,21 @@ class SeparateKernel(LinuxKernel):
             return []
         refusals = self.call("steer", tuple(commands))
         return [None if each is None else OSError(*each) for each in refusals]
+
+
+class SeparateQueue:
+    """An `AnswerQueue`."""
+
+    def __init__(self, process: PrivilegedProcess) -> None:
+        self._call = process.call
+
+    def open(self) -> socket.socket:
+        opened: socket.socket = self._call("open_answers")
+        opened.setblocking(False)
+        return opened
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        self._call("pass_answer", number, passes)
 
 
 class SeparateQuestions:

@@ -13,6 +13,9 @@ from cedos.model import Address
 
 A, AAAA = 1, 28
 """Kinds of records: a name's IPv4 addresses, and those of IPv6."""
+_CNAME, _SVCB, _HTTPS = 5, 64, 65
+_IPV4_HINT, _IPV6_HINT = 4, 6
+"""Parameters of services (RFC 9460), whose addresses programs use like those of A and AAAA."""
 
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")
@@ -26,6 +29,7 @@ FAILURES = (_FAILED, _REFUSED)
 
 _POINTER = 0xC0
 _MAX_LABELS = 128
+_MOST_JUMPS = 16
 _MAX_LABEL, _MAX_NAME = 63, 253
 # Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes on the way.
 _NOT_PUBLIC = tuple(
@@ -50,7 +54,10 @@ class DnsFault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DnsReply:
-    """A response: its number, error code, whether it was cut, its question, and its addresses."""
+    """A response: its number, error code, whether it was cut, its question, and its addresses.
+
+    `aliases` are the other names by which it gets to them (CNAME, and a service's target).
+    """
 
     number: int
     code: int
@@ -58,6 +65,7 @@ class DnsReply:
     name: str
     kind: int
     addresses: tuple[Address, ...]
+    aliases: tuple[str, ...] = ()
 
 
 def question(number: int, name: str, kind: int = A) -> bytes:
@@ -106,9 +114,15 @@ def parse(data: bytes) -> DnsReply | None:
     if name is None or name[1] + _QUESTION.size > len(data):
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
-    addresses = _addresses(data, name[1] + _QUESTION.size, answers)
+    addresses, aliases = _records(data, name[1] + _QUESTION.size, answers)
     return DnsReply(
-        number, flags & _CODE, bool(flags & _TRUNCATED), name[0], kind, tuple(addresses)
+        number,
+        flags & _CODE,
+        bool(flags & _TRUNCATED),
+        name[0],
+        kind,
+        tuple(addresses),
+        tuple(dict.fromkeys(aliases)),
     )
 
 
@@ -131,8 +145,33 @@ def _name(data: bytes, offset: int) -> tuple[str, int] | None:
     return None
 
 
-def _addresses(data: bytes, offset: int, count: int) -> list[Address]:
+def _whole_name(data: bytes, offset: int) -> str | None:
+    """Return the name at `offset` with what its pointers lead to, each of them further back."""
+    labels: list[str] = []
+    length = jumps = 0
+    first = offset
+    while offset < len(data) and length <= _MAX_NAME and jumps <= _MOST_JUMPS:
+        size = data[offset]
+        if size >= _POINTER:
+            jumps += 1
+            target = int.from_bytes(data[offset : offset + 2], "big") & 0x3FFF
+            if target >= first:
+                return None
+            offset = first = target
+            continue
+        if not size:
+            return ".".join(labels)
+        label = data[offset + 1 : offset + 1 + size]
+        labels.append(label.decode("latin-1").lower())
+        length += size + 1
+        offset += size + 1
+    return None
+
+
+def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[str]]:
+    """Return the addresses and aliases in so many records."""
     found: list[Address] = []
+    aliases: list[str] = []
     for _ in range(count):
         name = _name(data, offset)
         if name is None or name[1] + _RECORD.size > len(data):
@@ -144,6 +183,27 @@ def _addresses(data: bytes, offset: int, count: int) -> list[Address]:
             found.append(IPv4Address(octets))
         elif family == _IN and kind == AAAA and len(octets) == 16:
             found.append(IPv6Address(octets))
+        elif family == _IN and kind == _CNAME:
+            aliases.append(_whole_name(data, offset - length) or "")
+        elif family == _IN and kind in (_SVCB, _HTTPS) and len(octets) > 2:
+            found += _hints(octets)
+            aliases.append(_whole_name(data, offset - length + 2) or "")
+    return found, [alias for alias in aliases if alias]
+
+
+def _hints(octets: bytes) -> list[Address]:
+    """Return the addresses in a service's record: priority, target, and parameters by number."""
+    found: list[Address] = []
+    name = _name(octets, 2)
+    offset = name[1] if name is not None else len(octets)
+    while offset + 4 <= len(octets):
+        key, length = struct.unpack_from("!2H", octets, offset)
+        value = octets[offset + 4 : offset + 4 + length]
+        offset += 4 + length
+        if len(value) == length and key == _IPV4_HINT:
+            found += [IPv4Address(value[at : at + 4]) for at in range(0, length - 3, 4)]
+        elif len(value) == length and key == _IPV6_HINT:
+            found += [IPv6Address(value[at : at + 16]) for at in range(0, length - 15, 16)]
     return found
 
 

@@ -51,8 +51,11 @@ class ResolverSource(Protocol):
     async def close(self) -> None: ...
 
 
-def parse_resolv_conf(content: str) -> tuple[Address, ...]:
-    """Return the `nameserver` lines' addresses; loopback ones are stubs that belong to no network."""
+def parse_resolv_conf(content: str, *, stubs: bool = False) -> tuple[Address, ...]:
+    """Return the `nameserver` lines' addresses.
+
+    Loopback ones belong to no network: they are returned with `stubs` only.
+    """
     servers: list[Address] = []
     for line in content.splitlines():
         words = line.split()
@@ -64,9 +67,21 @@ def parse_resolv_conf(content: str) -> tuple[Address, ...]:
             continue
         if isinstance(server, IPv6Address) and server.scope_id is not None:
             server = IPv6Address(int(server))
-        if not server.is_loopback and server not in servers:
+        if (stubs or not server.is_loopback) and server not in servers:
             servers.append(server)
     return tuple(servers)
+
+
+def parse_hosts(content: str) -> dict[str, tuple[Address, ...]]:
+    """Return the addresses of each name in a file like /etc/hosts."""
+    found: dict[str, tuple[Address, ...]] = {}
+    for line in content.splitlines():
+        words = line.partition("#")[0].split()
+        with contextlib.suppress(ValueError):
+            address = ip_address(words[0].partition("%")[0] if words else "")
+            for name in (word.rstrip(".").lower() for word in words[1:]):
+                found[name] = (*found.get(name, ()), address)
+    return found
 
 
 def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:

@@ -111,6 +111,10 @@ class DryKernel:
         self._tell(f"packet filter: {text if interfaces else 'everything over all interfaces'}")
         self._filtered = True
 
+    def hold_answers(self, on: bool) -> None:
+        self._tell(f"packet filter: answers to look-ups {'wait to be read' if on else 'pass'}")
+        self._filtered = True
+
     def repair_filter(self, plan: FilterPlan) -> bool:
         return False
 

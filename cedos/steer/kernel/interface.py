@@ -19,14 +19,16 @@ class FilterPlan:
     `track`: flows are tracked; `rescue`: rescued flows are translated.
 
     `barred`: the interfaces that programs are kept off; None: no chain for that.
+    `holds`: answers to look-ups wait until the daemon has read them; None: no chain for that.
     """
 
     track: bool = False
     rescue: bool = False
     barred: tuple[str, ...] | None = None
+    holds: bool | None = None
 
     def __bool__(self) -> bool:
-        return self.track or self.rescue or bool(self.barred)
+        return self.track or self.rescue or bool(self.barred) or bool(self.holds)
 
 
 class SteeringKernel(Protocol):
@@ -88,6 +90,9 @@ class SteeringKernel(Protocol):
 
     def bar(self, interfaces: Sequence[str]) -> None:
         """Let nothing of a program's go over these interfaces, and over all others; none: over all."""
+
+    def hold_answers(self, on: bool) -> None:
+        """Let answers to look-ups wait in our queue, or pass. OSError: iptables cannot."""
 
     def repair_filter(self, plan: FilterPlan) -> bool:
         """Put back what of that is not in the packet filter; return whether there was something."""

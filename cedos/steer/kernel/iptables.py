@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 _NEW_TABLE: Final = "CEDOS_TABLE"
-_TABLES: Final = ("filter",)
+_TABLES: Final = ("filter", "mangle")
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 # A table in which no program has put anything.

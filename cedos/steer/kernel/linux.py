@@ -31,7 +31,14 @@ from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address, FlowKey
 from cedos.steer.journal.sysctls import valid
-from cedos.steer.kernel import barring_filter, iptables, nftables, routing_requests, traffic_control
+from cedos.steer.kernel import (
+    answer_filter,
+    barring_filter,
+    iptables,
+    nftables,
+    routing_requests,
+    traffic_control,
+)
 from cedos.steer.kernel.egress_wall import EgressWall
 from cedos.steer.kernel.interface import FilterPlan
 from cedos.steer.kernel.linux_rescue import LinuxRescue
@@ -258,11 +265,16 @@ class LinuxKernel:
     def remove_wall(self) -> bool:
         return self._wall.only(())
 
+    def hold_answers(self, on: bool) -> None:
+        self._must_be_here()
+        iptables.put_in([answer_filter.chain(holds=on)])
+
     def repair_filter(self, plan: FilterPlan) -> bool:
         self._must_be_here()
         # The wall first: it is the one that is in a hurry.
         chains = barring_filter.chains(plan.barred) if plan.barred is not None else []
         chains += [self._tracking] if plan.track else []
+        chains += [answer_filter.chain(holds=plan.holds)] if plan.holds is not None else []
         repaired = iptables.put_back(chains)
         if plan.rescue and not self.rescue.stands():
             self.rescue.prepare()

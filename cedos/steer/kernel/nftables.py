@@ -14,7 +14,7 @@ _SUBSYSTEM: Final = 10 << 8
 _DELETE_TABLE, _DELETE_CHAIN, _DELETE_RULE = 2, 5, 8
 _HEAD_BYTES: Final = 4
 _TABLE_NAME, _CHAIN_NAME, _RULE_CHAIN = 1, 3, 2
-_TABLES: Final = ("filter", "security", "raw", "nat")
+_TABLES: Final = ("filter", "mangle", "security", "raw", "nat")
 _HOOKS: Final = ("INPUT", "FORWARD", "OUTPUT", "PREROUTING", "POSTROUTING")
 _OURS: Final = "CEDOS_"
 

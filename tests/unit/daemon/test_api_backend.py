@@ -42,7 +42,7 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets, **known: Any) -> A
 
     others = (
         "reliability hints log budgets hard_budgets prefetching transfers"
-        " probing problems closed host_defaults config_file usage history history_file"
+        " probing problems closed host_defaults rules_changed config_file usage history history_file"
     )
     parts: Any = dict.fromkeys(others.split())
     parts["observer"] = SimpleNamespace(context=lambda: Context(1.0, {}))

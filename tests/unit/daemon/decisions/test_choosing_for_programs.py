@@ -149,7 +149,9 @@ async def test_the_control_socket_knows_networks_by_name_and_interface(stage: St
         "flows reliability hints log budgets hard_budgets prefetching transfers probing problems"
         " usage history history_file"
     )
-    others += " open_sockets config_file usage history_file carried closed host_defaults"
+    others += (
+        " open_sockets config_file usage history_file carried closed host_defaults rules_changed"
+    )
     parts: Any = dict.fromkeys(others.split())
     observer: Any = SimpleNamespace(context=lambda: Context(10.0, {}))
     backend = ApiBackend(director=stage.director, observer=observer, dry_run=False, **parts)

@@ -23,6 +23,7 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
+from cedos.monitor.dns.message import DnsReply
 from cedos.steer.routing.host_default import HostDefault
 
 pytestmark = pytest.mark.anyio
@@ -83,17 +84,69 @@ def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word: str, meant: set
     assert never == networks.keys() - meant
 
 
-def test_a_name_is_met_at_other_addresses() -> None:
+def told(name: str, *addresses: str, aliases: tuple[str, ...] = ()) -> DnsReply:
+    return DnsReply(1, 0, False, name, 1, tuple(map(ip_address, addresses)), aliases)
+
+
+def test_a_rule_covers_what_resolvers_say_of_its_name() -> None:
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
-    assert not rules.met("updates.example.org", ip_address("192.0.2.1"))
-    assert not rules.met("otherupdates.example", ip_address("192.0.2.1"))
-    assert rules.met("eu.updates.example", ip_address("192.0.2.2"))
-    assert not rules.met("updates.example", ip_address("192.0.2.2")), "it is known"
-    assert rules.of(ip_address("192.0.2.2"), 443) == 1
-    for number in range(3, 40):
-        rules.met("updates.example", ip_address(f"192.0.2.{number}"))
+    assert not rules.told(told("updates.example.org", "192.0.2.1"))
+    assert not rules.told(told("otherupdates.example", "192.0.2.1"))
+    assert rules.told(told("eu.updates.example", "192.0.2.2", "2001:db8::2"))
+    assert rules.of(ip_address("192.0.2.2"), 443) == rules.of(ip_address("2001:db8::2"), 80) == 1
+    assert rules.of(ip_address("192.0.2.1"), 443) is None
+    for number in range(3 * MOST_ADDRESSES):
+        rules.told(told("updates.example", f"198.51.{number // 256}.{number % 256}"))
+        rules.told(told("eu.updates.example", "192.0.2.2"))  # what is told again stays
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
-    assert rules.of(ip_address("192.0.2.39"), 443) == 1
+    assert rules.of(ip_address("192.0.2.2"), 443) == 1
+    assert rules.of(ip_address("198.51.2.255"), 443) == 1
+
+
+def test_aliases_are_followed_in_one_answer_and_in_several() -> None:
+    rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
+    # The ruled name is an alias, or another name is one of it.
+    rules.told(told("updates.example", "192.0.2.1", aliases=("a.cdn.example", "b.cdn.example")))
+    rules.told(told("mine.example", "192.0.2.2", aliases=("updates.example",)))
+    # As a stub asks: one after the other.
+    rules.told(told("dl.updates.example", aliases=("x.cdn.example",)))
+    rules.told(told("x.cdn.example", aliases=("y.cdn.example",)))
+    assert rules.told(told("y.cdn.example", "192.0.2.3"))
+    assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (1, 2, 3)] == [1, 1, 1]
+    # A circle ends.
+    rules.told(told("r.example", aliases=("s.example",)))
+    assert not rules.told(told("s.example", "192.0.2.9", aliases=("r.example",)))
+
+
+def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file() -> None:
+    rules = UserRules()
+    rules.told(told("dl.updates.example", "192.0.2.1"))
+    rules.told(told("other.example", "192.0.2.2"))
+    assert not rules.hosts_read({"lan.updates.example": [ip_address("10.0.0.7")]})
+    rules.add(RuleRequest(host="updates.example", never=("lte0",), addresses=("192.0.2.3",)))
+    covered = ("192.0.2.1", "10.0.0.7", "192.0.2.3")
+    assert [rules.of(ip_address(each), 443) for each in covered] == [1, 1, 1]
+    assert rules.of(ip_address("192.0.2.2"), 443) is None
+    assert rules.hosts_read({"updates.example": [ip_address("10.0.0.8")]})
+    assert rules.of(ip_address("10.0.0.8"), 443) == 1
+
+
+def test_of_two_rules_for_one_address_one_applies_everywhere() -> None:
+    rules = rules_of(
+        RuleRequest(host="mirror.updates.example", only=("wlan0",), addresses=("192.0.2.1",)),
+        RuleRequest(host="updates.example", only=("lte0",), addresses=("192.0.2.1", "192.0.2.2")),
+        RuleRequest(host="192.0.2.2", only=("eth0",)),
+        RuleRequest(host="192.0.2.0/24", never=("lte0",)),
+    )
+    assert rules.of(ip_address("192.0.2.1"), 443) == 1, "the closest name"
+    assert rules.of(ip_address("192.0.2.2"), 443) == 3, "an address before a name"
+    assert rules.of(ip_address("192.0.2.9"), 443) == 4
+    assert rules.named("eu.mirror.updates.example") == 1
+    assert rules.named("eu.updates.example") == 2
+    # What is steered is what is said.
+    steered = dict(rules.places())
+    for place in ("192.0.2.1", "192.0.2.2"):
+        assert steered[f"{place}/32", None] == rules.of(ip_address(place), 443)
 
 
 def test_rules_are_kept() -> None:

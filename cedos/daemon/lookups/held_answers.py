@@ -1,0 +1,329 @@
+"""Answers to look-ups are read before their programs have them, while a user's rule is for a name.
+
+A rule for a name is kept by routes to the addresses of the name. So an answer waits in a queue of the
+kernel until the routes of its addresses stand:
+
+    answer of a resolver of this host      the rule covers its addresses, then it passes
+    answer of another resolver             our own look-up of that name first; what it does not confirm
+                                           is covered by no rule
+    a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
+
+UDP and TCP are read, and what a stub on loopback answers. Names that are asked for in TLS (DoT, DoH)
+cannot be seen: there the first connection to a new address is not covered.
+"""
+
+import asyncio
+import secrets
+import socket
+import struct
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from cedos.daemon.decisions.user_rules import RuledDestinations
+from cedos.daemon.lookups.failover import resolvers_of
+from cedos.daemon.lookups.watch import ask
+from cedos.errors import CedosError
+from cedos.kernel import packet_queue
+from cedos.kernel.packet_queue import QueuedPacket
+from cedos.model import Address, FlowKey, Network
+from cedos.monitor.dns import message as dns
+from cedos.monitor.dns.resolvers import FileWatch, parse_hosts, parse_resolv_conf
+from cedos.monitor.flows.own_flows import is_own
+from cedos.profiler.frame import CapturedPacket, parse_frame
+from cedos.token_bucket import TokenBucket
+
+HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
+_AT_ONCE: Final = 64
+_PORT: Final = 53
+_MOST_HELD, _MOST_STREAMS, _MOST_ASKED = 128, 64, 256
+_LONGEST_S: Final = 2.0
+"""The longest that an answer is held: programs ask again after some seconds."""
+_ASKED_S: Final = 10.0
+_PER_S, _BURST = 5.0, 32
+"""The rate at which claimed names are looked up."""
+_LENGTH: Final = struct.Struct("!H")
+_NUMBERS: Final = 0xFFFFFFFF
+
+_log = structlog.get_logger(__name__)
+
+
+class AnswerQueue(Protocol):
+    """The queue of held answers. Errors: OSError, CedosError."""
+
+    def open(self) -> socket.socket: ...
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        """Let an answer pass, or drop it."""
+
+
+class OwnQueue:
+    """The queue where this process has the privileges itself."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._opened: socket.socket | None = None
+
+    def open(self) -> socket.socket:
+        self._opened = packet_queue.open_queue(self._number)
+        return self._opened
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        if self._opened is not None:
+            packet_queue.decide(self._opened, self._number, number, passes=passes)
+
+
+class HostLookups:
+    """Look-ups of this host's own, and which resolvers are its own.
+
+    Args:
+        networks: those that may be used now.
+    """
+
+    def __init__(self, networks: Callable[[], Sequence[Network]]) -> None:
+        self._networks = networks
+
+    def trusted(self, resolver: Address) -> bool:
+        """Return whether this host is set up to ask a resolver: programs may ask any other one, too."""
+        own = {
+            each for network in self._networks() for each in (*network.resolvers, *network.gateways)
+        }
+        if resolver in own:
+            return True
+        with suppress(OSError):
+            named = RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
+            return resolver in parse_resolv_conf(named, stubs=True)
+        return False
+
+    async def look_up(self, name: str, kind: int) -> dns.DnsReply | None:
+        """Return the first answer of a network's resolver; None without one."""
+        for network in sorted(self._networks(), key=lambda each: each.metered):
+            for resolver in resolvers_of(network, network.addresses[0].ip)[-1:]:
+                try:
+                    question = dns.question(secrets.randbelow(1 << 16), name, kind)
+                except ValueError:  # no name that could be asked for
+                    return None
+                answer = await ask(network, resolver, question)
+                reply = dns.parse(answer) if answer is not None else None
+                if reply is not None and (reply.name, reply.kind) == (name, kind):
+                    return reply
+        return None
+
+
+class HeldAnswers:
+    """To be made within the event loop.
+
+    Args:
+        lead: lead what the rules cover by now.
+        hold: have answers wait in the queue, or pass. Errors: CedosError.
+    """
+
+    def __init__(
+        self,
+        ruled: RuledDestinations,
+        lead: Callable[[], Coroutine[object, object, None]],
+        lookups: HostLookups,
+        queue: AnswerQueue,
+        hold: Callable[[bool], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ruled = ruled
+        self._lead = lead
+        self._lookups = lookups
+        self._queue = queue
+        self._hold = hold
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._opened: socket.socket | None = None
+        self._problem = ""
+        self._streams, self._seen = _Streams(), _Streams()
+        self._pending: Counter[FlowKey] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: OrderedDict[str, float] = OrderedDict()
+        self._bucket = TokenBucket(_PER_S, _BURST, clock())
+
+    @property
+    def problems(self) -> list[str]:
+        return [self._problem] if self._problem and self._ruled.rules.have_names else []
+
+    async def run(self) -> None:
+        """Follow the rules and the hosts file until cancelled."""
+        watch = FileWatch(HOSTS, self._hosts_changed)
+        try:
+            self._hosts_changed()
+            await self.follow()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            watch.close()
+            for task in self._tasks:
+                task.cancel()
+            self._let_go()
+
+    async def follow(self) -> None:
+        """Hold answers while a rule is for a name, and only then."""
+        async with self._turn:
+            wanted = self._ruled.rules.have_names
+            if wanted == (self._opened is not None):
+                return
+            try:
+                if not wanted:
+                    await self._hold(False)
+                    self._let_go()
+                    return
+                self._opened = self._queue.open()
+                asyncio.get_running_loop().add_reader(self._opened.fileno(), self._read)
+                await self._hold(True)
+                self._problem = ""
+            except (CedosError, OSError) as error:
+                self._let_go()
+                why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                self._problem = (
+                    "rules for names may miss the first connection to a new address: answers to"
+                    f" look-ups cannot be held ({why})"
+                )
+                _log.warning("answers to look-ups are not held", why=why)
+
+    def claimed(self, name: str, address: Address) -> None:
+        """Take the server that a connection names: a look-up of ours shows whether it is true."""
+        number = self._ruled.rules.named(name)
+        if number is None or number in self._ruled.rules.at(address):
+            return
+        if self._bucket.take(self._clock()):
+            self._do(self._confirm_and_lead([name]))
+
+    def told(self, packet: CapturedPacket) -> None:
+        """Take an answer that was captured on its way: a rule that comes later covers it."""
+        if packet.outgoing or self._opened is not None or is_own(packet.key):
+            return
+        if packet.key.remote_port != _PORT or not self._lookups.trusted(packet.key.remote):
+            return
+        tcp = packet.key.protocol == "tcp"
+        messages = (self._seen.messages(packet) or ()) if tcp else (packet.payload,)
+        replies = list(filter(None, map(dns.parse, messages)))
+        touched = [self._ruled.rules.told(reply) for reply in replies]
+        if any(touched):
+            self._do(self._lead())
+
+    # -- within -------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            asyncio.get_running_loop().remove_reader(opened.fileno())
+            opened.close()
+
+    def _hosts_changed(self) -> None:
+        try:
+            content = HOSTS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            content = ""
+        if self._ruled.rules.hosts_read(parse_hosts(content)):
+            self._do(self._lead())
+
+    def _read(self) -> None:
+        if self._opened is not None:
+            for packet in packet_queue.read(self._opened, _AT_ONCE):
+                self._held(packet)
+
+    def _held(self, packet: QueuedPacket) -> None:
+        frame = parse_frame(packet.content, outgoing=False)
+        if frame is None or is_own(frame.key):
+            self._decide(packet.number, passes=True)
+            return
+        key = frame.key
+        if key.protocol == "tcp":
+            messages = self._streams.messages(frame)
+            # What comes out of order, or again while its first copy waits, is sent once more.
+            if messages is None or (not messages and self._pending[key]):
+                self._decide(packet.number, passes=False)
+                return
+        else:
+            messages = [frame.payload]
+        rules = self._ruled.rules
+        claims: list[str] = []
+        addresses: list[Address] = []
+        for reply in filter(None, map(dns.parse, messages)):
+            if self._lookups.trusted(key.remote):
+                rules.told(reply)
+            elif rules.names(reply) and not all(map(rules.at, reply.addresses)):
+                claims.append(reply.name)
+            addresses += reply.addresses
+        waits = bool(claims) or not self._ruled.stand(addresses)
+        if not waits:
+            self._decide(packet.number, passes=True)
+        elif len(self._tasks) >= _MOST_HELD:
+            self._decide(packet.number, passes=False)
+        else:
+            self._pending[key] += 1
+            self._do(self._settle(packet.number, key, claims))
+
+    async def _settle(self, number: int, key: FlowKey, claims: Sequence[str]) -> None:
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                await self._confirm_and_lead(claims)
+        except TimeoutError:
+            _log.warning("an answer to a look-up passes before its rule stands")
+        finally:
+            self._pending[key] -= 1
+            if not self._pending[key]:
+                del self._pending[key]
+            self._decide(number, passes=True)
+
+    async def _confirm_and_lead(self, claims: Sequence[str]) -> None:
+        for name in claims:
+            now_s = self._clock()
+            if now_s - self._asked.get(name, -_ASKED_S) < _ASKED_S:
+                continue
+            self._asked[name] = now_s
+            self._asked.move_to_end(name)
+            while len(self._asked) > _MOST_ASKED:
+                self._asked.popitem(last=False)
+            kinds = (dns.A, dns.AAAA)
+            for reply in await asyncio.gather(*(self._lookups.look_up(name, k) for k in kinds)):
+                if reply is not None:
+                    self._ruled.rules.told(reply)
+        await self._lead()
+
+    def _decide(self, number: int, *, passes: bool) -> None:
+        with suppress(OSError, CedosError):  # it waits no more
+            self._queue.decide(number, passes=passes)
+
+    def _do(self, work: Coroutine[object, object, None]) -> None:
+        if len(self._tasks) > 2 * _MOST_HELD:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Streams:
+    """The messages in TCP streams of answers, each behind its length (RFC 1035, 4.2.2)."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[FlowKey, tuple[int, bytearray]] = OrderedDict()
+
+    def messages(self, frame: CapturedPacket) -> list[bytes] | None:
+        """Return the messages that end with a segment; None: an earlier one is missing."""
+        expected, buffer = self._known.get(frame.key) or (frame.segment, bytearray())
+        known = (expected - frame.segment) & _NUMBERS
+        if known > _NUMBERS // 2:
+            return None
+        buffer += frame.payload[known:]
+        found = []
+        while len(buffer) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+            if len(buffer) < end:
+                break
+            found.append(bytes(buffer[_LENGTH.size : end]))
+            del buffer[:end]
+        self._known[frame.key] = (frame.segment + max(len(frame.payload), known)) & _NUMBERS, buffer
+        self._known.move_to_end(frame.key)
+        while len(self._known) > _MOST_STREAMS:
+            self._known.popitem(last=False)
+        return found

@@ -1,0 +1,306 @@
+"""Rules for names on a real kernel: the first packet to a ruled name is refused, however it was found.
+
+Wi-Fi is unplugged, so that all but the ruled names goes over the phone.
+"""
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from kit.waiting import wait_until
+
+from cedos.api.rules import RuleRequest
+from cedos.monitor.dns import message as dns
+
+PHONE = {4: "192.168.44.1", 6: "2001:db8:44::1"}
+STRANGER = "198.51.100.53"
+HOST = "updates.example"
+WEB = 8080
+ADDRESSES = [f"203.0.113.{number}" for number in range(1, 60)]
+RULED6, OTHER6 = "2001:db8:113::7", "2001:db8:113::8"
+OTHER = "198.51.100.80"
+
+
+def encoded(name: str) -> bytes:
+    return b"".join(bytes((len(part),)) + part.encode() for part in name.split(".")) + b"\0"
+
+
+def record(name: str, *addresses: str, alias: str = "") -> bytes:
+    """Records of a name: its addresses, or its alias."""
+    if alias:
+        target = encoded(alias)
+        return encoded(name) + struct.pack("!HHIH", 5, 1, 60, len(target)) + target
+    found = b""
+    for each in map(ip_address, addresses):
+        kind = dns.A if each.version == 4 else dns.AAAA
+        found += encoded(name) + struct.pack("!HHIH", kind, 1, 60, len(each.packed)) + each.packed
+    return found
+
+
+def answer(question: bytes, *records: bytes) -> bytes:
+    count = sum(map(count_of, records))
+    return (
+        question[:2]
+        + struct.pack("!HHHHH", 0x8180, 1, count, 0, 0)
+        + question[12:]
+        + b"".join(records)
+    )
+
+
+def count_of(records: bytes) -> int:
+    count = offset = 0
+    while offset < len(records):
+        while records[offset]:
+            offset += records[offset] + 1
+        offset += 11 + struct.unpack_from("!H", records, offset + 9)[0]
+        count += 1
+    return count
+
+
+def taken(web: socket.socket) -> None:
+    """Accept what comes; read a request, and close."""
+    with suppress(OSError):
+        while True:
+            client, _ = web.accept()
+            with client:
+                client.settimeout(0.2)
+                with suppress(TimeoutError):
+                    client.recv(1000)
+
+
+class World:
+    """A laptop with a rule and no Wi-Fi; resolvers whose answers a test sets, and servers."""
+
+    def __init__(self, tethered: Any, cedos: Any) -> None:
+        self.laptop, self.phones, self.cedos = tethered.laptop, tethered.phones, cedos
+        self.zone: dict[tuple[str, int], tuple[bytes, ...]] = {}
+        self.lies: dict[tuple[str, int], tuple[bytes, ...]] = {}
+        self._sockets: list[socket.socket] = []
+        self.phones.ip("link", "set", "lo", "up")
+        for each in (*ADDRESSES, STRANGER, OTHER):
+            self.phones.ip("address", "add", f"{each}/32", "dev", "lo")
+        for side, last in ((self.laptop, 2), (self.phones, 1)):
+            side.ip("address", "add", f"2001:db8:44::{last}/64", "dev", "lte0", "nodad")
+        self.laptop.ip("-6", "route", "add", "default", "via", PHONE[6])
+        for each in (RULED6, OTHER6):
+            self.phones.ip("address", "add", f"{each}/128", "dev", "lo", "nodad")
+        self.phones.sysctl("net.ipv6.conf.all.forwarding", 1)
+        self.laptop.ip("link", "set", "wlan0", "down")
+        for where, zone in ((PHONE[4], self.zone), (STRANGER, self.lies)):
+            for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+                self._serve(where, kind, zone)
+        for family, here in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+            with self.phones.entered():
+                web = socket.socket(family, socket.SOCK_STREAM)
+                if family == socket.AF_INET6:
+                    web.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                web.bind((here, WEB))
+                web.listen(64)
+            self._sockets.append(web)
+            threading.Thread(target=taken, args=(web,), daemon=True).start()
+
+    def _serve(self, where: str, kind: int, zone: dict[tuple[str, int], tuple[bytes, ...]]) -> None:
+        with self.phones.entered():
+            one = socket.socket(socket.AF_INET, kind)
+            one.bind((where, 53))
+        self._sockets.append(one)
+        if kind == socket.SOCK_STREAM:
+            one.listen(16)
+
+        def said(question: bytes) -> bytes:
+            return answer(question, *zone.get(dns.asked(question) or ("", 0), ()))
+
+        def datagrams() -> None:
+            with suppress(OSError):
+                while True:
+                    question, asker = one.recvfrom(2048)
+                    if not question:
+                        return
+                    one.sendto(said(question), asker)
+
+        def streams() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = one.accept()
+                    with client:
+                        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        content = said(client.recv(2048)[2:])
+                        # The length alone, then the answer in two parts.
+                        client.sendall(struct.pack("!H", len(content)))
+                        client.sendall(content[: len(content) // 2])
+                        client.sendall(content[len(content) // 2 :])
+                        client.recv(1)
+
+        threading.Thread(
+            target=datagrams if kind == socket.SOCK_DGRAM else streams, daemon=True
+        ).start()
+
+    def rule(self) -> None:
+        """Without the addresses that the command would have looked up."""
+        self.cedos.client.add_rule(RuleRequest(host=HOST, never=("metered",)))
+
+    def look_up(
+        self, name: str, kind: int = dns.A, *, resolver: str = PHONE[4], tcp: bool = False
+    ) -> list[str]:
+        question = dns.question(7, name, kind)
+        with self.laptop.entered():
+            asker = socket.socket(socket.AF_INET, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
+        with asker:
+            asker.settimeout(5)
+            asker.connect((resolver, 53))
+            asker.sendall((struct.pack("!H", len(question)) if tcp else b"") + question)
+            data = b""
+            if tcp:
+                while len(data) < 2 or len(data) < 2 + struct.unpack_from("!H", data)[0]:
+                    data += asker.recv(4096)
+                data = data[2:]
+            else:
+                data = asker.recv(4096)
+        reply = dns.parse(data)
+        assert reply is not None
+        return [str(each) for each in reply.addresses]
+
+    def reaches(self, address: str, say: bytes = b"") -> bool:
+        """Connect at once, as a program does that has just had the answer."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with self.laptop.entered():
+            program = socket.socket(family, socket.SOCK_STREAM)
+        with program:
+            program.settimeout(5)
+            try:
+                program.connect((address, WEB))
+                program.sendall(say)
+            except TimeoutError:
+                raise
+            except OSError:
+                return False
+            return True
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@pytest.fixture
+def world(tethered: Any, install: Any) -> Iterator[World]:
+    cedos = install(tethered.laptop)
+    config = cedos.folder / "cedos.toml"
+    # Names in requests are seen, as on a laptop.
+    config.write_text(config.read_text().replace("[profiler]\nenabled = false\n", ""))
+    made = World(tethered, cedos)
+    with cedos.up():
+        wait_until(lambda: made.reaches(OTHER), 10.0)
+        yield made
+    made.close()
+
+
+def test_the_first_packet_to_a_ruled_name_is_refused(world: World) -> None:
+    world.rule()
+    assert world.reaches(ADDRESSES[0])  # no name leads there yet
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    assert world.look_up(HOST) == [ADDRESSES[1]]
+    assert not world.reaches(ADDRESSES[1])
+    # One below it, by a wildcard, with an address of its own.
+    world.zone["eu.dl." + HOST, dns.A] = (record("eu.dl." + HOST, ADDRESSES[2]),)
+    world.look_up("eu.dl." + HOST)
+    assert not world.reaches(ADDRESSES[2])
+    # A second answer later; then one with many.
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[3]),)
+    world.look_up(HOST)
+    assert not world.reaches(ADDRESSES[3])
+    world.zone[HOST, dns.A] = (record(HOST, *ADDRESSES[10:50]),)
+    assert len(world.look_up(HOST)) == 40
+    assert not world.reaches(ADDRESSES[49])
+    assert not world.reaches(ADDRESSES[10])
+    assert not world.reaches(ADDRESSES[1])  # and what was told first
+    # Aliases: in one answer, and one after the other as a stub asks.
+    alias = "cdn.example.net"
+    world.zone["www." + HOST, dns.A] = (
+        record("www." + HOST, alias=alias),
+        record(alias, ADDRESSES[4]),
+    )
+    world.look_up("www." + HOST)
+    assert not world.reaches(ADDRESSES[4])
+    world.zone["img." + HOST, dns.A] = (record("img." + HOST, alias="far.example.net"),)
+    world.zone["far.example.net", dns.A] = (record("far.example.net", ADDRESSES[5]),)
+    assert world.look_up("img." + HOST) == []
+    world.look_up("far.example.net")
+    assert not world.reaches(ADDRESSES[5])
+    # IPv6, and over TCP.
+    world.zone[HOST, dns.AAAA] = (record(HOST, RULED6),)
+    assert world.look_up(HOST, dns.AAAA) == [RULED6]
+    assert not world.reaches(RULED6)
+    assert world.reaches(OTHER6)
+    world.zone["tcp." + HOST, dns.A] = (record("tcp." + HOST, *ADDRESSES[50:58]),)
+    assert world.look_up("tcp." + HOST, tcp=True) == ADDRESSES[50:58]
+    assert not world.reaches(ADDRESSES[57])
+    # Others go on.
+    world.zone["other.example", dns.A] = (record("other.example", OTHER),)
+    world.look_up("other.example")
+    assert world.reaches(OTHER)
+    assert world.reaches(ADDRESSES[0])
+
+
+def test_what_was_looked_up_before_the_rule_is_under_it(world: World) -> None:
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    world.zone["dl." + HOST, dns.A] = (record("dl." + HOST, ADDRESSES[2]),)
+    world.look_up(HOST)
+    world.look_up("dl." + HOST, tcp=True)
+    assert world.reaches(ADDRESSES[1])
+    world.rule()
+    assert not world.reaches(ADDRESSES[1])
+    assert not world.reaches(ADDRESSES[2])
+
+
+def test_a_user_who_claims_a_name_changes_nothing_for_others(world: World) -> None:
+    """300 requests and 60 answers of a resolver of its own name hosts that are none of the rule's."""
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    world.rule()
+    world.look_up(HOST)
+    for number in range(300):
+        address = ADDRESSES[2 + number % 50]
+        if not world.reaches(address, f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()):
+            break
+    for address in ADDRESSES[2:]:
+        world.lies[HOST, dns.A] = (record(HOST, address),)
+        assert world.look_up(HOST, resolver=STRANGER) == [address]
+    assert not world.reaches(ADDRESSES[1])
+    assert all(world.reaches(address) for address in ADDRESSES[2:52])
+    (rule,) = world.cedos.client.rules()
+    assert rule.rule.addresses == (ADDRESSES[1],)
+    # What our own look-up confirms is under the rule before the program has it.
+    world.zone["new." + HOST, dns.A] = world.lies["new." + HOST, dns.A] = (
+        record("new." + HOST, ADDRESSES[55]),
+    )
+    world.look_up("new." + HOST, resolver=STRANGER)
+    assert not world.reaches(ADDRESSES[55])
+
+
+def test_answers_pass_without_a_rule_for_a_name_and_after_a_crash(world: World) -> None:
+    shown = "iptables-save -t mangle"
+    assert "NFQUEUE" not in world.laptop.run(*shown.split()).stdout
+    world.rule()
+    assert "NFQUEUE" in world.laptop.run(*shown.split()).stdout
+    world.zone["other.example", dns.A] = (record("other.example", OTHER),)
+    assert world.look_up("other.example") == [OTHER]
+    world.cedos.client.remove_rule(1)
+    assert "NFQUEUE" not in world.laptop.run(*shown.split()).stdout
+    world.rule()
+    status = world.cedos.client.status()
+    world.laptop.run("kill", "-9", str(status.pid))
+
+    def answered() -> bool:
+        with suppress(TimeoutError):  # what it held then is lost, and asked for again
+            return world.look_up("other.example") == [OTHER]
+        return False
+
+    wait_until(answered, 12.0)
+    assert world.cedos.run("restore").returncode == 0
+    assert "CEDOS" not in world.laptop.run(*shown.split()).stdout

@@ -1,0 +1,200 @@
+"""Which answers to look-ups wait, and what a program can claim; the queue and DNS are played."""
+
+import asyncio
+import struct
+from ipaddress import ip_address
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.api.rules import RuleRequest
+from cedos.daemon.decisions.user_rules import UserRules
+from cedos.daemon.lookups.delivery import datagram
+from cedos.daemon.lookups.held_answers import HeldAnswers, _Streams
+from cedos.kernel.packet_queue import QueuedPacket
+from cedos.model import Address, FlowKey
+from cedos.monitor.dns import message as dns
+from cedos.monitor.dns.resolvers import parse_hosts
+from cedos.profiler.frame import CapturedPacket
+
+pytestmark = pytest.mark.anyio
+
+HOST = "updates.example"
+OWN, STRANGER = ip_address("192.0.2.53"), ip_address("198.51.100.53")
+LOCAL = ip_address("192.0.2.2")
+
+
+def answer(name: str, address: str) -> bytes:
+    question = dns.question(7, name)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + ip_address(address).packed
+    return question[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0" + question[12:] + record
+
+
+class Stage:
+    """Held answers over rules that lead at once, or when a test says so."""
+
+    def __init__(self) -> None:
+        self.rules = UserRules()
+        self.rules.add(RuleRequest(host=HOST, never=("lte0",)))
+        self.led: set[str] = set()
+        self.may_lead = asyncio.Event()
+        self.may_lead.set()
+        self.passed: dict[int, bool] = {}
+        self.zone: dict[str, str] = {}
+        self.asked: list[str] = []
+        ruled: Any = SimpleNamespace(rules=self.rules, stand=self.stands)
+        lookups: Any = SimpleNamespace(trusted=lambda each: each == OWN, look_up=self.look_up)
+        queue: Any = SimpleNamespace(decide=self.decide)
+        self.held = HeldAnswers(ruled, self.lead, lookups, queue, self.hold)
+
+    def stands(self, addresses: list[Address]) -> bool:
+        return all(not self.rules.at(each) or str(each) in self.led for each in addresses)
+
+    async def hold(self, on: bool) -> None: ...
+
+    async def lead(self) -> None:
+        await self.may_lead.wait()
+        self.led = set(self.rules.rules[1].addresses)
+
+    async def look_up(self, name: str, kind: int) -> dns.DnsReply | None:
+        self.asked.append(name)
+        found = self.zone.get(name) if kind == dns.A else None
+        return dns.parse(answer(name, found)) if found else None
+
+    def decide(self, number: int, *, passes: bool) -> None:
+        assert number not in self.passed
+        self.passed[number] = passes
+
+    def comes(self, number: int, payload: bytes, source: Address = OWN) -> None:
+        key = FlowKey(LOCAL, 4000, source, 53, "udp")
+        self.held._held(QueuedPacket(number, datagram(key, payload)))
+
+    async def rest(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    return Stage()
+
+
+async def test_an_answer_waits_until_its_route_stands(stage: Stage) -> None:
+    stage.may_lead.clear()
+    stage.comes(1, answer("other.example", "203.0.113.9"))
+    stage.comes(2, b"no DNS")
+    assert stage.passed == {1: True, 2: True}
+    stage.comes(3, answer("dl." + HOST, "203.0.113.1"))
+    await stage.rest()
+    assert 3 not in stage.passed
+    stage.may_lead.set()
+    await stage.rest()
+    assert stage.passed[3]
+    assert stage.led == {"203.0.113.1"}
+    stage.comes(4, answer(HOST, "203.0.113.1"))  # it stands by now
+    assert stage.passed[4]
+
+
+@pytest.mark.jumping
+async def test_an_answer_passes_in_the_end(stage: Stage) -> None:
+    stage.may_lead.clear()
+    stage.comes(1, answer(HOST, "203.0.113.1"))
+    await asyncio.sleep(3.0)
+    assert stage.passed == {1: True}
+
+
+async def test_another_resolver_is_believed_once_ours_says_the_same(stage: Stage) -> None:
+    stage.comes(1, answer(HOST, "203.0.113.66"), STRANGER)
+    await stage.rest()
+    assert stage.passed == {1: True}
+    assert stage.rules.of(ip_address("203.0.113.66"), 443) is None
+    stage.zone["dl." + HOST] = "203.0.113.7"
+    stage.comes(2, answer("dl." + HOST, "203.0.113.7"), STRANGER)
+    assert 2 not in stage.passed
+    await stage.rest()
+    assert stage.passed[2]
+    assert stage.led == {"203.0.113.7"}
+
+
+async def test_claims_push_nothing_out_and_are_looked_up_seldom(stage: Stage) -> None:
+    """19 hellos with the ruled name made the true address forgotten, and other hosts ruled."""
+    stage.comes(1, answer(HOST, "203.0.113.1"))
+    await stage.rest()
+    for number in range(1000):
+        stage.held.claimed(HOST, ip_address(f"198.51.{number // 250}.{number % 250}"))
+        stage.held.claimed(f"{number}.{HOST}", ip_address("198.51.100.1"))
+    await stage.rest()
+    assert stage.rules.rules[1].addresses == ("203.0.113.1",)
+    assert len(stage.asked) < 200
+    stage.held.claimed("other.example", ip_address("198.51.100.1"))
+    assert "other.example" not in stage.asked
+
+
+async def test_a_true_claim_is_confirmed_by_a_look_up(stage: Stage) -> None:
+    stage.zone["img." + HOST] = "203.0.113.5"
+    stage.held.claimed("img." + HOST, ip_address("203.0.113.5"))
+    await stage.rest()
+    assert stage.led == {"203.0.113.5"}
+
+
+def segment(at: int, payload: bytes) -> CapturedPacket:
+    key = FlowKey(LOCAL, 4000, OWN, 53)
+    return CapturedPacket(key, False, payload, at & 0xFFFFFFFF, None, segment=at & 0xFFFFFFFF)
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=5),
+    st.lists(st.integers(1, 30), min_size=1),
+    st.integers(0, 2**32 - 1),
+)
+def test_messages_in_tcp_are_found_however_they_are_cut(
+    messages: list[bytes], cuts: list[int], first: int
+) -> None:
+    stream = b"".join(struct.pack("!H", len(each)) + each for each in messages)
+    streams, found, at = _Streams(), [], 0
+    while at < len(stream):
+        size = cuts[at % len(cuts)]
+        part = stream[at : at + size]
+        assert (
+            at == 0 or streams.messages(segment(first + at + 1, stream[at + 1 :] or b"x")) is None
+        )
+        found += streams.messages(segment(first + at, part)) or []
+        assert streams.messages(segment(first + at, part)) == []  # it is sent again
+        at += len(part)
+    assert found == messages
+
+
+def test_a_reader_of_names_ends() -> None:
+    """Pointers in a circle, to themselves, forwards, and many of them."""
+    head = b"\0\1\x81\x80\0\1\0\2\0\0\0\0\1a\0\0\1\0\1"
+    for target in (b"\xc0\x1f", b"\xc0\xff", b"\xc0\x0c", b"\1b\xc0\x1f", b"\3"):
+        record = b"\xc0\x0c" + struct.pack("!HHIH", 5, 1, 60, len(target)) + target
+        reply = dns.parse(head + record + record)
+        assert reply is not None
+        assert all(len(alias) < 300 for alias in reply.aliases)
+
+
+def test_hints_of_a_service_are_addresses() -> None:
+    """Browsers use the addresses of HTTPS records (RFC 9460)."""
+    hints = struct.pack("!HH8s", 4, 8, ip_address("192.0.2.1").packed * 2)
+    hints += struct.pack("!HH16s", 6, 16, ip_address("2001:db8::1").packed)
+    data = struct.pack("!H", 1) + b"\3svc\7example\0" + struct.pack("!HH2s", 1, 2, b"h2") + hints
+    question = dns.question(7, HOST, 65)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 65, 1, 60, len(data)) + data
+    reply = dns.parse(question[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0" + question[12:] + record)
+    assert reply is not None
+    assert [str(each) for each in reply.addresses] == ["192.0.2.1", "192.0.2.1", "2001:db8::1"]
+    assert reply.aliases == ("svc.example",)
+
+
+def test_the_hosts_file_is_read() -> None:
+    found = parse_hosts(
+        "127.0.0.1 localhost\n10.0.0.7\tUpdates.Example. dl.updates.example # here\n"
+        "fe80::1%eth0 link.example\nnonsense name\n\n10.0.0.8 updates.example\n"
+    )
+    assert [str(each) for each in found[HOST]] == ["10.0.0.7", "10.0.0.8"]
+    assert str(found["link.example"][0]) == "fe80::1"
+    assert "name" not in found
