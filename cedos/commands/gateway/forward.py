@@ -270,7 +270,8 @@ def command(
     if domains and not (dns or redirects):
         raise click.UsageError("--dns-direct goes with --dns or --redirect")
     interfaces(networks)
-    joined = joined_gateway.read(file or joined_gateway.path())
+    file = file or joined_gateway.path()
+    joined = joined_gateway.read(file)
     redirection = None
     if redirects:
         redirection = Redirection(_chosen(users, cgroups, directs, onlys))
@@ -294,6 +295,7 @@ def command(
         asyncio.run(
             _run(
                 joined,
+                file,
                 listening,
                 redirection,
                 stdio,
@@ -329,6 +331,7 @@ def _chosen(
 
 async def _run(
     joined: Sequence[JoinedGateway],
+    file: Path,
     listening: list[Listening],
     redirection: Redirection | None,
     stdio: tuple[str, int] | None,
@@ -342,31 +345,35 @@ async def _run(
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
-    rules = {each: RuledNetworks(directories().socket, each.address) for each in joined}
-
-    def usable(gateway: JoinedGateway) -> Callable[[str], bool]:
-        may_use = rules[gateway].may_use
-        return lambda interface: (not networks or interface in networks) and may_use(interface)
-
-    clock = asyncio.get_running_loop().time
+    rules: list[RuledNetworks] = []
+    tellers: list[CarriedTeller] = []
+    telling: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
     known = KnownNames()
-    carried = {each: CarriedConnections(clock, known.name_of) for each in joined}
     sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
-    link = GatewayLinks(
-        [
-            GatewayLink(
-                each,
-                DaemonChooser(directories().socket),
-                usable(each),
-                carried=carried[each],
-                sizes=sizes,
-            )
-            for each in joined
-        ]
-    )
+
+    def made(gateway: JoinedGateway) -> GatewayLink:
+        ruled_networks = RuledNetworks(directories().socket, gateway.address)
+        carried = CarriedConnections(loop.time, known.name_of)
+        rules.append(ruled_networks)
+        tellers.append(CarriedTeller(directories().socket, carried, gateway.host))
+        telling.append(loop.create_task(tellers[-1].run()))
+
+        def usable(interface: str) -> bool:
+            return (not networks or interface in networks) and ruled_networks.may_use(interface)
+
+        return GatewayLink(
+            gateway,
+            DaemonChooser(directories().socket),
+            usable,
+            carried=carried,
+            sizes=sizes,
+        )
+
+    link = GatewayLinks([made(each) for each in joined])
 
     async def changed() -> None:
-        for ruled_networks in rules.values():
+        for ruled_networks in rules:
             await asyncio.to_thread(ruled_networks.read)
         link.check_networks()
 
@@ -389,18 +396,13 @@ async def _run(
         rules=ruled,
         known=known,
     )
-    loop = asyncio.get_running_loop()
     work = (
         _join(proxy, *stdio)
         if stdio is not None
         else _listen(proxy, names, datagrams, listening, dns, redirection, joined)
     )
     running = loop.create_task(work)
-    tellers = [
-        CarriedTeller(directories().socket, connections, each.host)
-        for each, connections in carried.items()
-    ]
-    telling = [loop.create_task(teller.run()) for teller in tellers]
+    telling.append(loop.create_task(_follow_joined(file, link, made)))
     if redirection is not None and redirection.by_cgroup:
         telling.append(loop.create_task(_follow_cgroups(redirection)))
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -468,6 +470,32 @@ async def _follow_cgroups(redirection: Redirection) -> None:
             await asyncio.to_thread(redirection.follow_cgroups)
         except (HostError, OSError) as error:
             log.warning("cannot follow the cgroups", why=str(error))
+
+
+async def _follow_joined(
+    file: Path, link: GatewayLinks, made: Callable[[JoinedGateway], GatewayLink]
+) -> None:
+    """Use the gateways that were joined or left meanwhile (`cedos join`)."""
+
+    def stamp() -> tuple[int, int]:
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            return found.st_ino, found.st_mtime_ns
+        return 0, 0
+
+    seen = stamp()
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if (now := stamp()) == seen:
+            continue
+        seen = now
+        try:
+            joined = joined_gateway.read(file)
+        except ConfigError as error:
+            log.warning("the gateways stay as they were", why=str(error))
+        else:
+            link.follow(joined, made)
+            log.info("uses the gateways that are joined now", gateways=", ".join(map(str, joined)))
 
 
 def say_who_chooses(control: Path) -> None:

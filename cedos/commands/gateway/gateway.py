@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cedos.proxy.gateway.metrics import MetricsServer
 
 _FIRST: Final = "laptop"
+_ANYWHERE: Final = ("", PORT)
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -89,12 +90,13 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     ],
 )
 @click.option(
-    "-l", "--listen", type=listen_address_at(PORT), default=("", PORT), metavar="[ADDRESS:]PORT",
+    "-l", "--listen", type=listen_address_at(PORT), default=_ANYWHERE, metavar="[ADDRESS:]PORT",
     help=f"Where to listen.  [default: {PORT} at all addresses]",
 )  # fmt: skip
 @click.option(
     "-n", "--name", metavar="HOST",
-    help="The name or address by which clients reach this host.  [default: an address of its own]",
+    help="The name or address by which clients reach this host.  [default: the last one, else an address"
+    " of its own]",
 )  # fmt: skip
 @click.option("--invite", metavar="CLIENT", help="Print a line for one more client, and end.")
 @click.option("--revoke", metavar="CLIENT", help="Refuse a client from now on, and end.")
@@ -209,8 +211,14 @@ def command(
         return
     me = keys.own(own_key or keys.own_key_path())
     newcomer = invite or ("" if invited.names else _FIRST)
+    given = name is not None or listen != _ANYWHERE
     if newcomer:
-        _print_line(invited, newcomer, (name or listen[0] or _own_address(), listen[1]), me)
+        known = None if given else invited.address
+        _print_line(
+            invited, newcomer, known or (name or listen[0] or _own_address(), listen[1]), me
+        )
+    if given and (name or listen[0]):
+        invited.address = name or listen[0], listen[1]
     if invite is not None:
         return
     logs.configure(log_level, log_format)

@@ -124,11 +124,9 @@ class WebUploads:
             )  # fmt: skip
             if not same:
                 raise TransferError("another upload has this id")
-            anew = record.told and answer is not None and (
-                web.again
-                # A known failure, or an idempotent request, is sent again.
-                or (not answer.unknown and (not answer.good or record.method in REPEATABLE))
-            )  # fmt: skip
+            # What its origin has is not sent again; a known failure is.
+            failed_before = answer is not None and not answer.unknown and not answer.good
+            anew = record.told and answer is not None and (web.again or failed_before)
             if not anew:
                 if record.state in (UploadState.COMING, UploadState.WHOLE):
                     record.headers = list(web.headers)

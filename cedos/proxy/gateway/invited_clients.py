@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -23,6 +24,7 @@ class InvitedClients:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._address_file = file.with_name("gateway-address")
         self._stamp: tuple[int, int, int] | None = None
         self._names: dict[bytes, str] = {}
         self._read()
@@ -39,6 +41,21 @@ class InvitedClients:
         except ConfigError as error:
             _log.warning("who is invited cannot be read; it stays as it was", why=str(error))
         return self._names.get(key)
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """The address by which clients were last told to reach this gateway; None: none was told."""
+        try:
+            host, _, port = self._address_file.read_text().strip().rpartition(" ")
+            return (host, int(port)) if host else None
+        except (OSError, ValueError):
+            return None
+
+    @address.setter
+    def address(self, address: tuple[str, int]) -> None:
+        if address != self.address:
+            with suppress(OSError):  # the next line then has another one
+                self._address_file.write_text("{} {}\n".format(*address))
 
     def invite(self, name: str) -> bytes:
         """Add a client, and return its secret, which is kept by that client alone.

@@ -6,9 +6,11 @@ the background, so that no connection waits for it, and is the first again once 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.stream import ProxiedStream
 
@@ -20,6 +22,15 @@ class GatewayLinks:
 
     def __init__(self, links: Sequence[GatewayLink]) -> None:
         self._links = list(links)
+        self._left: list[GatewayLink] = []
+
+    def follow(
+        self, joined: Sequence[JoinedGateway], made: Callable[[JoinedGateway], GatewayLink]
+    ) -> None:
+        """Use these gateways from now on; what another one carries goes on until it ends."""
+        known = {link.joined.identity: link for link in (*self._left, *self._links)}
+        self._links = [known.get(each.identity) or made(each) for each in joined]
+        self._left = [each for each in known.values() if each not in self._links]
 
     def _in_order(self) -> list[GatewayLink]:
         return sorted(self._links, key=lambda link: (link.is_away, not link.answers))
@@ -36,11 +47,11 @@ class GatewayLinks:
 
     def leads_to(self, host: str) -> bool:
         """Return whether a host is one of the gateways, as far as their addresses are known."""
-        return any(link.leads_to(host) for link in self._links)
+        return any(link.leads_to(host) for link in (*self._links, *self._left))
 
     def check_networks(self) -> None:
         """Make all sessions leave interfaces that may not be used any more."""
-        for link in self._links:
+        for link in (*self._links, *self._left):
             link.check_networks()
 
     def went_direct(self) -> None:
@@ -81,7 +92,7 @@ class GatewayLinks:
 
     async def close(self) -> None:
         """End all sessions; their streams break."""
-        for link in self._links:
+        for link in (*self._links, *self._left):
             await link.close()
 
     async def _opened(
@@ -113,6 +124,6 @@ class GatewayLinks:
         for each in failed:
             each.went_direct()
         # A gateway that comes earlier in the file is dialled again, beside this connection.
-        for each in self._links[: self._links.index(link)]:
+        for each in takewhile(lambda each: each is not link, self._links):
             each.prepare()
         return opened

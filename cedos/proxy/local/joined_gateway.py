@@ -54,6 +54,11 @@ class JoinedGateway:
     def address(self) -> tuple[str, int]:
         return self.host, self.port
 
+    @property
+    def identity(self) -> tuple[str, int, bytes, bytes]:
+        """The same for the same gateway, joined by the same line."""
+        return self.host, self.port, self.server_key, self.client.public
+
     def __str__(self) -> str:
         return _shown(self.host, self.port)
 

@@ -86,6 +86,16 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
     assert "there are laptop" in unknown.stderr
 
 
+def test_a_further_line_has_the_name_and_port_of_the_last(cedos: Any) -> None:
+    """`--invite` without them printed an address that no laptop reaches."""
+    invited(cedos)
+    line = cedos("gateway", "--invite", "phone").stdout
+    assert "@gw.example:7100/" in line
+    line = cedos("gateway", "--name", "gw2.example", "--invite", "tablet").stdout
+    assert "@gw2.example:7009/" in line
+    assert "@gw2.example:7009/" in cedos("gateway", "--invite", "watch").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -186,8 +186,10 @@ async def test_what_was_sent_is_not_sent_twice(uploading: Uploading) -> None:
     assert len(uploading.origin.got) == 1
     await uploading.put(source, again=True)
     assert len(uploading.origin.got) == 2
-    for _ in range(2):  # twice is as good as once
-        await uploading.put(source, "PUT")
+    for _ in range(2):
+        assert (await uploading.put(source, "PUT")).answer.status == 201
+    assert len(uploading.origin.got) == 3
+    await uploading.put(source, "PUT", again=True)
     assert len(uploading.origin.got) == 4
 
 

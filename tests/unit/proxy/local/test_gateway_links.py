@@ -123,3 +123,27 @@ async def test_what_was_sent_is_not_repeated_at_another_gateway(
     with pytest.raises(GatewayUnreachableError):
         await two.links.open("127.0.0.1", origin, begun.append)
     assert len(begun) == 1
+
+
+async def test_gateways_that_are_joined_or_left_meanwhile(two: TwoGateways, origin: int) -> None:
+    """A running `cedos forward` kept the gateway that it began with."""
+    first, second = (each.joined for each in two.each)
+    made: list[GatewayLink] = []
+
+    def make(joined: JoinedGateway) -> GatewayLink:
+        made.append(GatewayLink(joined))
+        return made[-1]
+
+    links = GatewayLinks([make(first)])
+    stream = await links.open("127.0.0.1", origin)
+    assert two.streams() == [1, 0]
+    links.follow([second], make)
+    await links.open("127.0.0.1", origin)
+    assert two.streams() == [1, 1]
+    assert stream.broken is None
+    # The first is joined again: its session is still there.
+    links.follow([first, second], make)
+    await links.open("127.0.0.1", origin)
+    assert two.streams() == [2, 1]
+    assert len(made) == 2
+    await links.close()
