@@ -12,8 +12,8 @@ from emu.experiments.meatballs.exchange_policy import requests
 from emu.experiments.meatballs.exchanges import policies_of
 from emu.experiments.meatballs.live import serving
 from emu.experiments.meatballs.outcome import SETTINGS
+from emu.experiments.replayed_network import ReplayedNetwork
 from emu.places.traces import Trace
-from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import Access
 from emu.testbed.phones import Laptop
 

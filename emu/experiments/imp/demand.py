@@ -17,7 +17,7 @@ from cedos.selector.budgets.prices import FREE, Prices, prices
 from cedos.selector.energy import Radio, RadioWatch
 from cedos.selector.prefetch.outlook import Outlook, Path
 from cedos.selector.prefetch.queue import Queue, choices
-from emu.simulation.network import ReplayedNetwork
+from emu.experiments.replayed_network import ReplayedNetwork
 from predictors.network import NetworkPredictor
 
 EVERY_S = 1.0

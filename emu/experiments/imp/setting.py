@@ -17,11 +17,11 @@ import numpy as np
 from cedos.selector.energy import Radio
 from cedos.selector.prefetch.outlook import Average
 from cedos.storage.model_files import radios
+from emu.experiments.replayed_network import ReplayedNetwork, joined
 from emu.places.places import Place, Places
 from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.synth_paths import CONTACT_S, GAP_S, interpolated
 from emu.places.traces import Trace
-from emu.simulation.network import ReplayedNetwork, joined
 from emu.testbed.access import Access
 
 
@@ -115,7 +115,7 @@ def setting(
     detection_s: float,
     contacts_seed: int | None = None,
 ) -> Setting:
-    """Return the places one after another (`emu.simulation.network`).
+    """Return the places one after another (`emu.experiments.replayed_network`).
 
     With a seed of contacts, the first place's networks with drawn ones
     (`emu.experiments.imp.setting`). Errors: PlaceError, TraceError.

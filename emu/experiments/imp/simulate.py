@@ -2,8 +2,8 @@
 
 The decisions are those of the real program (`cedos.selector`), at the same moments: once a second and
 whenever something begins or ends. Networks are replayed packet opportunity by packet opportunity
-(`emu.simulation`). One fetch at a time on a network, each over a connection of its own, as the
-fetchers of `cedos.prefetch` open them. What a person
+(`emu.experiments.replayed_network`). One fetch at a time on a network, each over a connection of its
+own, as the fetchers of `cedos.prefetch` open them. What a person
 waits for has the networks to itself: prefetches stand back, and go on with what is left. A host is
 taken to know what a network carried in the last seconds, without paying for it: so are all strategies.
 """
@@ -18,7 +18,7 @@ from cedos.selector.prefetch.outlook import Average, Outlook, Path, mean_wake_j
 from cedos.selector.prefetch.queue import Queue, State
 from emu.experiments.imp.demand import EVERY_S, METERED, Budgets, Demand, Knowledge
 from emu.experiments.imp.workload import Workload
-from emu.simulation.network import Exchange, ReplayedNetwork
+from emu.experiments.replayed_network import Exchange, ReplayedNetwork
 
 _BIN_S = 0.1
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from emu.experiments.meatballs.client import Carrier, Client, Record, Task, Usage
-from emu.simulation.network import HEADER_BYTES, Exchange, ReplayedNetwork
+from emu.experiments.replayed_network import HEADER_BYTES, Exchange, ReplayedNetwork
 
 AFTER_S = 60.0
 """Seconds that a trial goes on after its last request, for pending answers."""
@@ -210,7 +210,7 @@ def _at_once(now_s: float) -> float:
 
 
 class SimulatedNetwork:
-    """Plans an exchange's events; simulated, not emulated (see `emu.simulation.network`).
+    """Plans an exchange's events; simulated, not emulated (see `emu.experiments.replayed_network`).
 
     Args:
         name: the network's, for `usage`.

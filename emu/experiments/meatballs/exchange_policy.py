@@ -18,7 +18,7 @@ from cedos.selector.uncertainty.evaluator import Choice, Redundant, Term, Way, n
 from emu.experiments.meatballs.client import Usage
 from emu.experiments.meatballs.outcome import Setting
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
-from emu.simulation.network import DETECTION_S, HEADER_BYTES, PAYLOAD_BYTES
+from emu.experiments.replayed_network import DETECTION_S, HEADER_BYTES, PAYLOAD_BYTES
 from predictors.base import Distribution, Measurement
 from predictors.dwell import DwellPredictor
 from predictors.network import NetworkPredictor

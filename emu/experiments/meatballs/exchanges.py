@@ -29,8 +29,8 @@ from emu.experiments.meatballs.outcome import (
     beside_simple_policies,
     redundancy_shares,
 )
+from emu.experiments.replayed_network import DETECTION_S, ReplayedNetwork, joined
 from emu.places.places import Places
-from emu.simulation.network import DETECTION_S, ReplayedNetwork, joined
 from emu.statistics import at_least_one, trials_figure
 
 

@@ -38,8 +38,14 @@ from emu.experiments.meatballs.outcome import (
     live_beside_simulated,
 )
 from emu.experiments.meatballs.race import Chosen
+from emu.experiments.replayed_network import (
+    DETECTION_S,
+    HEADER_BYTES,
+    PAYLOAD_BYTES,
+    ReplayedNetwork,
+    joined,
+)
 from emu.places.places import Places
-from emu.simulation.network import DETECTION_S, HEADER_BYTES, PAYLOAD_BYTES, ReplayedNetwork, joined
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
 from emu.testbed.counters import Sample, Sampler
 from emu.testbed.netns import Namespace

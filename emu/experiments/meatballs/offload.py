@@ -14,7 +14,7 @@ from typing import Protocol
 
 from emu.experiments.meatballs.client import Client, Policy, Record, Usage
 from emu.experiments.meatballs.driver import Agenda, Side, SimulatedNetwork, VirtualClock, play
-from emu.simulation.network import ReplayedNetwork
+from emu.experiments.replayed_network import ReplayedNetwork
 
 BYTES_PER_S = 20_000
 """Bytes of a second of recorded sound."""

@@ -38,8 +38,8 @@ from emu.experiments.meatballs.outcome import (
     redundancy_shares,
 )
 from emu.experiments.meatballs.race import Chosen, choose_and_reevaluate
+from emu.experiments.replayed_network import DETECTION_S, ReplayedNetwork, joined
 from emu.places.places import Places
-from emu.simulation.network import DETECTION_S, ReplayedNetwork, joined
 from emu.statistics import at_least_one, trials_figure
 from predictors.base import Distribution
 from predictors.dwell import DwellPredictor

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cedos.errors import EmulationError
+from emu.experiments.replayed_network import Coverage
 from emu.places.traces import Trace
-from emu.simulation.network import Coverage
 from emu.testbed import hosts, kernel
 from emu.testbed.access import Access
 from emu.testbed.hosts import SERVER, End, Hosts

@@ -19,11 +19,11 @@ from emu.experiments.imp.live import LiveHost
 from emu.experiments.imp.setting import Setting, drive, setting
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import simple
+from emu.experiments.replayed_network import ReplayedNetwork
 from emu.places import places
 from emu.places.stats import OUTAGE_BPS, rates_bps
 from emu.places.traces import Trace
 from emu.repository import ROOT
-from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import Access
 
 TRACES = ROOT / "traces"

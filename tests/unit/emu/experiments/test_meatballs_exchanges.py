@@ -34,10 +34,10 @@ from emu.experiments.meatballs.offload import (
 )
 from emu.experiments.meatballs.outcome import SETTINGS
 from emu.experiments.meatballs.race import Cancel, Chosen, Race, Start
+from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
 from emu.repository import ROOT
-from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.statistics import agreement, beside
 from emu.testbed.access import Access
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cedos.errors import PlaceError
 from cedos.model import NetworkKind
+from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork, joined
 from emu.places import places
 from emu.places.traces import Trace
 from emu.repository import ROOT
-from emu.simulation.network import HEADER_BYTES, ReplayedNetwork, joined
 from emu.testbed.access import Access
 
 

@@ -1,1 +1,0 @@
-"""Networks simulated from the delivery opportunities of their traces."""
