@@ -14,11 +14,10 @@ from cedos.selector.uncertainty.times import CompletionModel
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A transfer that began over `network` and has been waited for since, `waited_s` so far.
+    """A transfer that was sent over `network` `waited_s` ago and has no answer so far.
 
-    Of the times that were expected only the longer ones are still possible, and sending over another
-    network as well can begin now (dissertation, 4.3.4). What the first copy's bytes cost is spent
-    whatever is chosen.
+    Completion times shorter than `waited_s` are no longer possible. A copy over another network can
+    begin only now (dissertation, 4.3.4). The cost of the first copy is spent, whatever is chosen.
     """
 
     network: str
@@ -35,16 +34,16 @@ class Case:
     Attributes:
         transfer: what is to be carried; its median size counts. Of a living flow: the rest.
         context: what is known of the networks; `at_s` is now.
-        model: predictors; None: the rule of thumb (`fallback`).
+        model: predictors; None: the rule of thumb (`decide.RuleOfThumb`).
         power: the radios' watts and tails.
         kinds: strategies that can be carried out for this transfer: `redundant` needs a session,
             `mptcp` a program that opens MPTCP sockets.
         idle_s: network -> seconds since its radio was last used; absent: long ago.
         price_per_mb: network -> money per megabyte; absent: 0.01 if metered, else nothing.
-        method: how the uncertainty of times is taken.
-        sent: the transfer is under way over a network already, without an answer.
-        number: the decision's, in the records.
-        made_unix_s: when it is taken, in the records.
+        method: how the uncertainty of times counts.
+        sent: given if the transfer was sent over a network already and has no answer so far.
+        number: the decision's number in the records.
+        made_unix_s: the time of the decision in the records.
     """
 
     transfer: Transfer

@@ -1,12 +1,12 @@
 """The one decision: choose the strategy of new flows and of living ones.
 
-A dead network takes no part, the predictors or a rule of thumb evaluate every strategy, and the
-least cost wins. The record says why.
+Dead networks take no part while another network lives. The predictors evaluate every strategy, and
+the strategy of least cost wins. The record says why.
 
-The rule of thumb stands in for predictors: small transfers go where the round trip is shorter,
-large ones where more came through lately, and a second subflow helps a little once it has joined.
-It is a predictor like any other (columns in, distributions out). Its constants were set on replayed
-traces of 38 places, where its sum of times was 1.19 times the oracle's.
+`RuleOfThumb` takes the place of predictors where there are none. By it, small transfers go where the
+round trip is shorter, and large ones where the recent rate is higher; a second subflow helps a little
+once it has joined. Its constants were set on replayed traces of 38 places. There the sum of its
+transfers' times was 1.19 times that of an oracle's.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from cedos.selector.objective import MaxS, MaxSPerE
 from predictors.base import Distribution
 from predictors.inputs import SLOWEST_BPS, naive_time_s
 
-# A second subflow in the wild adds this share of its network's rate, not all of it.
+# On real networks a second subflow adds only this share of its network's rate.
 _SECOND_SHARE = 1.0 / 3.0
 # Used where nothing was measured: a typical network of each kind.
 _TYPICAL_RTT_S = {"wifi": 0.018, "cellular": 0.050}
 _TYPICAL_BPS = {"wifi": 20e6, "cellular": 10e6}
 _RATES = ("past1_bps", "past5_bps", "past10_bps")
-# Real time over the rule's time: evenly spaced quantiles over the same places.
+# Quantiles, evenly spaced, of the real time over the time that the rule says; at the same places.
 _ERRORS = (0.64, 0.92, 0.97, 0.99, 1.01, 1.03, 1.06, 1.11, 1.2, 1.41, 2.12)
 
 
@@ -52,7 +52,8 @@ class RuleOfThumb:
             rtt_s[role] = _known(features, f"{role}_rtt_s") or _TYPICAL_RTT_S[role]
             bps[role] = _recent_bps(features, role)
             times[role] = naive_time_s(size_bytes, rtt_s[role], bps[role])
-        # MPTCP: alone until the second subflow joins, then with a share of its rate.
+        # MPTCP: the primary subflow is alone until the second one joins. The join takes the primary's
+        # handshake and then two round trips of the second one.
         for primary, second in (ROLES, ROLES[::-1]):
             alone_s = times[primary]
             join_s = rtt_s[primary] + 2.0 * rtt_s[second]
@@ -85,12 +86,13 @@ _RULE = RuleOfThumb()
 def decide(case: Case) -> Decision:
     """Choose the strategy of least cost for a transfer that has not begun.
 
-    A dead network carries nothing while another one lives, whatever the model says; an MPTCP
-    connection that begins on the living one may have it join later. Where two strategies cost the
-    same, the simpler one wins. Without any network that is up the choice is `defer`, without
-    evaluations.
+    A dead network is not used while another one lives, whatever the predictors say. But an MPTCP
+    connection may begin on a living network with the dead one as its second: that joins once it lives
+    again. Of strategies that cost the same, the one with fewer metered bytes wins, then the one with
+    fewer joules, then the simpler one. If no network is up, the choice is `defer`, and the record has
+    no evaluations.
     """
-    # Dead networks are a fact; everything else is predicted.
+    # That a network is dead was observed. It is not left to the predictors.
     dead = dead_networks(case.context, case.networks)
     evaluations, by_rule = _evaluations(case, dead)
     if not evaluations:
@@ -103,25 +105,29 @@ def decide(case: Case) -> Decision:
 def decide_again(case: Case, living: Living) -> Decision:
     """Choose for a flow that is under way: stay, or move because that is clearly better.
 
-    The rest of the transfer (`case.transfer`) is evaluated like a new one, as `living` changes its
-    times. The flow moves only if that saves `margin` of what staying costs, so that it does not flap;
-    off a network that is gone or dead it moves at once. `mptcp` with either primary is the same thing
-    for a connection that has both subflows, so only one of them takes part.
+    The rest of the transfer (`case.transfer`) is evaluated like a new transfer; then `living` corrects
+    the times by the flow's progress. So that the flow does not flap, a move must save the share
+    `margin` of the cost that can be saved at all: the time that the program itself takes cannot. If
+    the flow's network is gone, or is dead while another one lives, the flow moves at once.
+
+    A connection that has both subflows does not care which of them is the primary. So of the two `mptcp`
+    strategies only the one that begins with the flow's present primary network takes part.
 
     Returns:
-        A record whose `choice` is the current strategy if the flow stays. The times of the strategies
-        that need a switch contain it.
+        A record. Its `choice` is the current strategy if the flow stays. The times of strategies that
+        need a switch include the switch.
     """
     current = living.current
     dead = dead_networks(case.context, case.networks)
     size_bytes = case.transfer.size.median_bytes
+    # The primary network's recent pauses tell how long a stalled flow may stand still.
     used = {
         network.kind: case.context.pauses.get(network.name, ())
         for network in case.networks
         if network.up and network.name in current.networks[:1]
     }
     silent = any(silent_s(case.context, name) > 0.0 for name in current.networks[:1])
-    # Evaluate the rest of the transfer, with the times as the flow's progress changes them.
+    # Evaluate the rest of the transfer, with times that are corrected by the flow's progress.
     found, by_rule = _evaluations(
         case,
         dead,
@@ -133,7 +139,7 @@ def decide_again(case: Case, living: Living) -> Decision:
             case, evaluations, current, "no network is usable: the flow waits where it is"
         )
     best = min(evaluations, key=_cost)
-    # Off a network that is gone or dead the flow moves at once.
+    # Without an evaluation the current strategy is not possible any more: its network is gone or dead.
     staying = next((each for each in evaluations if each.strategy == current), None)
     if staying is None:
         why = reason.chosen(case, best, evaluations, dead, by_rule=by_rule)
@@ -142,9 +148,9 @@ def decide_again(case: Case, living: Living) -> Decision:
         )
     paced = reason.paced(living.pace_bps)
     only_time = isinstance(case.objective, MaxS)
-    # The cost of Delphi's other objective is no time.
+    # Costs of `MaxSPerE` are no seconds, so the program's own seconds are not a part of them.
     least_s = 0.0 if isinstance(case.objective, MaxSPerE) else living.least_s(size_bytes)
-    # A move must save the margin of the cost that can be saved at all.
+    # A move must save `margin` of `staying.cost - least_s`, the cost that can be saved at all.
     enough = min(staying.cost * (1.0 - living.margin) + living.margin * least_s, staying.cost)
     if best.cost < enough:
         why = reason.moved(best, staying, living.margin, least_s=least_s, only_time=only_time)
@@ -161,7 +167,7 @@ def _evaluations(
 ) -> tuple[tuple[Evaluation, ...], bool]:
     """Return the evaluations, and whether they come from the rule of thumb."""
     first, *others = pairs(case.networks, dead)
-    # A model that knows none of the strategies at hand is as good as none.
+    # The rule of thumb stands in where there is no model, or one that knows none of these strategies.
     for model in (case.model, _RULE):
         if model is None:
             continue
@@ -172,7 +178,7 @@ def _evaluations(
             more = evaluate(case, roles, model, dead, retime)
             found += tuple(each for each in more if each.strategy not in seen)
         if found:
-            # Of equal costs the first one wins: the simplest.
+            # The first one wins where all else is equal, so the simplest strategies come first.
             if others:
                 found = tuple(sorted(found, key=lambda each: len(each.strategy.networks)))
             return found, model is _RULE
@@ -195,5 +201,8 @@ def _record(
 
 
 def _cost(evaluation: Evaluation) -> tuple[float, float, float]:
-    """Return the sort key: cost first; of equal costs (in time for a deadline, say), less spending."""
+    """Return the sort key: cost, then metered bytes, then joules.
+
+    Costs can be equal: where only time counts, all strategies that surely meet a deadline cost the same.
+    """
     return evaluation.cost, evaluation.metered_bytes, evaluation.energy_j

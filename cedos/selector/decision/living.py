@@ -102,7 +102,7 @@ def tipping_point(
 
 
 MARGIN = 0.1
-"""A living flow moves only for a gain of this share of what staying costs."""
+"""A living flow moves only for a gain of this share of the cost that a move can save."""
 
 TRYING_S = 1.0
 """A flow that tries another network knows after so long what that is worth."""
@@ -130,7 +130,7 @@ class Living:
     Attributes:
         current: the strategy in force.
         switch_cost_s: measured seconds without data when a flow changes networks.
-        margin: the share of the staying cost that a move must save.
+        margin: the share of the cost that can be saved (see `decide_again`) which a move must save.
         observed_bps: the rate at which the flow has been going lately. 0: stalled. None: unknown, or
             limited by the application.
         stalled_s: how long a stalled flow has stood still; it is expected to do so for as long again,
