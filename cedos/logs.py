@@ -4,13 +4,14 @@
 standard logging module come out in the same form.
 """
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
-import msgspec
+from cedos.plain_text import plain, plain_json
 
 # structlog takes rich, if it finds it, for tracebacks that we do not show: 3 MB and 66 modules.
 _with_rich = "rich" in sys.modules
@@ -93,9 +94,16 @@ def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
         structlog.dev.ConsoleRenderer(
             colors=not journal and stream.isatty() and "NO_COLOR" not in os.environ,
             pad_event_to=0,
-            exception_formatter=structlog.dev.plain_traceback,
+            exception_formatter=_traceback,
         ),
     ]
+
+
+def _traceback(stream: TextIO, error: Any) -> None:
+    """Write a traceback, whose messages may have names from elsewhere."""
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    stream.write("\n".join(map(plain, text.getvalue().split("\n"))))
 
 
 def _human(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -139,15 +147,13 @@ _UNITS: Mapping[str, Callable[[float], str]] = {"s": _duration, "bytes": _size}
 def _plain(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Replace control characters in names and messages of others, so that none moves the cursor."""
     return {
-        key: "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in value)
-        if isinstance(value, str) and key != "exception"
-        else value
+        plain(key): value if key == "exception" or not isinstance(value, str) else plain(value)
         for key, value in event.items()
     }
 
 
 def _serialize(event: object, **_: Any) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()
+    return plain_json(event)
 
 
 class _Formatter(ProcessorFormatter):

@@ -18,6 +18,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from cedos.plain_text import plain
+
 _WIDTH = 120
 """Columns where there is no terminal to ask: rich's 80 cut our tables, and with them their figures."""
 _WIDEST = 500
@@ -56,7 +58,7 @@ def bar(title: str) -> Iterator[Report]:
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
@@ -67,7 +69,7 @@ def bar(title: str) -> Iterator[Report]:
         task = progress.add_task(title, total=1.0)
 
         def report(share: float, what: str) -> None:
-            progress.update(task, completed=share, description=f"{title}: {what}")
+            progress.update(task, completed=share, description=plain(f"{title}: {what}"))
 
         yield report
 
@@ -79,6 +81,6 @@ def _lines(title: str) -> Report:
         nonlocal tenth
         if int(share * 10) > tenth:
             tenth = int(share * 10)
-            print(f"{title}: {share:4.0%} {what}", file=sys.stderr, flush=True)
+            print(plain(f"{title}: {share:4.0%} {what}"), file=sys.stderr, flush=True)
 
     return report

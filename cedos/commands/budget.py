@@ -15,6 +15,7 @@ from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_option
+from cedos.commands.console.render import echo
 from cedos.config import amounts, load
 from cedos.config.directories import Directories, directories
 from cedos.config.sections import S_PER_MONEY
@@ -104,7 +105,7 @@ def command(context: click.Context, as_json: bool) -> None:
     else:
         render.show(lines(standing, time.time()))
     for note in notes:
-        click.echo(note, err=as_json)
+        echo(note, err=as_json)
 
 
 @command.command(
@@ -188,18 +189,18 @@ def set_command(
         standing = _answered(where, lambda: client.set_budget(budget))
     except DaemonUnreachableError:
         earlier, kept = _set_without_daemon(where, budget)
-        click.echo(f'"{kept.name}" is kept. It counts once a daemon starts; none answers now.')
+        echo(f'"{kept.name}" is kept. It counts once a daemon starts; none answers now.')
         _tell_replaced(earlier, kept)
         return
     render.show(lines([standing], time.time()))
     _tell_replaced(next((each for each in known if each.name == budget.name), None), standing)
     for note in client.status().budget_problems:
         if f'"{budget.name}" counts nothing' in note:
-            click.echo(f"Warning: {render.plain(note)}", err=True)
+            echo(f"Warning: {note}", err=True)
     if networks:
         there = sorted(network.name for network in client.networks())
         for strange in sorted(set(networks) - set(there)):
-            click.echo(
+            echo(
                 f'Warning: there is no network "{strange}" now (there are: {", ".join(there) or "none"}).'
                 " Its data counts once it comes.",
                 err=True,
@@ -229,7 +230,7 @@ def remove_command(name: str) -> None:
         if known.pop(name, None) is None:
             raise NotFoundError(f'no budget "{name}" was set; `cedos budget` lists all') from None
         budget_file.write(file, known)
-    click.echo(f'removed "{name}"')
+    echo(f'removed "{name}"')
 
 
 def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
@@ -372,7 +373,7 @@ def _tell_replaced(earlier: BudgetMessage | None, standing: BudgetMessage) -> No
         text += " It stays hard; --soft would end that."
     elif earlier.hard:
         text += " It was hard: from now on programs get through once it is used up."
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def _whole(one: BudgetMessage) -> str:
@@ -392,7 +393,7 @@ def _set_without_daemon(
     file = where.state / budget_file.FILE
     known, aside = budget_file.opened(file)
     if aside:
-        click.echo(f"Warning: {aside}", err=True)
+        echo(f"Warning: {aside}", err=True)
     earlier = (budget_file.configured(load(), now, where.state) | known).get(wanted.name)
     found = budget_file.begun(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})

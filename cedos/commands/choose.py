@@ -9,6 +9,7 @@ from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.option_types import DURATION, SIZE
+from cedos.commands.console.render import echo
 from cedos.commands.explain import lines
 from cedos.config.directories import directories
 from cedos.model import Direction, Urgency
@@ -79,6 +80,6 @@ def command(
         render.print_json(decision)
         return
     for network in decision.choice.networks:
-        click.echo(network)
+        echo(network)
     if why:
         render.show(lines(decision, time.time()), err=True)

@@ -13,6 +13,7 @@ from cedos.config.directories import directories
 from cedos.doctor import Finding, FindingState
 from cedos.doctor.host import can_run, examine
 from cedos.errors import HostError
+from cedos.plain_text import plain
 
 _BEFORE = 9
 """The width of a finding's state with the space behind it."""
@@ -75,7 +76,7 @@ def _line(finding: Finding, width: int, *, coloured: bool) -> str:
         line
         for lead, text in told
         if text
-        for line in render.wrapped(lead + render.plain(text), margin, " " * len(lead))
+        for line in render.wrapped(lead + plain(text), margin, " " * len(lead))
     ]
     if beside:
         lines[0] = f"{state}  {finding.topic.ljust(width)}  {lines[0].lstrip()}"

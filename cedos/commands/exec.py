@@ -12,6 +12,7 @@ from cedos.api.client import ControlClient
 from cedos.api.programs import MAX_LIFETIME_S, HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.commands.console.option_types import DURATION, SIZE
+from cedos.commands.console.render import echo
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
 from cedos.kernel import bpf
@@ -94,7 +95,7 @@ def command(
             client.unhint(accepted.number)
     if status in {126, 127}:
         what = "was not found" if status == 127 else "cannot be started"
-        click.echo(f"cedos: {program[0]} {what}", err=True)
+        echo(f"cedos: {program[0]} {what}", err=True)
     click.get_current_context().exit(status)
 
 

@@ -19,6 +19,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import Bulk, Direction, Strategy, Urgency
+from cedos.plain_text import plain
 from cedos.resources import Resource
 
 _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
@@ -296,7 +297,7 @@ def _prefetch_lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
             if each.counts.get(state)
         )
         yield from render.wrapped(
-            f"{render.plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
+            f"{plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
         )
         if each.items:
             header = ("ITEM", "LEFT", "LIKELY", "SAVES", "ENERGY", "METERED", "GAIN")
@@ -305,12 +306,12 @@ def _prefetch_lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
             yield from table[0]
             for item, lines in zip(each.items, table[1:], strict=True):
                 yield from lines
-                yield from render.wrapped(render.plain(item.why), "    ")
+                yield from render.wrapped(plain(item.why), "    ")
 
 
 def _prefetch_row(item: ItemMessage) -> tuple[str, ...]:
     return (
-        render.plain(f"{item.title} [{item.cls}]" if item.cls else item.title),
+        plain(f"{item.title} [{item.cls}]" if item.cls else item.title),
         render.size(item.size_bytes),
         f"{item.likely:.0%}",
         render.duration(item.saves_s),

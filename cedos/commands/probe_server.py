@@ -11,6 +11,7 @@ import click
 
 from cedos.commands.console.manual import CONFIG, Manual
 from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.render import echo
 from cedos.config.sections import endpoint
 from cedos.model import Address
 
@@ -104,7 +105,7 @@ def command(
 
     if new_key is not None:
         write_new_key(new_key)
-        click.echo(f"{new_key}: a new key; the server and all clients need this file")
+        echo(f"{new_key}: a new key; the server and all clients need this file")
         return
     if listen is None or key_file is None:
         raise click.UsageError("--listen and --key-file are needed, or --new-key to make a key")

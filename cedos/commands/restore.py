@@ -6,7 +6,7 @@ import click
 
 from cedos.api.lock import running_pid
 from cedos.commands.console.manual import STATE, Manual, json_option
-from cedos.commands.console.render import print_json
+from cedos.commands.console.render import echo, print_json
 from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.kernel import privileges
@@ -48,9 +48,9 @@ def command(dry_run: bool, as_json: bool) -> None:
         print_json({"dry_run": dry_run, "undone": undone.done, "left": undone.left})
     else:
         for step in undone.done:
-            click.echo(f"{'would undo' if dry_run else 'undone'}: {step}")
+            echo(f"{'would undo' if dry_run else 'undone'}: {step}")
         if not undone.done and not undone.left:
-            click.echo("nothing to undo")
+            echo("nothing to undo")
     if undone.left:
         raise SteeringError(
             f"could not be undone: {'; '.join(undone.left)}. {where.state / 'journal.jsonl'} is kept:"

@@ -10,6 +10,7 @@ from cedos.api.client import ControlClient
 from cedos.api.rules import GROUPS, METERED, MOST_ADDRESSES, RuleMessage, RuleRequest, is_host_name
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
+from cedos.commands.console.render import echo
 from cedos.config.directories import directories
 from cedos.daemon.decisions.user_rules import UserRules
 from cedos.errors import ConfigError, NotFoundError
@@ -98,16 +99,16 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
     told = client.add_rule(rule)
     render.show(lines([told]))
     if before is not None and before.words != told.rule.words:
-        click.echo(f"It replaces your earlier rule for {host}: {before.words}.", err=True)
+        echo(f"It replaces your earlier rule for {host}: {before.words}.", err=True)
     names = [network.name for network in client.networks()]
     for stray in [name for name in (*only, *never) if name not in (*names, *GROUPS)]:
-        click.echo(
+        echo(
             f"There is no network {stray} now. The networks are {', '.join(names) or 'none'};"
             f" {', '.join(GROUPS)} stand for all of their kind.",
             err=True,
         )
     if rule.prefix is None and not rule.addresses:
-        click.echo(
+        echo(
             f"{host} leads to no address now. The rule holds once it does.",
             err=True,
         )
@@ -130,7 +131,7 @@ def _network(word: str) -> str:
 def remove(number: int) -> None:
     """Remove a rule by its number."""
     _client().remove_rule(number)
-    click.echo(f"rule {number} is gone")
+    echo(f"rule {number} is gone")
 
 
 @command.command(

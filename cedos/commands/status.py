@@ -18,6 +18,7 @@ from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.doctor import predicted_text
 from cedos.model import NO_DEFAULT_ROUTE, NetworkLife
+from cedos.plain_text import plain
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # A delivery rate is a lower bound of the network's rate.
@@ -213,7 +214,7 @@ def _indicators(network: NetworkMessage) -> list[str]:
         if render.worth_telling(name, (one := network.indicators[name]).value)
     ]
     if network.access_point:
-        notes.insert(0, f"access point {render.plain(network.access_point)}")
+        notes.insert(0, f"access point {plain(network.access_point)}")
     return render.listed(notes, f"{network.name}: ", "  ") if notes else []
 
 

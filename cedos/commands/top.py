@@ -25,6 +25,7 @@ from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import DaemonUnreachableError
 from cedos.model import CarriedConnection
+from cedos.plain_text import plain
 
 # ECMA-48 and xterm: other screen without cursor; back; home; clear the line; clear the screen.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -186,8 +187,8 @@ class FullScreen:
         """Return all lines, of which the screen shows some."""
         now = self._status
         if self._why or now is None:
-            return list(map(render.plain, render.wrapped(self._why)))
-        return [render.plain(line) for line in self._lines(now)]
+            return list(map(plain, render.wrapped(self._why)))
+        return [plain(line) for line in self._lines(now)]
 
     def _lines(self, now: StatusMessage) -> Iterator[str]:
         yield from status.problem_lines(now, after=("",))

@@ -12,6 +12,7 @@ from cedos.api.client import ControlClient
 from cedos.commands.budget import without_daemon
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, STATE, Manual, json_option
+from cedos.commands.console.render import echo
 from cedos.config import amounts, load
 from cedos.config.directories import Directories, directories
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, PrivilegeError
@@ -72,7 +73,7 @@ def command(since: str, as_json: bool) -> None:
     else:
         render.show(lines(used, standing, time.time()))
     if note:
-        click.echo(note, err=as_json)
+        echo(note, err=as_json)
 
 
 def lines(
@@ -92,7 +93,7 @@ def lines(
         yield ""
         rows = [
             (
-                render.plain(each.network),
+                each.network,
                 render.size(each.metered_bytes),
                 render.size(each.free_bytes),
                 render.energy(each.radio_j),

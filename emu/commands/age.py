@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from cedos.commands.console.render import echo
 from emu import console
 from emu.console import examples
 
@@ -37,4 +38,4 @@ def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
     known = places.load(directory or places.default_directory())
     rows = aged.aged(read.to_rows(), known, seed=seed)
     datasets.write(out, rows)
-    click.echo(f"{len(rows)} aged rows of {len(read)} in {out}")
+    echo(f"{len(rows)} aged rows of {len(read)} in {out}")

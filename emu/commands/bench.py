@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from cedos.commands.console.render import echo
 from emu.console import block, examples
 
 
@@ -53,10 +54,10 @@ def command(name: str, out: Path | None) -> None:
     from emu import bench  # noqa: PLC0415
     from emu.runs import environment  # noqa: PLC0415
 
-    figures = bench.run(name, lambda line: click.echo(line, err=True))
+    figures = bench.run(name, lambda line: echo(line, err=True))
     width = max(len(key) for key in figures)
     for key, value in figures.items():
-        click.echo(f"{key:<{width}}  {value:.4g}")
+        echo(f"{key:<{width}}  {value:.4g}")
     if out is not None:
         host = environment.describe()
         out.write_text(

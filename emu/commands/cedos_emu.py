@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cedos.commands.console.render import echo
 from cedos.errors import CedosError, HostError
 from emu import console
 
@@ -48,7 +49,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            click.echo("cedos-emu: interrupted; what was emulated is undone", err=True)
+            echo("cedos-emu: interrupted; what was emulated is undone", err=True)
             ctx.exit(130)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -80,16 +81,16 @@ def main() -> None:
     try:
         group(prog_name="cedos-emu")
     except CedosError as error:
-        click.echo(f"cedos-emu: {error}", err=True)
+        echo(f"cedos-emu: {error}", err=True)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
         where = f": {error.filename}" if error.filename else ""
-        click.echo(f"cedos-emu: {os.strerror(error.errno)}{where}", err=True)
+        echo(f"cedos-emu: {os.strerror(error.errno)}{where}", err=True)
         raise SystemExit(CedosError.exit_code) from None
     except ModuleNotFoundError as error:
         if (what := console.missing(error)) is None:
             raise
-        click.echo(f"cedos-emu: {what}", err=True)
+        echo(f"cedos-emu: {what}", err=True)
         raise SystemExit(HostError.exit_code) from None

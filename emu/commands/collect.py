@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cedos.commands.console.option_types import Parsed
+from cedos.commands.console.render import echo
 from cedos.model import Direction
 from emu import console
 from emu.console import examples
@@ -152,7 +153,7 @@ def command(
     described.write_text(json.dumps(environment.describe(seed), indent=2) + "\n")
     partial.unlink(missing_ok=True)
     probes_partial.unlink(missing_ok=True)
-    click.echo(f"{len(entries)} rows of {len(chosen)} places in {out}")
+    echo(f"{len(entries)} rows of {len(chosen)} places in {out}")
 
 
 def _with_bar(title: str, what: str, work: Callable[[Callable[[int, int], None]], T]) -> T:

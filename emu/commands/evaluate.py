@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cedos.commands.console.render import echo
 from emu import console
 from emu.commands.train import KINDS
 from emu.console import examples
@@ -97,7 +98,7 @@ def command(
     named = {name: _context_columns(name) for name in left_out}
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
-        click.echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
+        echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
     for name, columns in named.items():
         if not any(map(read.rows_that_know, columns)):
             raise click.BadParameter(f"no row of DATA knows {name}", param_hint="--without")

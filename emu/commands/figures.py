@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cedos.commands.console.render import echo
 from emu import console, figures
 from emu.console import examples
 
@@ -62,7 +63,7 @@ def command(
     replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()
     found = module.figures(recorded, *replayed)
     for line in module.lines(found):
-        click.echo(line)
+        echo(line)
     if json_file is not None:
         text = json.dumps({**found, "runs": [_described(run) for run in recorded]}, indent=1)
         console.write(json_file, text + "\n", "--json")

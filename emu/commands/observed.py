@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from cedos.commands.console.render import echo
 from emu import console
 from emu.console import examples
 
@@ -65,4 +66,4 @@ def command(
             found.group if found is not None else place,
         )
     datasets.write(out, rows)
-    click.echo(f"{len(rows)} transfers of {len(sources)} sources in {out}")
+    echo(f"{len(rows)} transfers of {len(sources)} sources in {out}")

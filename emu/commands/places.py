@@ -1,6 +1,5 @@
 """`cedos-emu places`: list, check and make collections of places."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +7,8 @@ from typing import Any
 
 import click
 
+from cedos.commands.console import render
+from cedos.commands.console.render import echo
 from cedos.errors import PlaceError, TraceError
 from emu.console import examples
 from emu.places.check import check as check_collection
@@ -56,12 +57,12 @@ def list_command(directory: Path | None, as_json: bool) -> None:
             except (PlaceError, TraceError) as error:
                 broken.append(str(error))
     for problem in broken:
-        click.echo(f"left out: {problem}", err=True)
+        echo(f"left out: {problem}", err=True)
     if as_json:
-        click.echo(json.dumps([_facts(place, stats) for place, stats in rows], indent=2))
+        render.print_json([_facts(place, stats) for place, stats in rows])
         return
-    click.echo(_table([_HEADER, *(_row(place, stats) for place, stats in rows)]))
-    click.echo(f"\n{len(rows)} places in {collection.directory}")
+    table = _table([_HEADER, *(_row(place, stats) for place, stats in rows)])
+    render.show([*table, "", f"{len(rows)} places in {collection.directory}"])
 
 
 @command.command("check", epilog=examples("cedos-emu places check my-walks"))
@@ -75,9 +76,9 @@ def check_command(directory: Path) -> None:
     with bar("checking") as report:
         figures, problems, warnings = check_collection(directory, report)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     for problem in problems:
-        click.echo(problem)
+        echo(problem)
     if problems:
         raise PlaceError(f"{directory}: {len(problems)} problem{'s' * (len(problems) > 1)}")
     collection = load(directory)
@@ -85,14 +86,17 @@ def check_command(directory: Path) -> None:
     better = Counter(stats.better for stats in figures.values())
     rtts = Counter(net.rtt_source for net in _networks(collection.values()))
     seconds = sum(stats.common_s for stats in figures.values())
-    click.echo(
-        f"{directory} is fine: {len(collection)} places in "
-        f"{len({place.group for place in collection.values()})} groups, {seconds / 60:.0f} minutes\n"
-        f"  {sum(place.simultaneous for place in collection.values())} measured simultaneously, "
-        f"{sum(place.synthetic for place in collection.values())} synthetic"
-        f"{f', {unsaid} not said whether measured' if unsaid else ''}\n"
-        f"  {', '.join(f'{count} {name}' for name, count in sorted(better.items()))}\n"
-        f"  base RTTs: {', '.join(f'{count} {name}' for name, count in sorted(rtts.items()))}"
+    groups = len({place.group for place in collection.values()})
+    render.show(
+        [
+            f"{directory} is fine: {len(collection)} places in {groups} groups, "
+            f"{seconds / 60:.0f} minutes",
+            f"  {sum(place.simultaneous for place in collection.values())} measured simultaneously, "
+            f"{sum(place.synthetic for place in collection.values())} synthetic"
+            f"{f', {unsaid} not said whether measured' if unsaid else ''}",
+            f"  {', '.join(f'{count} {name}' for name, count in sorted(better.items()))}",
+            f"  base RTTs: {', '.join(f'{count} {name}' for name, count in sorted(rtts.items()))}",
+        ]
     )
 
 
@@ -124,7 +128,7 @@ def synth_command(kind: str, seed: int, count: int, seconds: int, out: Path) -> 
         for number in range(count):
             report(number / count, f"{kind}, seed {seed + number}")
             generate(kind, seed + number, seconds, out)
-    click.echo(f"{count} synthetic place{'s' * (count > 1)} ({kind}) in {out}")
+    echo(f"{count} synthetic place{'s' * (count > 1)} ({kind}) in {out}")
 
 
 @command.command("show", epilog=examples("cedos-emu places show sbu7-1 --out sbu7-1.png"))
@@ -149,7 +153,7 @@ def show_command(place: str, directory: Path | None, out: Path) -> None:
         draw(chosen, out)
     except (OSError, ValueError) as error:
         raise PlaceError(f"{out}: {error}") from error
-    click.echo(f"{out}")
+    echo(f"{out}")
 
 
 def _networks(places: Iterable[Place]) -> Iterable[AccessTrace]:
@@ -218,7 +222,7 @@ def _row(place: Place, stats: PlaceStats) -> tuple[str, ...]:
     )
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -227,4 +231,4 @@ def _table(rows: list[tuple[str, ...]]) -> str:
             for column, cell, width in zip(_HEADER, row, widths, strict=True)
         )
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return lines

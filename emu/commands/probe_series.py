@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from cedos.commands.console.render import echo
 from emu.console import examples
 
 
@@ -67,4 +68,4 @@ def command(
         json.dumps(environment.describe(seed), indent=2) + "\n"
     )
     partial.unlink()
-    click.echo(f"{len(rows)} rows of {len(walks)} places in {out}")
+    echo(f"{len(rows)} rows of {len(walks)} places in {out}")

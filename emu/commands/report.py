@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from cedos.commands.console.render import echo
 from emu.console import examples
 
 
@@ -26,4 +27,4 @@ def command(directories: tuple[Path, ...], out: Path | None) -> None:
 
     for directory in directories:
         table.print_table(directory)
-    click.echo(f"page: {page.write(directories, out)}")
+    echo(f"page: {page.write(directories, out)}")

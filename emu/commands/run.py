@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cedos.commands.console.render import echo, show
 from emu import console
 from emu.console import examples
 
@@ -121,7 +122,7 @@ def command(
     wanted = scenario.read(scenario_file or _DEMO)
     known = places.load(places.default_directory(directory))
     for problem in known.broken.values():
-        click.echo(f"left out: {problem}", err=True)
+        echo(f"left out: {problem}", err=True)
     if scenario_file is None and place is None:
         place = next((name for name in _DEMO_STARTS_S if name in known), None)
         if quick and start_s is None and duration_s is None and place is not None:
@@ -153,7 +154,7 @@ def command(
         runs.refuse_finished(target, paged=True)
     chosen = known[resolved.place]
     repeats_too = resolved.start_s + resolved.duration_s > chosen.common_s
-    click.echo(
+    echo(
         f"place {resolved.place} of {known.directory}"
         f" ({chosen.origin}),"
         f" {resolved.duration_s:g} s from second {resolved.start_s:g}"
@@ -168,8 +169,8 @@ def command(
     if json_file is not None:
         console.write(json_file, (target / "summary.json").read_text(), "--json")
     drawn = page.write([target])
-    click.echo(f"run folder: {target}")
-    click.echo(f"page:       {drawn}")
+    echo(f"run folder: {target}")
+    echo(f"page:       {drawn}")
 
 
 def _span(seconds: float) -> str:
@@ -185,7 +186,7 @@ def _series(
     target = out or runs.fresh(wanted.name)
     with bar(wanted.name) as progress:
         summary = series.run(
-            wanted, known, target, progress, lambda line: click.echo(line, err=True), force=force
+            wanted, known, target, progress, lambda line: echo(line, err=True), force=force
         )
     folders = [target / name for name in summary["places"]]
     for folder in folders:
@@ -194,8 +195,8 @@ def _series(
     if json_file is not None:
         console.write(json_file, (target / "summary.json").read_text(), "--json")
     drawn = page.write(folders, target / "report.html")
-    click.echo(f"run folders: {target}")
-    click.echo(f"page:        {drawn}")
+    echo(f"run folders: {target}")
+    echo(f"page:        {drawn}")
 
 
 def _analyse(
@@ -216,5 +217,5 @@ def _analyse(
     if json_file is not None:
         console.write(json_file, text, "--json")
     else:
-        click.echo(text, nl=False)
-    click.echo(f"run folder: {target}", err=True)
+        show(text.splitlines())
+    echo(f"run folder: {target}", err=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from cedos.commands.console.render import echo
 from cedos.errors import EmulationError
 from emu.console import examples
 from emu.testbed.phones import SERVER, Laptop
@@ -192,11 +193,11 @@ def command(
         access = Access(NetworkKind(kind), up=network.up, down=network.down, rtt_s=rtt_s)
         access = replace(access, queue_packets=queue, loss=loss or 0.0)
         accesses.append(access.rotated(start_s))
-        click.echo(
+        echo(
             f"{access.interface}: {network.name} from {start_s:g} s, RTT {rtt_s * 1000:.0f} ms",
             err=True,
         )
     wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)
     with Laptop(*accesses, source_rules=source_rules, nice=nice) as laptop, Servers(laptop):
-        click.echo(f"server: {SERVER}", err=True)
+        echo(f"server: {SERVER}", err=True)
         ctx.exit(run_in_client(laptop, wanted))

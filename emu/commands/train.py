@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from cedos.commands.console.render import echo, show
 from emu import console
 from emu.console import examples
 
@@ -75,7 +76,7 @@ def command(
     console.make_room(out, "--out")
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
-        click.echo(f"not known, ignored: {', '.join(read.ignored)}")
+        echo(f"not known, ignored: {', '.join(read.ignored)}")
     unknown = [name for name in STRATEGIES if name not in read.strategies]
     if unknown and not partial:
         raise ConfigError(
@@ -99,9 +100,11 @@ def command(
         },
     )
     held_out = model.provenance["held_out"]
-    click.echo(
-        f"{model.provenance['rows']} rows of {model.provenance['groups']} groups, "
-        f"{len(model.features)} columns: {out} ({out.stat().st_size / 1e3:.0f} kB)\n"
-        "median relative error at groups held out: "
-        + ", ".join(f"{name} {error:.1%}" for name, error in held_out.items())
+    show(
+        [
+            f"{model.provenance['rows']} rows of {model.provenance['groups']} groups, "
+            f"{len(model.features)} columns: {out} ({out.stat().st_size / 1e3:.0f} kB)",
+            "median relative error at groups held out: "
+            + ", ".join(f"{name} {error:.1%}" for name, error in held_out.items()),
+        ]
     )

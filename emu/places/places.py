@@ -22,6 +22,7 @@ from cedos.errors import PlaceError
 from cedos.model import NetworkKind
 from cedos.monitor.providers import series_file
 from cedos.monitor.providers.series_file import SeriesFile
+from cedos.plain_text import plain
 from emu.places.traces import Trace
 from emu.repository import ROOT
 
@@ -215,7 +216,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, row) for row in reader if row]
+            rows = [(reader.line_num, list(map(plain, row))) for row in reader if row]
     except FileNotFoundError:
         wanted = "a collection is a folder with places.csv, wifi/ and cellular/"
         return Places(directory, []), [f"{path}: no such file; {wanted}"]

@@ -1,13 +1,15 @@
 """Help pages like manual pages, and programs beside `cedos`."""
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 
-from cedos.commands.console.render import plain
+from cedos.commands.console.render import echo
 from cedos.errors import CedosError
+from cedos.plain_text import plain
 
 _EXIT: Final = {
     0: "Done.",
@@ -33,6 +35,17 @@ CONFIG: Final = (
 )
 
 
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Make errors of the command line plain: a shell's pattern has found names from elsewhere."""
+    try:
+        yield
+    except click.ClickException as error:
+        # (Its attribute is final for type checkers only.)
+        vars(error)["message"] = "\n".join(map(plain, error.message.split("\n")))
+        raise
+
+
 class Manual(click.Command):
     """A command whose help ends with examples, exit status and files.
 
@@ -53,6 +66,14 @@ class Manual(click.Command):
         texts = exits if isinstance(exits, Mapping) else {}
         self.exits = [(str(code), texts.get(code) or _EXIT[code]) for code in exits]
         self.files = files
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with plain_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with plain_errors():
+            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
@@ -89,7 +110,7 @@ def usual(error: OSError) -> CedosError | None:
 
 def say(program: str | None, error: CedosError) -> None:
     for line in str(error).splitlines():
-        click.echo(f"{program}: {plain(line)}", err=True)
+        echo(f"{program}: {line}", err=True)
 
 
 class Program(Manual):

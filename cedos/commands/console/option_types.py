@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from cedos.commands.console.render import echo
 from cedos.config import amounts
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ def _size(text: str) -> int:
         raise ValueError(f"{text!r} is not a size such as 3000, 20kB or 1.5GB")
     if text.isdecimal() and size < amounts.PLAINLY_BYTES and at_a_terminal():
         plural = "s" * (size != 1)
-        click.echo(f'{size} byte{plural}, as there is no unit (such as "{text}MB")', err=True)
+        echo(f'{size} byte{plural}, as there is no unit (such as "{text}MB")', err=True)
     return size
 
 

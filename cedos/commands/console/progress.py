@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
-from cedos.commands.console.render import plain
+from cedos.plain_text import plain
 
 if TYPE_CHECKING:
     from cedos.files.server_link import Progress
@@ -41,7 +41,7 @@ class ProgressLine:
     def __init__(
         self, name: str, progress: "Progress", *, quiet: bool, out: TextIO | None = None
     ) -> None:
-        self._name, self._progress = plain(name), progress
+        self._name, self._progress = name, progress
         self._out = out or sys.stderr
         self._shown = not quiet and self._out.isatty()
         self._marks: deque[tuple[float, int]] = deque()
@@ -104,7 +104,7 @@ class ProgressLine:
         if self._shown:
             width = max(shutil.get_terminal_size().columns - 1, 20)
             text = self.text(time.monotonic(), doing, width)
-            print(f"\r\033[K{text}", end="", file=self._out, flush=True)
+            print(f"\r\033[K{plain(text)}", end="", file=self._out, flush=True)
 
     def clear(self) -> None:
         if self._shown:

@@ -1,6 +1,5 @@
 """Formats for people: units, ages, tables."""
 
-import json
 import os
 import sys
 import textwrap
@@ -11,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
-import msgspec
 
 from cedos.model import SizeEstimate, Strategy, StrategyKind
+from cedos.plain_text import plain, plain_json
 from cedos.resources import Resource
 from cedos.selector.rounded import rounded
 
@@ -27,28 +26,16 @@ _LEAST: Final = 40
 
 
 def print_json(value: object) -> None:
-    """Print JSON. What would move the cursor, and bytes that are not UTF-8, are escaped."""
-    try:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    except UnicodeEncodeError:  # a name that is not UTF-8: Python's `json` reads it back
-        text = json.dumps(msgspec.to_builtins(value), indent=2)
-    click.echo(
-        "".join(each if each.isprintable() or each == "\n" else _escaped(each) for each in text)
-    )
+    click.echo(plain_json(value, indent=2))
 
 
-def _escaped(letter: str) -> str:
-    units = letter.encode("utf-16-be")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-
-
-def plain(text: str) -> str:
-    """Replace characters that move the cursor or begin a line, in names from elsewhere."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+def echo(text: object, *, err: bool = False) -> None:
+    """Print one line. It may contain names from elsewhere."""
+    click.echo(plain(str(text)), err=err)
 
 
 def show(lines: Iterable[str], *, err: bool = False) -> None:
-    """Print lines, made plain because they contain names from elsewhere."""
+    """Print lines. They may contain names from elsewhere."""
     click.echo("\n".join(map(plain, lines)), err=err)
 
 

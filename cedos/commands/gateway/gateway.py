@@ -17,6 +17,7 @@ import structlog
 from cedos import logs
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.option_types import DURATION, NETWORK, SIZE
+from cedos.commands.console.render import echo
 from cedos.commands.console.servers import (
     OWN_KEY,
     listen_address_at,
@@ -204,7 +205,7 @@ def command(
     invited = InvitedClients(clients or default_path())
     if listed:
         for each in invited.names:
-            click.echo(each)
+            echo(each)
         return
     if revoke is not None:
         invited.revoke(revoke)
@@ -311,12 +312,12 @@ def _print_line(
     invited: InvitedClients, client: str, address: tuple[str, int], me: KeyPair
 ) -> None:
     secret = invited.invite(client)
-    click.echo(
+    echo(
         f'Run this line on the client "{client}". Keep it secret: anyone who has it may use this gateway.'
         " It is not shown again.",
         err=True,
     )
-    click.echo(f"cedos join {invitation(address, me.public, secret)}")
+    echo(f"cedos join {invitation(address, me.public, secret)}")
 
 
 def _own_address() -> str:

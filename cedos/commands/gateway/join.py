@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cedos.commands.console.manual import Manual
+from cedos.commands.console.render import echo
 from cedos.errors import CedosError, SessionError
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.local import joined_gateway
@@ -57,10 +58,10 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
         raise click.BadParameter(str(error), param_hint="LINE") from None
     if not no_check:
         took_s, networks = asyncio.run(_try(joined))
-        click.echo(f"{joined} answers over {networks} ({1e3 * took_s:.0f} ms).")
+        echo(f"{joined} answers over {networks} ({1e3 * took_s:.0f} ms).")
     known = joined_gateway.read(file) if file.exists() else []
     joined_gateway.write(file, joined_gateway.add(known, joined))
-    click.echo(
+    echo(
         f"Joined {joined}. `cedos forward` is a proxy for programs (SOCKS 5 and HTTP) at 127.0.0.1"
         " port 1080; a program uses it with https_proxy=http://127.0.0.1:1080, say. `sudo cedos"
         " forward --redirect USER` carries all that a user's programs connect to, without their knowing."

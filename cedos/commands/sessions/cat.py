@@ -15,7 +15,7 @@ from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import DURATION, Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.progress import ProgressLine, size
-from cedos.commands.console.render import plain
+from cedos.commands.console.render import echo
 from cedos.commands.console.servers import (
     KEY_TEXT,
     KNOWN_HOSTS,
@@ -128,7 +128,7 @@ class Reporter:
 
     def _say(self, text: str) -> None:
         if not self._quiet:
-            click.echo(f"cedos-cat: {text}", err=True)
+            echo(f"cedos-cat: {text}", err=True)
 
     def _watch(self, connection: Connection) -> None:
         seen: set[tuple[str, str]] = set()
@@ -136,10 +136,10 @@ class Reporter:
         def show() -> None:
             now = {(path.network, path.peer) for path in connection.paths()}
             for network, peer in sorted(now - seen):
-                click.echo(f"cedos-cat: {network}: connected with {peer}", err=True)
+                echo(f"cedos-cat: {network}: connected with {peer}", err=True)
             for network, peer in sorted(seen - now):
                 why = connection.flow.last_why
-                click.echo(f"cedos-cat: {network}: lost {peer} ({plain(why)})", err=True)
+                echo(f"cedos-cat: {network}: lost {peer} ({why})", err=True)
             seen.clear()
             seen.update(now)
 
@@ -244,7 +244,7 @@ def main(
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
-        click.echo(keys.to_text(me.public))
+        echo(keys.to_text(me.public))
         return
     if listen_at is not None:
         if host is not None:
@@ -328,7 +328,7 @@ async def _serve(
     )
     try:
         host, port = listener.address
-        click.echo(
+        echo(
             f"cedos-cat: listens at {host} port {port}; its key is {keys.to_text(me.public)}",
             err=True,
         )

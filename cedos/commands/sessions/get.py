@@ -15,7 +15,7 @@ from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.option_types import BIT_RATE, BY, BY_HELP, SIZE
 from cedos.commands.console.pipes import Output
 from cedos.commands.console.progress import size
-from cedos.commands.console.render import plain
+from cedos.commands.console.render import echo
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.transfers import (
@@ -39,6 +39,7 @@ from cedos.files.messages import Entry
 from cedos.files.partial import disk_words
 from cedos.files.playing import PipeTarget, PlayTarget
 from cedos.files.server_link import ServerLink
+from cedos.plain_text import plain
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.buffer_manager import BufferManager
@@ -188,7 +189,7 @@ def command(
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
-        click.echo(keys.to_text(me.public))
+        echo(keys.to_text(me.public))
         return
     output = Path(wanted)
     into_folder = wanted.endswith("/") or _is_folder(output)
@@ -287,7 +288,7 @@ class _Run:
     def _done(self, fact: dict[str, Any]) -> None:
         self._note(fact)
         if not self._quiet:
-            click.echo(summary(fact, fact["path"]) + too_late(fact))
+            echo(summary(fact, fact["path"]) + too_late(fact))
 
     async def together(self) -> None:
         """Fetch the files with a deadline, planned together."""
@@ -325,7 +326,7 @@ class _Run:
             except TransferError as error:
                 self.failed(f"{source.server}/{path}", target, error)
         if known and not self._quiet:
-            click.echo(f"{here}: {known} files are here already")
+            echo(f"{here}: {known} files are here already")
 
     def _target(self, source: Source, output: Path) -> Path:
         """Return the path of the local file. TransferError: its folder cannot be made."""
@@ -347,7 +348,7 @@ class _Run:
             self._note({**fact, "bytes": each.size, "modified": when.isoformat(), "error": None})
             if not self._as_json:
                 shown_size = size(each.size) if each.kind == "file" else "" if folder else each.kind
-                click.echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {plain(name)}")
+                echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {name}")
 
     async def _file(self, source: Source, target: Path, link: ServerLink, ends: Endpoints) -> None:
         """Fetch a file, or note it if it has a deadline. CedosError: that failed."""
@@ -377,7 +378,7 @@ class _Run:
             whole = True
         finally:
             if partial.have and not whole:
-                click.echo(
+                echo(
                     f"cedos-get: {target}: {size(partial.have)} are kept; the same command goes on",
                     err=True,
                 )

@@ -12,7 +12,7 @@ import msgspec
 from cedos.api.asking import DaemonChooser
 from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.progress import size
-from cedos.commands.console.render import plain, print_json
+from cedos.commands.console.render import echo, print_json
 from cedos.commands.sessions.shared.transfers import interruptible, say_if_closed
 from cedos.config.directories import directories, user_folder
 from cedos.errors import ConfigError, TransferError, WebError
@@ -132,7 +132,7 @@ async def _add(library: Library, name: str, url: str, by: str | None, keep: int 
         networks.close()
     library.save_subscriptions()
     library.save()
-    click.echo(f"{name}: new episodes shall be here by {wanted.by}; `cedos-pod` brings them")
+    echo(f"{name}: new episodes shall be here by {wanted.by}; `cedos-pod` brings them")
 
 
 def _networks() -> LeadingNetworks:
@@ -146,7 +146,7 @@ async def _bring(
 
     def tell(text: str) -> None:
         if not quiet:
-            click.echo(plain(text))
+            echo(text)
 
     def complain(text: str) -> None:
         missing.append(True)
@@ -209,11 +209,11 @@ def _print_json(library: Library) -> None:
 
 def _print(library: Library) -> None:
     if not library.podcasts:
-        click.echo("no podcasts yet; cedos-pod --add URL --name NAME --by 07:00 subscribes to one")
+        echo("no podcasts yet; cedos-pod --add URL --name NAME --by 07:00 subscribes to one")
     for name, wanted in library.podcasts.items():
-        click.echo(f"{name}  (by {wanted.by}, {wanted.url})")
+        echo(f"{name}  (by {wanted.by}, {wanted.url})")
         if name in library.feed_errors:
-            click.echo(plain(f"  the feed could not be read: {library.feed_errors[name]}"))
+            echo(f"  the feed could not be read: {library.feed_errors[name]}")
         for each in library.episodes:
             if each.podcast == name:
                 counts = ", ".join(
@@ -221,7 +221,7 @@ def _print(library: Library) -> None:
                     for kind, count in _counts(each).items()
                     if count
                 )
-                click.echo(plain(f"  {each.title}: {_state(each)}{counts and f'; {counts}'}"))
+                echo(f"  {each.title}: {_state(each)}{counts and f'; {counts}'}")
 
 
 def _state(each: Episode) -> str:

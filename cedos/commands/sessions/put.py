@@ -12,7 +12,7 @@ from cedos.commands.console import render, servers
 from cedos.commands.console.manual import Program, json_option, say
 from cedos.commands.console.option_types import BY, BY_HELP
 from cedos.commands.console.progress import size
-from cedos.commands.console.render import plain
+from cedos.commands.console.render import echo
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.transfers import (
@@ -32,6 +32,7 @@ from cedos.errors import CedosError, TransferError
 from cedos.files.messages import MOST_KEPT_S
 from cedos.files.putting import Putting, UploadBody, put_folder
 from cedos.files.server_link import ServerLink
+from cedos.plain_text import plain
 from cedos.session import keys
 
 _BEYOND_S: Final = 86_400.0
@@ -272,7 +273,7 @@ class _Run:
         line = summary(fact, fact["to"])
         if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
             line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
-        click.echo(line + said + too_late(fact))
+        echo(line + said + too_late(fact))
         if answer := fact.get("answer", "").splitlines():
             render.show(answer)
 

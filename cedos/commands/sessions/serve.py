@@ -11,6 +11,7 @@ import click
 from cedos import logs
 from cedos.commands.console.manual import Program
 from cedos.commands.console.option_types import SIZE
+from cedos.commands.console.render import echo
 from cedos.commands.console.servers import (
     FILES_PORT,
     LISTEN_ADDRESS,
@@ -146,7 +147,7 @@ def command(
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
-        click.echo(keys.to_text(me.public))
+        echo(keys.to_text(me.public))
         return
     if folder is None:
         raise click.UsageError("a FOLDER is needed, or --print-key")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from matplotlib.figure import Figure
 
+from cedos.commands.console.render import echo
 from cedos.selector.budgets.pacer import Pacer
 from emu.experiments.budgets.months import (
     ODD_MONTHS,
@@ -99,18 +100,16 @@ def odd(people: int, seed: int, as_json: bool) -> None:
     """First months that are unlike most: how many were exceeded, or left over though wanted."""
     found = {}
     for name, kind in ODD_MONTHS.items():
-        click.echo(f"{name}, {people} people", err=True)
+        echo(f"{name}, {people} people", err=True)
         worlds = odd_worlds(kind, seed, people)
         found[name] = odd_figures([each for world in worlds for each in live([world], Pacer)])
     if as_json:
-        click.echo(json.dumps({"seed": seed, "people": people, "months": found}))
+        echo(json.dumps({"seed": seed, "people": people, "months": found}))
         return
-    click.echo(
-        f"{'month':<14}{'exceeded':>10}{'left over':>11}{'in its last quarter':>21}{'bought':>9}"
-    )
+    echo(f"{'month':<14}{'exceeded':>10}{'left over':>11}{'in its last quarter':>21}{'bought':>9}")
     for name, of in found.items():
         counts = f"{of['exceeded']:>10.0f}{of['left_over']:>11.0f}{of['left_over_late']:>21.0f}"
-        click.echo(f"{name:<14}{counts}{of['bought_of_best_share']:>9.2f}")
+        echo(f"{name:<14}{counts}{of['bought_of_best_share']:>9.2f}")
 
 
 @main.command()
@@ -119,13 +118,13 @@ def odd(people: int, seed: int, as_json: bool) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
 def usual(months: int, seed: int, out: Path) -> None:
     """Simulate months under both controllers; writes `summary.json` and `months.png` to a folder."""
-    found = simulate(seed, months, lambda text: click.echo(text, err=True))
+    found = simulate(seed, months, lambda text: echo(text, err=True))
     out.mkdir(parents=True, exist_ok=True)
     summary = {"seed": seed, "figures": figures(found), "host": environment.describe(seed)}
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     draw(found["data"], out / "months.png")
     for key, value in figures(found).items():
-        click.echo(f"{key:<28}{value:.4g}")
+        echo(f"{key:<28}{value:.4g}")
 
 
 if __name__ == "__main__":

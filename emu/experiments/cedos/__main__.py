@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from cedos.commands.console.render import echo
 from emu.experiments.cedos import figure6, studies, world
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
@@ -94,7 +95,7 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
             known["days"] = _DAYS_OF_USER * -(-drawn_days[part] // _DAYS_OF_USER)
         text = json.dumps(known | found, indent=1, allow_nan=False)
         (out / f"cedos_{part}.json").write_text(text + "\n")
-        click.echo(f"{part}: {out / f'cedos_{part}.json'}")
+        echo(f"{part}: {out / f'cedos_{part}.json'}")
 
 
 if __name__ == "__main__":

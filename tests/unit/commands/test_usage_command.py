@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cedos.api.budgets import BudgetMessage, NetworkUsage, ServerUsage, UsageMessage
 from cedos.commands import usage
-from cedos.commands.console import render
 from cedos.config import amounts
 from cedos.model import CarriedConnection, FlowKey, FlowRecord, Subflow
+from cedos.plain_text import plain
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -123,7 +123,7 @@ def test_servers_behind_a_gateway_are_shown_with_it() -> None:
             ServerUsage(server="github.com", bytes_by_network={"lte0": 3}),
         ),
     )
-    shown = [render.plain(line) for line in usage.lines(used, [], 90.0)]
+    shown = [plain(line) for line in usage.lines(used, [], 90.0)]
     assert "github.com (through gw.example.org)  5 B      lte0 5 B" in shown
     assert any(line.startswith("a\ufffd[2J (through b\ufffdTotal 0 B)") for line in shown)
     assert any(line.split() == ["github.com", "3", "B", "lte0", "3", "B"] for line in shown)

@@ -17,7 +17,6 @@ from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, lateness, sentence
 from cedos.commands.console.manual import say
 from cedos.commands.console.progress import ProgressLine, size
-from cedos.commands.console.render import plain
 from cedos.commands.console.servers import Source
 from cedos.commands.sessions.shared.transfers import Endpoints
 from cedos.commands.sessions.shared.waiting_files import (
@@ -31,6 +30,7 @@ from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
 from cedos.files.server_link import Progress, ServerLink
 from cedos.model import Direction
+from cedos.plain_text import plain
 from cedos.session.known_hosts import KnownServer
 from cedos.session.sockets.connection import Connection
 

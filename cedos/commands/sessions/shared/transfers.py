@@ -17,7 +17,6 @@ from cedos.commands.console import servers
 from cedos.commands.console.manual import say
 from cedos.commands.console.option_types import DURATION
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.commands.console.render import plain
 from cedos.commands.sessions.shared.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError
@@ -199,7 +198,7 @@ async def drawn(name: str, progress: Progress, *, quiet: bool) -> AsyncIterator[
 
 def summary(fact: dict[str, Any], where: str) -> str:
     """Return the line for a complete file."""
-    text = f"{plain(where)}: {size(fact['bytes'])}"
+    text = f"{where}: {size(fact['bytes'])}"
     if fact["here_before_bytes"]:
         text += f" ({size(fact['here_before_bytes'])} of it from an earlier attempt)"
     if fact["sessions"] > 1:

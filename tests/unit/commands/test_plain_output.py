@@ -1,0 +1,176 @@
+"""Names from elsewhere cannot move the cursor: every print of every command goes through one function."""
+
+import ast
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import structlog
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos import logs
+from cedos.commands.console import render
+from cedos.commands.console.manual import Program, say
+from cedos.commands.console.progress import ProgressLine
+from cedos.commands.doctor import _line
+from cedos.commands.sessions.shared.transfers import summary
+from cedos.doctor import Finding, FindingState
+from cedos.errors import CedosError
+from cedos.files.server_link import Progress
+from cedos.plain_text import plain, plain_json
+from emu import terminal
+from emu.places.places import load
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = "a\x1b[2J\x9b31m\u202eb\nc\r\x07\t\udcff\u2028"
+
+PRINTERS = {
+    "cedos/commands/console/render.py": "the one function",
+    "cedos/commands/console/progress.py": "draws a line again in its place",
+    "cedos/commands/top.py": "draws a screen",
+    "cedos/commands/doctor.py": "has colours",
+    "cedos/commands/example.py": "prints files of this package",
+    "emu/terminal.py": "draws a bar",
+}
+"""What prints by itself; each has a test below, or prints only cedos' own words."""
+
+
+def prints(source: str) -> Iterator[int]:
+    """Yield the lines that print."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("print", "click.echo", "click.secho", "click.echo_via_pager") or (
+                called.startswith(("sys.stdout.", "sys.stderr.")) and called.endswith(".write")
+            ):
+                yield node.lineno
+
+
+def test_every_echo_goes_through_one_function() -> None:
+    files = [
+        *(ROOT / "cedos").rglob("*.py"), *(ROOT / "emu" / "commands").glob("*.py"),
+        ROOT / "emu" / "terminal.py",
+    ]  # fmt: skip
+    assert len(files) > 200
+    found = {
+        str(each.relative_to(ROOT)): lines
+        for each in files
+        if (lines := list(prints(each.read_text())))
+    }
+    assert found.keys() == PRINTERS.keys(), {
+        name: lines for name, lines in found.items() if name not in PRINTERS
+    }
+
+
+def test_the_walk_finds_what_prints() -> None:
+    source = "click.echo(name)\nprint(name)\nsys.stderr.write(name)\nwrite(name)\n"
+    assert sorted(prints(source)) == [1, 2, 3]
+
+
+def is_plain(text: str, lines: int) -> bool:
+    found = text.rstrip("\n").split("\n")
+    return len(found) == lines and all(each.isprintable() for each in found)
+
+
+@given(st.text(max_size=40))
+def test_plain_text_prints_in_one_line(text: str) -> None:
+    assert plain(text).isprintable()
+    assert len(plain(text)) == len(text)
+
+
+@given(st.recursive(st.text(max_size=20) | st.none() | st.integers(), st.lists, max_leaves=8))
+@pytest.mark.parametrize("indent", [0, 2])
+def test_plain_json_means_the_same(indent: int, value: object) -> None:
+    text = plain_json(value, indent=indent)
+    assert json.loads(text) == value
+    assert text.replace("\n", "").isprintable()
+
+
+def test_commands_print_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    def said() -> str:
+        out, err = capsys.readouterr()
+        return out + err
+
+    render.echo(HOSTILE)
+    assert is_plain(said(), 1)
+    render.show([HOSTILE, HOSTILE], err=True)
+    assert is_plain(said(), 2)
+    render.print_json({"name": HOSTILE})
+    text = said()
+    assert is_plain(text, 3)
+    assert json.loads(text) == {"name": HOSTILE}
+    say("cedos-get", CedosError(HOSTILE.replace("\n", "").replace("\r", "")))
+    assert "\x1b" not in said()
+    fact = {"bytes": 1, "here_before_bytes": 0, "sessions": 1, "seconds": 1.0}
+    render.echo(summary(fact, HOSTILE))
+    assert is_plain(said(), 1)
+    found = Finding("wifi", FindingState.LIMITED, HOSTILE, lost=HOSTILE, remedy=HOSTILE)
+    assert all(each.isprintable() for each in _line(found, 4, coloured=False).split("\n"))
+    terminal._lines(HOSTILE)(1.0, HOSTILE)
+    assert is_plain(said(), 1)
+
+
+def test_a_line_of_progress_is_plain() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    progress = Progress(have_bytes=1, size_bytes=2, state=HOSTILE)
+    for doing in (None, HOSTILE):
+        ProgressLine(HOSTILE, progress, quiet=False, out=screen).draw(doing)
+    drawn = screen.getvalue().split("\r\033[K")[1:]
+    assert len(drawn) == 2
+    assert all(each.isprintable() and each.startswith("a") for each in drawn)
+
+
+def test_errors_of_the_command_line_are_plain() -> None:
+    @click.command("x", cls=Program)
+    @click.argument("files", nargs=-1)
+    @click.option("--number", type=int)
+    def command(files: tuple[str, ...], number: int | None) -> None:
+        raise click.UsageError(f"{files[0]} is a folder")
+
+    name = HOSTILE.replace("\udcff", "").replace("\n", "")
+    for arguments in ([name], ["--number", name], ["--none" + name]):
+        result = CliRunner().invoke(command, arguments)
+        assert result.exit_code == 2
+        assert all(each.isprintable() for each in result.output.splitlines())
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_logs_are_plain(form: logs.Format) -> None:
+    root, stream = logging.getLogger(), io.StringIO()
+    before, level = root.handlers[:], root.level
+    try:
+        logs.configure("info", form, stream)
+        log = structlog.get_logger("x")
+        log.info("kept", path=HOSTILE, list=[HOSTILE], **{HOSTILE: 1})
+        try:
+            raise CedosError(HOSTILE)
+        except CedosError:
+            log.error("failed", exc_info=True)
+        logging.getLogger("other").warning("odd %s", HOSTILE)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+        structlog.reset_defaults()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) >= 3
+    assert all(each.isprintable() for each in lines)
+
+
+def test_a_collection_has_plain_names(tmp_path: Path) -> None:
+    for kind in ("wifi", "cellular"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "x.trace").write_text("1\n")
+    (tmp_path / "places.csv").write_text("place,wifi,cellular,note\na\x1b[2J\x9b,x,x,b\x1b\n")
+    ((name, place),) = load(tmp_path).items()
+    assert name.isprintable()
+    assert place.note.isprintable()
