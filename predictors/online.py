@@ -103,6 +103,7 @@ class Posterior:
         bins = self._favoured.get(name)
         if not bins:
             return time
+        # How often this strategy was favoured when that one was measured, whatever the error.
         total = sum([sum(of.values()) for of in bins.values()])
         usual = sum([of.get(favoured, 0.0) for of in bins.values()]) / total
         if not usual > 0.0:
@@ -112,6 +113,8 @@ class Posterior:
             of = bins.get(number, {})
             return (of.get(favoured, 0.0) + _DOUBT * usual) / (sum(of.values()) + _DOUBT)
 
+        # Bayes: each possible time is weighted by how well it fits to what is favoured now. The predicted
+        # samples are the prior, the measured errors around the present point are added.
         point, count = time.quantile(0.5), len(time.samples)
         weighted = [
             (sample, KNOWN / count * likelihood(bin_of(sample / point))) for sample in time.samples
@@ -189,6 +192,7 @@ class Adaptive:
         width = exp(_ADAPTED * round(log(known.width) / _ADAPTED))
         predicted = self.model.predict(features, widening=width)
         for name, shift in zip(self._names, known.shifts(features["size_bytes"]), strict=True):
+            # No place is believed to be off by more than a factor of 20.
             bounded = min(max(shift, -_LARGEST_SHIFT), _LARGEST_SHIFT)
             predicted[name] = predicted[name].scaled(exp(bounded))
         return predicted
@@ -217,6 +221,7 @@ class Adaptive:
         if not (isfinite(actual) and actual > 0.0):
             raise ValueError(f"a completion time must be positive, not {actual!r}")
         strategy = self._index[name]
+        # Compare with the place's own prediction for the width, with the general one for the shift.
         expected = self.predict(features, place)[name]
         off = log(actual / self.model.points(features)[name])
         key = place or _NOWHERE
@@ -225,6 +230,7 @@ class Adaptive:
             known = self._places[key] = Place(self._prior)
             if len(self._places) > MOST_PLACES:
                 self._places.popitem(last=False)
+        # Keep the places that were used last.
         self._places.move_to_end(key)
         covered = expected.quantile(0.05) <= actual <= expected.quantile(0.95)
         known.learn(strategy, features["size_bytes"], off, at_s, covered)

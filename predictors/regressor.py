@@ -151,9 +151,11 @@ class Forest:
     def walk(self, both: Sequence[float]) -> list[float]:
         leaves: list[bytes] = []
         for index, held, below, above in self._roots:
+            # Walk to a leaf; `held` is the threshold on the way, and the leaf's numbers at its end.
             while index is not None:
                 index, held, below, above = below if both[index] <= held else above  # noqa: PLW2901
             leaves.append(held)
+        # All trees' leaves in one array: every n-th number belongs to one output.
         found, scale = array("d", b"".join(leaves)), self.scale
         outputs = len(leaves[0]) // _DOUBLE_BYTES
         return [sum(found[each::outputs]) * scale for each in range(outputs)]
@@ -177,10 +179,12 @@ class Forest:
             raise ValueError(f"not a forest: {error!r}") from error
         if not grown or not isfinite(scale):
             raise ValueError("a forest without trees")
+        # A file may come from elsewhere: the sum of the largest leaves must stay within floating point.
         trees = [Tree.from_dict(tree, len(inputs), outputs) for tree in grown]
         reach = sum(max(map(abs, array("d", b"".join(tree.value)))) for tree in trees) * abs(scale)
         if reach > _LARGEST_LOG:
             raise ValueError("a leaf is beyond all measure")
+        # The file's inputs may be in another order than this version's.
         at = [INPUTS.index(name) for name in inputs]
         return cls(tuple(tree.with_inputs_at(at) for tree in trees), scale)
 
@@ -253,10 +257,12 @@ class Machine:
         ):
             value = inputs[index]
             missing = value != value  # noqa: PLR0124  (only NaN differs from itself)
+            # A flag says that a value is missing; the value itself is then filled in.
             value = float(missing) if flag else fill if missing else value
             point.append((value - mean) / scale)
         total = self.intercept
         for vector, weight in zip(self.vectors, self.weights, strict=True):
+            # A radial kernel: near support vectors count, far ones do not.
             distance = sum([(a - b) ** 2 for a, b in zip(point, vector, strict=True)])
             total += weight * exp(-self.gamma * distance)
         return min(max(total, -_LARGEST), _LARGEST)
@@ -278,6 +284,7 @@ class Machine:
             raise ValueError(f"not a support vector machine: {error!r}") from error
         if not names or not {name.removeprefix(MISSING) for name in names} <= set(inputs):
             raise ValueError("a support vector machine over other inputs")
+        # All lists must fit together, and all numbers must be finite.
         lengths = {len(names), len(fill), len(mean), len(scale), *map(len, vectors)}
         if len(lengths) != 1 or len(vectors) != len(weights):
             raise ValueError("a support vector machine whose lists differ in length")

@@ -14,7 +14,6 @@ LTE = "lte0"
 INTERFACES = {NetworkKind.WIFI: WLAN, NetworkKind.CELLULAR: LTE}
 ADDRESSES = {NetworkKind.WIFI: "192.168.43.2", NetworkKind.CELLULAR: "192.168.44.2"}
 GATEWAYS = {NetworkKind.WIFI: "192.168.43.1", NetworkKind.CELLULAR: "192.168.44.1"}
-ADDRESSES = {NetworkKind.WIFI: "192.168.43.2", NetworkKind.CELLULAR: "192.168.44.2"}
 
 QUEUE_MIN_PACKETS = 60
 QUEUE_MAX_PACKETS = 400
@@ -76,6 +75,7 @@ class Access:
             return self.queue_packets[direction]
         if self.queue_packets is not None:
             return self.queue_packets
+        # Twice the bandwidth-delay product, within bounds.
         product = 2 * trace.mean_bps * self.rtt_s / OPPORTUNITY_BITS
         return min(max(round(product), QUEUE_MIN_PACKETS), QUEUE_MAX_PACKETS)
 

@@ -32,6 +32,7 @@ def entered(path: Path) -> Iterator[None]:
     Sockets opened inside stay there for life. Never await inside the block: other tasks of the
     thread would run in the namespace as well.
     """
+    # Remember this thread's namespace, enter the other one, and come back whatever happens.
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

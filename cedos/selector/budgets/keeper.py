@@ -181,6 +181,7 @@ class IncrementQuote:
             return PROHIBITIVE
         if amount <= max(self.left, 0.0):
             return self.within.rate_for(amount, duration_s)
+        # More than the present unit has left: the further units are bought for it.
         units = ceil((amount - max(self.left, 0.0)) / self.increment.amount)
         if units > self.units_left:
             return PROHIBITIVE
@@ -241,6 +242,7 @@ class Keeper:
         self.period = period_at(budget, now_s, zone)
         if state:
             self._learned = dict(state.get("learned") or {})
+            # Savings belong to their period; what was learnt outlives it.
             if state.get("period") == list(self.period):
                 bought_s = state.get("bought_s")
                 self._bought_s = float(bought_s) if isinstance(bought_s, int | float) else 0.0
@@ -260,6 +262,7 @@ class Keeper:
 
     def roll(self, now_s: float) -> bool:
         """Go to the period of an instant; return whether it is another one."""
+        # A new period begins with the same habits and an empty account.
         period = period_at(self.budget, now_s, self._zone)
         if period == self.period:
             return False
@@ -276,12 +279,14 @@ class Keeper:
         """Record the use of this period; of bought units, buys another one if it needs one."""
         if not isfinite(spent):
             return
+        # Units are bought when the use has begun them.
         if (increment := self.budget.increment) is not None:
             supply = min(bought(spent, increment), increment.most) * increment.amount
             if supply != self.budget.supply:
                 self.replace_budget(replace(self.budget, supply=supply), now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             self._forecast.add(max(spent - self.spent, 0.0), now_s - self._seen_s)
+        # The first look has no seconds to divide by: it is the past, not a rate.
         left = self.budget.supply - spent
         if self._seen_s is None:
             # What was spent before this one was there is known, and no sign of any habit.
@@ -318,6 +323,7 @@ class Keeper:
         """Replace the budget; the period's use and the knowledge stay."""
         period = period_at(budget, now_s, self._zone)
         same = period.begins_s == self.period.begins_s and budget.resource == self.budget.resource
+        # Keep the controller if the period is the same one and about as long.
         times = _length_s(period) / _length_s(self.period)
         self.budget, self.period = budget, period
         if same and 1.0 / _ALIKE <= times <= _ALIKE:

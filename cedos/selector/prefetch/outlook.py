@@ -191,6 +191,7 @@ class Outlook:
         """
         if not (isfinite(lasted_s) and lasted_s > 0.0):
             return
+        # Old sums fade, so that the averages follow what a network has been like of late.
         sums = self._sums.setdefault(name, _NetworkSums())
         if name not in self._stretches:
             known = self.of(name) or _UNKNOWN
@@ -199,6 +200,7 @@ class Outlook:
         keep = exp(-lasted_s / self.memory_s)
         sums.seconds = sums.seconds * keep + lasted_s
         sums.there_s = sums.there_s * keep + (lasted_s if present else 0.0)
+        # Count the beginnings of absences, for their mean length.
         sums.absences = sums.absences * keep + float(not present and sums.present is not False)
         sums.present = present
         if present and rate_bps is not None and isfinite(rate_bps) and rate_bps >= 0.0:
@@ -215,6 +217,7 @@ class Outlook:
         weight = self.prior_s if prior is not None else 0.0
         if sums.seconds + weight <= 0.0 or (prior is None and sums.rate_weight <= 0.0):
             return None
+        # The prior counts like `prior_s` seconds of observation.
         known = prior or Average(0.0, 0.0, 0.0, 0.0)
         seconds = sums.seconds + weight
         gone_s = seconds - sums.there_s - weight * known.availability
@@ -333,9 +336,11 @@ class Path:
         """Return the probability that it appears and fetches so much before the person asks."""
         usual_s, stretch = self.average.fetch_s(size_bytes), self.stretch
         if not self.present:
+            # Away: it must appear and fetch before the request, whose hazard is even.
             away_s = self.average.absence_s if stretch is None else stretch.away_s
             return 1.0 / (1.0 + hazard_per_s * (away_s + usual_s))
         now_s = min(self.fetch_s(size_bytes), _LONG_S)
+        # Present: it may stay long enough, or leave and come again.
         stays = 1.0 if stretch is None else stretch.stay.survival_after(stretch.age_s, now_s)
         again = 1.0 / (1.0 + hazard_per_s * (self.average.absence_s + usual_s))
         return stays / (1.0 + hazard_per_s * now_s) + (1.0 - stays) * again
@@ -371,6 +376,7 @@ def on_demand(size_bytes: float, paths: Sequence[Path], prices: PrefetchPrices) 
     its average availability. The last one takes the rest, since the person waits for it.
     """
     joule_s = prices.energy_rate()
+    # What a later fetch costs on each network.
     options = []
     for index, path in enumerate(paths):
         time_s = path.average.fetch_s(size_bytes)
@@ -381,6 +387,7 @@ def on_demand(size_bytes: float, paths: Sequence[Path], prices: PrefetchPrices) 
     left, time_s, energy_j = 1.0, 0.0, 0.0
     sent = [0.0] * len(paths)
     for rank, (_, index, availability, its_time_s, its_energy_j) in enumerate(options):
+        # Each network is used if it is present and all better ones are not.
         weight = left if rank == len(options) - 1 else left * availability
         left -= weight
         time_s += weight * its_time_s

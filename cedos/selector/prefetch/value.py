@@ -63,12 +63,14 @@ class ShadowAccuracy:
 
     def resolved(self, cls: Hashable, consumed: bool) -> None:
         """Record the fate of a hint, prefetched or not."""
+        # Old fates fade: after `memory` hints one counts for 1/e.
         keep = 1.0 - 1.0 / max(self.memory, 1.0)
         self.application.add(consumed, keep)
         self.classes.setdefault(cls, Counts()).add(consumed, keep)
 
     def of(self, cls: Hashable) -> float:
         """Return the share, between 0 and 1 but never either: no habit is a law."""
+        # A class with few hints is like the application, an application with few like the assumption.
         average = _shrunk(self.application, ASSUMED, _APPLICATION_WEIGHT)
         counts = self.classes.get(cls)
         return average if counts is None else _shrunk(counts, average, _CLASS_WEIGHT)
@@ -223,10 +225,12 @@ def best_batch(
         one = _one(index, candidate, paths, prices, batch.busy_s)
         if one is None:
             continue
+        # Prices depend on the amount, so the whole batch is priced anew with each item.
         grown = batch.plus(one)
         energy_j = grown.active_j + wake_j
         joule_s = prices.energy_rate(energy_j, grown.busy_s)
         byte_s = prices.data_rate(path.name, grown.size_bytes, grown.busy_s)
+        # Fetches on demand of other items must stay possible beside the batch.
         beside_j = max(reserve.energy_j - grown.else_j, 0.0)
         beside_bytes = max(kept_bytes - grown.else_bytes, 0.0)
         # (A batch that takes less than leaving it would helps to keep a budget as long as it fits into
@@ -239,6 +243,7 @@ def best_batch(
         ):
             continue
         gain_s = one.gain_s(0.0, joule_s, byte_s)
+        # An item that gains more in its turn elsewhere is left to that.
         above_s = instead.get(candidate.key, 0.0) if instead else 0.0
         if not gain_s > above_s:
             continue  # too large, say; the next one may do
@@ -323,6 +328,7 @@ def _one(
     if not (isfinite(took_s) and isfinite(accuracy)):
         return None
     spared = on_demand(size, paths, prices)
+    # The probability that the person asks for it, and not before it is here.
     intime = accuracy * exp(-candidate.hazard_per_s * (before_s + took_s))
     # Bytes spared on other metered networks count at those networks' own prices.
     elsewhere_s = sum(
@@ -330,6 +336,7 @@ def _one(
         for at, (other, sent) in enumerate(zip(paths, spared.sent, strict=True))
         if at != index
     )
+    # Leaving it to another network may gain more: that counts against fetching it now.
     wait_s, chance, wait_j = _waiting(index, candidate, spared, paths, prices)
     return _BatchSums(
         time_s=intime * spared.time_s,
@@ -365,6 +372,7 @@ def _waiting(
     for at, (path, byte_s) in enumerate(zip(paths, rates, strict=True)):
         if at == index or (not path.present and path.average.availability <= 0.0):
             continue
+        # What this network would gain, if it fetches the item before the request.
         energy_j = path.active_j(path.average.fetch_s(size), size)
         chance = path.in_time(size, candidate.hazard_per_s)
         cost_s = joule_s * energy_j + byte_s * size

@@ -53,6 +53,7 @@ def _serve_one(connection: socket.socket) -> None:
         last_s = time.time()
         while connection.recv(_CHUNK):
             now_s = time.time()
+            # Note each longer gap between two reads.
             if now_s - last_s > _PAUSE_S:
                 print(json.dumps({"until_unix_s": now_s, "pause_s": now_s - last_s}), flush=True)
             last_s = now_s
@@ -138,6 +139,7 @@ class Transfer:
     def _run(self) -> None:
         try:
             if self.direction is Direction.DOWN:
+                # The first byte tells the server the direction.
                 self.socket.sendall(b"D")
                 self._receive()
             else:
@@ -165,6 +167,7 @@ class Transfer:
     def close(self) -> None:
         self._stop = True
         with suppress(OSError):
+            # Close by a reset, so that nothing of this transfer is left for the next one.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
             self.socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
@@ -231,6 +234,7 @@ class Sniffer:
             ready, _, _ = select.select(watched, [], [])
             if self._woken.fileno() in ready:
                 return
+            # Read what waits on each interface, in batches.
             for descriptor in ready:
                 one, interface = self._sockets[descriptor]
                 with suppress(OSError):  # nothing more, or the interface went down
@@ -245,6 +249,7 @@ class Sniffer:
         _: int,
         whence: tuple[Any, ...],
     ) -> None:
+        # Only IPv4 with TCP; offsets follow from both headers' lengths.
         if len(data) < 54 or data[12:14] != _IPV4 or data[23] != _TCP:
             return
         header = _ETHERNET + (data[_ETHERNET] & 15) * 4

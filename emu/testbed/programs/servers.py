@@ -159,6 +159,7 @@ class Servers(Started):
     def _start(self) -> None:
         for part in ("www/bytes", "uploads", "proxy"):
             (self.directory / part).mkdir(parents=True, exist_ok=True)
+        # Sockets of a killed run would be in the way.
         for name in ("maker.sock", "done.sock"):
             (self.directory / name).unlink(missing_ok=True)
         tls = certificate = ""
@@ -178,6 +179,7 @@ class Servers(Started):
                 sites=self._sites,
             )
         )
+        # nginx asks the maker for sizes that have no file yet, so it must be there first.
         self._maker = _Maker(self.directory)
         wrap = "mptcpize run" if self._mptcp else ""
         script = _START.format(space=_UPLOAD_SPACE, directory=self.directory, wrap=wrap)
@@ -219,6 +221,7 @@ def _hole(directory: Path, size_bytes: int) -> None:
         raise ValueError(f"{size_bytes} bytes: 0 to {LARGEST_BYTES} are served")
     file = directory / str(size_bytes)
     if not file.exists():
+        # Make the file under another name first: nginx never sees half of it. A hole takes no room.
         new = directory / f".{size_bytes}.{threading.get_ident()}"
         with new.open("wb") as hole:
             hole.truncate(size_bytes)
@@ -254,6 +257,7 @@ class _MakerHandler(socketserver.StreamRequestHandler):
         line = self.rfile.readline(4096)
         while self.rfile.readline(65536).strip():
             pass
+        # nginx serves the file itself when the answer names it (X-Accel-Redirect).
         asked = re.fullmatch(rb"\S+ /bytes/([1-9][0-9]{0,12}|0)(?:\?\S*)? HTTP/1\.[01]\s*", line)
         answer = b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n"
         if asked is not None and int(asked[1]) <= LARGEST_BYTES:
