@@ -235,7 +235,7 @@ class Adaptive:
         covered = expected.quantile(0.05) <= actual <= expected.quantile(0.95)
         known.learn(strategy, features["size_bytes"], off, at_s, covered)
 
-    def seen(self, place: str | None = None) -> int:
+    def transfers_at(self, place: str | None = None) -> int:
         known = self._places.get(place or _NOWHERE)
         return known.transfers if known is not None else 0
 

@@ -148,7 +148,7 @@ class Yielding:
             self._task.cancel()
             self._pause(False)
 
-    def received(self, count: int) -> None:
+    def on_bytes(self, count: int) -> None:
         self._came += count
 
     @property
@@ -278,7 +278,7 @@ class HttpFetcher:
                 await turn.turn()
                 async for block in answer.content.iter_chunked(_BLOCK_BYTES):
                     part.append(block)
-                    slow.received(len(block))
+                    slow.on_bytes(len(block))
                     turn.received(part.size, total)
                     await turn.turn()
         if total is not None and part.size != total:

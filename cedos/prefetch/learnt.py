@@ -84,7 +84,9 @@ class Rates:
         self._used_at_s: dict[str, float] = {}
         self._seen_at_s: float | None = None
 
-    def carried(self, network: str, received_bytes: float, seconds: float, now_s: float) -> None:
+    def on_transfer(
+        self, network: str, received_bytes: float, seconds: float, now_s: float
+    ) -> None:
         """Take a transfer of this program: its bytes and its seconds after the first byte."""
         self._used_at_s[network] = now_s
         if received_bytes < _LEAST_BYTES or seconds <= 0.0:

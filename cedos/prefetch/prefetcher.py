@@ -367,7 +367,7 @@ class Prefetcher:
         # The first report has what earlier attempts brought: rates begin after it.
         if attempt.first_s is None:
             attempt.first_s, attempt.had_bytes = attempt.heard_s, total
-        self._ledger.received(attempt.network, total - max(attempt.total_bytes, attempt.had_bytes))
+        self._ledger.add(attempt.network, total - max(attempt.total_bytes, attempt.had_bytes))
         attempt.total_bytes = total
         self.queue.progressed(key, total, size)
 
@@ -413,7 +413,7 @@ class Prefetcher:
 
     def _measure(self, attempt: _Attempt) -> None:
         if attempt.network is not None and attempt.first_s is not None:
-            self.rates.carried(
+            self.rates.on_transfer(
                 attempt.network,
                 attempt.total_bytes - attempt.had_bytes,
                 attempt.heard_s - attempt.first_s,

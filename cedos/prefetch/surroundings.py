@@ -74,7 +74,7 @@ class Ledger:
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
 
-    def received(self, network: str | None, received_bytes: float) -> None:
+    def add(self, network: str | None, received_bytes: float) -> None:
         """Count received bytes of an item; None: on demand, over an unknown network."""
         if network is not None and received_bytes > 0.0:
             self._used[network] = self._used.get(network, 0.0) + received_bytes

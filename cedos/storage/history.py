@@ -221,7 +221,7 @@ class History:
             rows = self._read(FLOWS, matches, decision, limit)
             return _newest(self._flows.all(), wanted, rows, flow_of, limit)
 
-    def carried(
+    def carried_connections(
         self, limit: int = 20, *, server: Callable[[str, int], bool] = lambda *_: True
     ) -> list[CarriedConnection]:
         """Return the newest connections carried through a gateway; reads the disk.

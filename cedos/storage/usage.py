@@ -127,7 +127,7 @@ class Usage:
                 self.problem = None
                 self._stored = {source: counter.instance for source, counter in counters.items()}
 
-    def jumped(self, by_s: float) -> None:
+    def on_clock_jump(self, by_s: float) -> None:
         """Move the stamps of this start of the host after the clock was set.
 
         A clock that is set right was wrong before, so its stamps were, too. A clock that is set

@@ -154,7 +154,7 @@ class Exchange:
     def ended_at_s(self) -> float:
         return min(self.completed_at_s, self.lost_at_s)
 
-    def carried(self, at_s: float = math.inf) -> tuple[int, int]:
+    def bytes_until(self, at_s: float = math.inf) -> tuple[int, int]:
         """Return bytes on the wire, up and down, that had passed the link by `at_s`."""
         until_s = min(at_s, self.ended_at_s)
         up, down = (

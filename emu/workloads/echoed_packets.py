@@ -46,7 +46,7 @@ class EchoedSocket:
     def send(self, data: bytes) -> None:
         self._socket.sendto(self._head + data, self._to)
 
-    def came(self) -> bool:
+    def wait(self) -> bool:
         """Return whether one has come, in time."""
         with suppress(TimeoutError):
             return len(self._socket.recv(_LARGEST)) > 0
@@ -65,7 +65,7 @@ def first_s(host: str, count: int, socks: int) -> list[float]:
         one = EchoedSocket(host, socks)
         began_s = time.monotonic()
         one.send(b"first")
-        one.came()
+        one.wait()
         took.append(time.monotonic() - began_s)
         one.close()
         time.sleep(_PAUSE_S)
@@ -77,13 +77,13 @@ def rate(host: str, seconds: float, socks: int) -> dict[str, float]:
     one = EchoedSocket(host, socks)
     data = bytes(PACKET_BYTES)
     one.send(data)
-    one.came()
+    one.wait()
     came = lost = 0
     began_s = time.monotonic()
     for _ in range(_UNDER_WAY):
         one.send(data)
     while time.monotonic() < began_s + seconds:
-        if one.came():
+        if one.wait():
             came += 1
             one.send(data)
         else:

@@ -296,7 +296,7 @@ class HostBudgets:
         jumped_s = difference_s - self._difference_s
         if abs(jumped_s) >= _JUMP_S:
             _log.info("the clock was set", by_s=jumped_s)
-            self._usage.jumped(jumped_s)
+            self._usage.on_clock_jump(jumped_s)
             self._stamp_anew(jumped_s, self._difference_s, now_s)
             self._difference_s = difference_s
 

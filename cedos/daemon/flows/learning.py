@@ -50,7 +50,7 @@ class Learning:
     @property
     def note(self) -> str:
         """Return a sentence on how predictions were corrected by transfers at this place; else ""."""
-        if seen := self._adaptive.seen(self.place):
+        if seen := self._adaptive.transfers_at(self.place):
             return f"Predictions are corrected by {seen} transfer{'s' * (seen > 1)} at this place"
         if self._posterior is not None and (seen := self._posterior.seen):
             return f"Predictions are corrected by {seen} earlier transfer{'s' * (seen > 1)}"
@@ -72,11 +72,13 @@ class Learning:
             state = {"model": self._adaptive.model.fingerprint(), **self._posterior.state()}
             state_file.write(folder / POSTERIOR_FILE, state, _POSTERIOR)
 
-    def moved(self, networks: Sequence[Network], context: Context) -> None:
+    def on_move(self, networks: Sequence[Network], context: Context) -> None:
         """Take where the host is: the access point, else the Wi-Fi's router, else its name."""
         self.place = place_of(networks, context)
 
-    def finished(self, transfer: FinishedTransfer, context: Context, ended_unix_s: float) -> None:
+    def on_transfer(
+        self, transfer: FinishedTransfer, context: Context, ended_unix_s: float
+    ) -> None:
         """Learn from a transfer that has just ended; `context`: what was known when it began."""
         name, time_s = transfer.strategy, transfer.time_s
         columns = features(context, transfer.asked, transfer.roles, self.features)

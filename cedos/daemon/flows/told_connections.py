@@ -197,7 +197,9 @@ class ToldConnections:
         def meant(server: str, port: int) -> bool:
             return server_matches(wanted, server, port)
 
-        return next(iter(await asyncio.to_thread(self._history.carried, 1, server=meant)), None)
+        return next(
+            iter(await asyncio.to_thread(self._history.carried_connections, 1, server=meant)), None
+        )
 
     def lives(self, wanted: str) -> CarriedStanding | None:
         """Return where the living connection with this server is that `find` returns; None: none."""

@@ -138,7 +138,7 @@ class DecisionLoop:
             return False
         self._decided_at_s = context.at_s
         if self._learning is not None:
-            self._learning.moved(self._director.networks, context)
+            self._learning.on_move(self._director.networks, context)
         return True
 
     async def _bound_queues(self, context: Context) -> None:

@@ -37,7 +37,7 @@ class Policy(Protocol[T_contra]):
         """Learn that an answer took so many seconds in this way, still wanted or not."""
         ...
 
-    def attached(self, way: str, now_s: float) -> None: ...
+    def on_attach(self, way: str, now_s: float) -> None: ...
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         """Learn that a connection was set up in so many seconds: the first fact of a network."""
@@ -122,13 +122,13 @@ class Client(Generic[T]):
         self._tasks[task.number], self._races[task.number] = task, race
         self._do(task, race.begin(self.usable), now_s)
 
-    def answered(self, number: int, way: str, now_s: float) -> None:
+    def on_answer(self, number: int, way: str, now_s: float) -> None:
         task, race = self._tasks[number], self._races[number]
         began_s = self._begun_s.pop((number, way), None)
         if began_s is None:
             return
         # Cancelled first: the others' answers may be prevented, and learning takes its time.
-        self._do(task, race.answered(way, now_s), now_s)
+        self._do(task, race.on_answer(way, now_s), now_s)
         self._policy.measured(task, way, now_s - began_s, now_s)
 
     def wake(self, now_s: float) -> None:
@@ -136,11 +136,11 @@ class Client(Generic[T]):
         for number, race in list(self._races.items()):
             self._do(self._tasks[number], race.wake(now_s, self.usable), now_s)
 
-    def attached(self, way: str, now_s: float) -> None:
+    def on_attach(self, way: str, now_s: float) -> None:
         self._usable.add(way)
-        self._policy.attached(way, now_s)
+        self._policy.on_attach(way, now_s)
         for number, race in list(self._races.items()):
-            self._do(self._tasks[number], race.attached(now_s, self.usable), now_s)
+            self._do(self._tasks[number], race.on_attach(now_s, self.usable), now_s)
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         self._policy.connected(way, rtt_s, now_s)
@@ -153,7 +153,7 @@ class Client(Generic[T]):
         self._policy.detached(way, now_s)
         for number, race in list(self._races.items()):
             self._begun_s.pop((number, way), None)
-            self._do(self._tasks[number], race.lost(way, now_s, self.usable), now_s)
+            self._do(self._tasks[number], race.on_loss(way, now_s, self.usable), now_s)
 
     def records(self, end_s: float) -> list[Record]:
         """Return the records of all tasks by the order of their beginnings; the trial ends at `end_s`."""
@@ -226,7 +226,7 @@ class Usage:
         self._watches = watches
         self._bytes = {name: _Bytes() for name in watches}
 
-    def carried(self, network: str, now_s: float, up_bytes: int, down_bytes: int) -> None:
+    def add_bytes(self, network: str, now_s: float, up_bytes: int, down_bytes: int) -> None:
         """Count bytes that pass the link now; instants must not go back."""
         if up_bytes or down_bytes:
             counted = self._bytes[network]

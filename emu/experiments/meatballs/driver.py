@@ -198,7 +198,7 @@ def _update(
 ) -> None:
     there = network.up_at(start_s + now_s)
     if there and way not in carrier.client.usable:
-        carrier.client.attached(way, now_s)
+        carrier.client.on_attach(way, now_s)
         carrier.connect(way, now_s)
     elif not there and way in carrier.client.usable:
         carrier.disconnect(way, now_s)
@@ -228,10 +228,10 @@ class SimulatedNetwork:
     def connect(self, now_s: float, connected: Callable[[float], None]) -> None:
         """Carry a handshake, one packet each way; `connected` is called when it ends."""
         found = self._network.exchange(self._start_s + now_s, 1, 1)
-        self._usage.carried(self._name, now_s, HEADER_BYTES, 0)
+        self._usage.add_bytes(self._name, now_s, HEADER_BYTES, 0)
 
         def done(at_s: float) -> None:
-            self._usage.carried(self._name, at_s, 0, HEADER_BYTES)
+            self._usage.add_bytes(self._name, at_s, 0, HEADER_BYTES)
             connected(at_s)
 
         self._agenda.at(found.completed_at_s - self._start_s, done)
@@ -261,16 +261,16 @@ class SimulatedNetwork:
 
         def sent(at_s: float) -> None:
             # All at once: told when the last packet has passed the link.
-            self._usage.carried(self._name, at_s, found.carried(found.served_at_s)[0], 0)
+            self._usage.add_bytes(self._name, at_s, found.bytes_until(found.served_at_s)[0], 0)
 
         def ended(at_s: float) -> None:
             if self._under_way.get(number, (None, 0.0))[0] is not found:
                 return
             del self._under_way[number]
-            up, down = found.carried()
+            up, down = found.bytes_until()
             if found.served_at_s < math.inf:
-                up -= found.carried(found.served_at_s)[0]
-            self._usage.carried(self._name, at_s, up, down)
+                up -= found.bytes_until(found.served_at_s)[0]
+            self._usage.add_bytes(self._name, at_s, up, down)
             if found.completed_at_s < math.inf:
                 answered(at_s, server_s)
 
@@ -282,7 +282,7 @@ class SimulatedNetwork:
         if number not in self._under_way:
             return  # lost at this very instant, and the host is about to notice
         found, server_s = self._under_way[number]
-        self._usage.carried(self._name, now_s, HEADER_BYTES, 0)
+        self._usage.add_bytes(self._name, now_s, HEADER_BYTES, 0)
         heard_s = now_s + self._start_s + self._network.rtt_s / 2
         if found.served_at_s + server_s > heard_s:
             del self._under_way[number]

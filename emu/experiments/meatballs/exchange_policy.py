@@ -143,7 +143,7 @@ class ExchangePolicy:
         self._dwell = DwellPredictor()
         self._since_s: dict[str, float] = {}
 
-    def attached(self, way: str, now_s: float) -> None:
+    def on_attach(self, way: str, now_s: float) -> None:
         """Begin anew: facts of one access point say little of the next (6.4.3)."""
         self._since_s[way] = now_s
         predictor = self._networks[way]
@@ -309,7 +309,7 @@ class Preferring:
     def measured(self, task: object, way: str, time_s: float, now_s: float) -> None:
         """Learn nothing."""
 
-    def attached(self, way: str, now_s: float) -> None:
+    def on_attach(self, way: str, now_s: float) -> None:
         """Learn nothing."""
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:

@@ -73,7 +73,7 @@ class SimulatedExchanges:
             task.up_bytes,
             task.down_bytes,
             now_s,
-            lambda at_s, _: self.client.answered(task.number, way, at_s),
+            lambda at_s, _: self.client.on_answer(task.number, way, at_s),
         )
 
     def cancel(self, task: Request, way: str, now_s: float) -> None:

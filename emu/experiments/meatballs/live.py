@@ -351,7 +351,7 @@ class _TimedPolicy:
     def __init__(self, policy: Policy[Request], spent_s: list[float]) -> None:
         self._policy, self._spent_s = policy, spent_s
         self.measured, self.connected = policy.measured, policy.connected
-        self.attached, self.detached = policy.attached, policy.detached
+        self.on_attach, self.detached = policy.on_attach, policy.detached
 
     def choose(
         self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
@@ -393,11 +393,11 @@ class LiveExchanges:
 
     def start(self, task: Request, way: str, now_s: float) -> None:
         self._connections.of(way).ask(task.number, task.up_bytes, task.down_bytes)
-        self._usage.carried(way, now_s, message_bytes(task.up_bytes), 0)
+        self._usage.add_bytes(way, now_s, message_bytes(task.up_bytes), 0)
 
     def cancel(self, task: Request, way: str, now_s: float) -> None:
         self._connections.of(way).cancel(task.number)
-        self._usage.carried(way, now_s, HEADER_BYTES, 0)
+        self._usage.add_bytes(way, now_s, HEADER_BYTES, 0)
 
     def close(self) -> None:
         self._connections.close()
@@ -405,12 +405,12 @@ class LiveExchanges:
     def _answered(self, way: str, number: int) -> None:
         now_s = self._clock.now_s
         down_bytes = message_bytes(self._response_bytes[number])
-        self._usage.carried(way, now_s, HEADER_BYTES, down_bytes)
-        self.client.answered(number, way, now_s)
+        self._usage.add_bytes(way, now_s, HEADER_BYTES, down_bytes)
+        self.client.on_answer(number, way, now_s)
 
     def _connected(self, way: str, took_s: float) -> None:
         now_s = self._clock.now_s
-        self._usage.carried(way, now_s, HEADER_BYTES, HEADER_BYTES)
+        self._usage.add_bytes(way, now_s, HEADER_BYTES, HEADER_BYTES)
         self.client.connected(way, took_s, now_s)
 
     def _failed(self, way: str) -> None:

@@ -223,7 +223,7 @@ def simulate(
     agenda = Agenda()
     network = SimulatedNetwork(agenda, WIFI, wifi, usage, start_s)
     carrier = SimulatedOffload(agenda, network, server, speeds, policy, processor)
-    carrier.client.attached(LOCAL, 0.0)
+    carrier.client.on_attach(LOCAL, 0.0)
     return play(
         VirtualClock(),
         agenda,
@@ -285,4 +285,4 @@ class SimulatedOffload:
 
     def _answered(self, task: Utterance, way: str, compute_s: float, at_s: float) -> None:
         self._policy.computed(task, way, compute_s, at_s)
-        self.client.answered(task.number, way, at_s)
+        self.client.on_answer(task.number, way, at_s)

@@ -99,7 +99,7 @@ class OffloadPolicy:
         self._since_s: float | None = None
         self._computed_s: dict[int, float] = {}
 
-    def attached(self, way: str, now_s: float) -> None:
+    def on_attach(self, way: str, now_s: float) -> None:
         if way == REMOTE:
             self._since_s = now_s
             self._network.reset(now_s)

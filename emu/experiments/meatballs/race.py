@@ -75,7 +75,7 @@ class Race:
     def begin(self, usable: frozenset[str]) -> list[Command]:
         return self._decide(self.began_s, usable)
 
-    def answered(self, way: str, now_s: float) -> list[Command]:
+    def on_answer(self, way: str, now_s: float) -> list[Command]:
         """Return the answer came in this way; a late one, after another's, changes nothing."""
         self.running.pop(way, None)
         if self.done_s is not None:
@@ -86,13 +86,13 @@ class Race:
         self.running.clear()
         return cancelled
 
-    def lost(self, way: str, now_s: float, usable: frozenset[str]) -> list[Command]:
+    def on_loss(self, way: str, now_s: float, usable: frozenset[str]) -> list[Command]:
         """Note that a way will not answer: its network has gone, say."""
         if self.running.pop(way, None) is None or self.done_s is not None:
             return []
         return self._decide(now_s, usable)
 
-    def attached(self, now_s: float, usable: frozenset[str]) -> list[Command]:
+    def on_attach(self, now_s: float, usable: frozenset[str]) -> list[Command]:
         return [] if self.done_s is not None else self._decide(now_s, usable)
 
     def wake(self, now_s: float, usable: frozenset[str]) -> list[Command]:

@@ -83,7 +83,7 @@ class _Account:
             # An answer without a body is taken for a cancelled one.
             each.problem = None if each.status == 204 else params["errorText"]
 
-    def came(self) -> int:
+    def count_whole(self) -> int:
         return len({each.url for each in self.objects.values() if _whole(each)})
 
 
@@ -100,7 +100,7 @@ def load(tab: Tab, page: Page, *, tls: bool, limit_s: float) -> Loaded:
         event = tab.event(left_s)
         if event is not None:
             account.take(event)
-        if account.loaded_at_s is not None and account.came() >= len(page.objects):
+        if account.loaded_at_s is not None and account.count_whole() >= len(page.objects):
             break
     return _loaded(account, page, started_at_s, limit_s)
 
@@ -111,7 +111,7 @@ def _whole(each: ObjectTiming) -> bool:
 
 def _loaded(account: _Account, page: Page, started_at_s: float, limit_s: float) -> Loaded:
     objects = tuple(account.objects.values())
-    missing = len(page.objects) - account.came()
+    missing = len(page.objects) - account.count_whole()
     censored = missing > 0 or account.loaded_at_s is None
     began_at_s = account.began_at_s or started_at_s
     ended_s = [each.ended_s for each in objects if each.ended_s is not None]

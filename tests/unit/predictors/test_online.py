@@ -40,7 +40,7 @@ def carried(
 ) -> None:
     """`count` transfers that take `factor` times what the general model says, give or take chance."""
     draw = np.random.default_rng(3)
-    begun_s = 1000.0 * adaptive.seen(place)
+    begun_s = 1000.0 * adaptive.transfers_at(place)
     for number in range(count):
         actual = factor * adaptive.model.points(facts)[name] * float(np.exp(draw.normal(0, 0.05)))
         adaptive.update(facts, name, actual, place, begun_s + number * every_s)
@@ -53,7 +53,7 @@ def test_a_new_place_starts_from_the_general_model(
     assert adaptive.predict(usual, "cafe") == model.predict(usual)
     carried(adaptive, usual, "wifi", 2.0, 30)
     assert adaptive.predict(usual, "library") == model.predict(usual)
-    assert (adaptive.seen("cafe"), adaptive.seen("library")) == (30, 0)
+    assert (adaptive.transfers_at("cafe"), adaptive.transfers_at("library")) == (30, 0)
 
 
 def test_within_tens_of_transfers_it_becomes_its_own(
@@ -196,8 +196,8 @@ def test_the_place_used_longest_ago_goes_first(
     adaptive = Adaptive(model)
     for number in range(MOST_PLACES + 3):
         adaptive.update(usual, "wifi", 1.0, f"p{number}")
-    assert adaptive.seen("p2") == 0
-    assert adaptive.seen("p3") == 1
+    assert adaptive.transfers_at("p2") == 0
+    assert adaptive.transfers_at("p3") == 1
 
 
 def test_knots_hold_beyond_their_ends() -> None:

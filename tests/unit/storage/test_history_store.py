@@ -253,17 +253,17 @@ def test_they_are_found_from_memory_and_from_the_file(path: Path) -> None:
     assert history.waiting == 0
     newer = replace(GITHUB, server="2001:db8::1", port=22, decision=None)
     history.add_carried(newer)
-    assert history.carried() == [newer, GITHUB]
-    assert history.carried(server=lambda name, port: (name, port) == ("github.com", 443)) == [
-        GITHUB
-    ]
-    assert history.carried(server=lambda _name, port: port == 22) == [newer]
-    assert history.carried(server=lambda *_: False) == []
-    assert history.carried(1) == [newer]
+    assert history.carried_connections() == [newer, GITHUB]
+    assert history.carried_connections(
+        server=lambda name, port: (name, port) == ("github.com", 443)
+    ) == [GITHUB]
+    assert history.carried_connections(server=lambda _name, port: port == 22) == [newer]
+    assert history.carried_connections(server=lambda *_: False) == []
+    assert history.carried_connections(1) == [newer]
     history.close()
     again = History(path)
-    assert again.carried() == [newer, GITHUB]
-    assert again.carried(1, server=lambda name, _port: name == "github.com") == [GITHUB]
+    assert again.carried_connections() == [newer, GITHUB]
+    assert again.carried_connections(1, server=lambda name, _port: name == "github.com") == [GITHUB]
     again.close()
 
 
@@ -273,7 +273,7 @@ def test_there_are_not_more_than_are_to_be_kept(path: Path) -> None:
         history.add_carried(replace(GITHUB, port=port))
     assert history.dropped == 10
     history.flush()
-    assert [each.port for each in history.carried(100)] == list(range(30, 20, -1))
+    assert [each.port for each in history.carried_connections(100)] == list(range(30, 20, -1))
     history.close()
 
 
@@ -282,11 +282,11 @@ def test_what_cannot_be_written_waits(path: Path) -> None:
     history = History(path, retry_s=0.0)
     history.add_carried(GITHUB)
     history.flush()
-    assert history.carried() == [GITHUB]
+    assert history.carried_connections() == [GITHUB]
     path.parent.unlink()
     history.flush()
     assert history.waiting == 0
-    assert history.carried() == [GITHUB]
+    assert history.carried_connections() == [GITHUB]
     history.close()
 
 
@@ -302,7 +302,7 @@ def test_a_file_of_the_schema_before_is_moved_aside(path: Path) -> None:
     assert "has schema 1 and this cedos knows 2" in history.notice
     history.add_carried(GITHUB)
     history.flush()
-    assert history.carried() == [GITHUB]
+    assert history.carried_connections() == [GITHUB]
     history.close()
     assert Path(f"{path}.aside-1").exists()
 

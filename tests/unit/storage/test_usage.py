@@ -93,7 +93,7 @@ def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path
     usage.add("k", 50.0)
     usage.write(1000.0)  # a clock without battery says 1970
     assert usage.since(["k"], NOW_S - 3600.0) == 0.0
-    usage.jumped(NOW_S - 1000.0)
+    usage.on_clock_jump(NOW_S - 1000.0)
     assert usage.since(["k"], NOW_S - 3600.0) == pytest.approx(50.0, rel=0.01)
     assert usage.since(["k"], NOW_S - 2e6) == 150.0
 
@@ -102,10 +102,10 @@ def test_a_jump_ahead_and_back_loses_nothing(tmp_path: Path) -> None:
     usage = Usage(tmp_path / "u.sqlite", "boot-1")
     usage.add("k", 100.0)
     usage.write(NOW_S)
-    usage.jumped(1e8)
+    usage.on_clock_jump(1e8)
     usage.add("k", 10.0)
     usage.write(NOW_S + 1e8)
-    usage.jumped(-1e8)
+    usage.on_clock_jump(-1e8)
     usage.add("k", 1.0)
     usage.write(NOW_S + 60.0)
     assert usage.since(["k"], NOW_S - 10.0) == 111.0

@@ -77,7 +77,7 @@ class PooledSession:
         self._earlier: dict[Direction, dict[str, int]] = _nothing()
         self._before: dict[Direction, dict[str, int]] = _nothing()
 
-    def given(self, user: SessionUser | None) -> None:
+    def give_to(self, user: SessionUser | None) -> None:
         """Give the session to this user."""
         if self._lingering is not None:
             self._lingering.cancel()
@@ -127,7 +127,7 @@ class PooledSession:
         alive = self._connection is not None and not self._connection.ended
         return self._connection.networks() if alive and self._connection is not None else {}
 
-    def carried(self, way: Direction) -> dict[str, int]:
+    def carried_bytes(self, way: Direction) -> dict[str, int]:
         """Return the bytes by network since the user got the session."""
         found, before = dict(self._earlier[way]), self._before[way]
         for name, count in self._counted(way).items():
@@ -148,7 +148,7 @@ class PooledSession:
 
     def _made(self, connection: Connection) -> None:
         # Add the bytes of the ended connection, and count those of the new one from zero.
-        self._earlier = {way: self.carried(way) for way in Direction}
+        self._earlier = {way: self.carried_bytes(way) for way in Direction}
         self._connection, self._before = connection, _nothing()
 
     def _may_use(self, interface: str) -> bool:
@@ -181,11 +181,11 @@ class SessionPool:
         else:
             session = PooledSession(self.ends)
             self._all.append(session)
-        session.given(user)
+        session.give_to(user)
         try:
             yield session
         finally:
-            session.given(None)
+            session.give_to(None)
             self._idle.append(session)
 
     def networks(self) -> Mapping[str, bool]:
@@ -314,7 +314,7 @@ class FileByDeadline:
     def _carried(self) -> dict[str, int]:
         found = dict(self._used)
         if self._session is not None:
-            for name, count in self._session.carried(self.file.direction).items():
+            for name, count in self._session.carried_bytes(self.file.direction).items():
                 found[name] = found.get(name, 0) + count
         return found
 

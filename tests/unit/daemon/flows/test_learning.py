@@ -92,7 +92,7 @@ def finish(
     assert record is not None
     transfer = finished_transfer(flow, record, closed, BOTH)
     if transfer is not None:
-        learning.finished(transfer, KNOWN, record.ended_unix_s)
+        learning.on_transfer(transfer, KNOWN, record.ended_unix_s)
 
 
 def predicted_s(learning: Learning, name: str = "wifi") -> float:
@@ -104,7 +104,7 @@ def predicted_s(learning: Learning, name: str = "wifi") -> float:
 
 def test_a_place_that_is_slower_than_the_model_says_becomes_so(model: CompletionModel) -> None:
     learning = Learning(model)
-    learning.moved(BOTH, KNOWN)
+    learning.on_move(BOTH, KNOWN)
     before_s = predicted_s(learning)
     assert learning.note == ""
     for _ in range(20):
@@ -123,7 +123,7 @@ def test_a_place_is_nearly_new_after_months_though_the_host_was_restarted(
     later_s: dict[float, float] = {}
     for days in (0, 60, -60):
         learning = Learning(model)
-        learning.moved(BOTH, KNOWN)
+        learning.on_move(BOTH, KNOWN)
         before_s = predicted_s(learning)
         for _ in range(20):
             finish(learning, 2.0 * before_s)
@@ -141,7 +141,7 @@ def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
     model: CompletionModel,
 ) -> None:
     learning = Learning(model, adapt=False, posterior=Posterior())
-    learning.moved(BOTH, KNOWN)
+    learning.on_move(BOTH, KNOWN)
     transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
     # As they will be asked for again: what predictions favour is part of what is learnt.
     columns = features(KNOWN, transfer, assign(BOTH), learning.features)
@@ -155,13 +155,13 @@ def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
 
 def test_it_is_kept(model: CompletionModel, tmp_path: Path) -> None:
     learning = Learning(model)
-    learning.moved(BOTH, KNOWN)
+    learning.on_move(BOTH, KNOWN)
     for _ in range(20):
         finish(learning, 5.0)
     learning.keep(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [PLACES_FILE]
     again = load(model, tmp_path, adapt=True, bayesian=False)
-    again.moved(BOTH, KNOWN)
+    again.on_move(BOTH, KNOWN)
     assert predicted_s(again) == pytest.approx(predicted_s(learning), rel=1e-6)
     assert again.note == learning.note
 
@@ -232,14 +232,14 @@ def test_what_is_not_known_well_teaches_nothing(
     model: CompletionModel, spoiled: dict[str, float]
 ) -> None:
     learning = Learning(model)
-    learning.moved(BOTH, KNOWN)
+    learning.on_move(BOTH, KNOWN)
     finish(learning, **({"took_s": 3.0} | spoiled))
     assert learning.note == ""
 
 
 def test_a_transfer_over_both_counts_for_mptcp(model: CompletionModel) -> None:
     learning = Learning(model)
-    learning.moved(BOTH, KNOWN)
+    learning.on_move(BOTH, KNOWN)
     before = {name: predicted_s(learning, name) for name in ("wifi", "mptcp_wifi")}
     for _ in range(20):
         finish(learning, 3.0 * before["mptcp_wifi"], second=SIZE // 3)

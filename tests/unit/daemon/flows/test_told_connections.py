@@ -66,7 +66,7 @@ class Told:
     @property
     def written(self) -> list[CarriedConnection]:
         """The oldest first."""
-        return self.history.carried(100_000)[::-1]
+        return self.history.carried_connections(100_000)[::-1]
 
 
 @pytest.fixture

@@ -51,9 +51,9 @@ def always(*ways: str, again: float | None = None):
 def test_the_first_answer_wins_and_the_other_is_cancelled() -> None:
     race = Race(5.0, always("wifi", "cellular"))
     assert race.begin(BOTH) == [Start("cellular"), Start("wifi")]
-    assert race.answered("wifi", 5.1) == [Cancel("cellular")]
+    assert race.on_answer("wifi", 5.1) == [Cancel("cellular")]
     assert (race.done_s, race.winner, race.running) == (5.1, "wifi", {})
-    assert race.answered("cellular", 5.2) == []
+    assert race.on_answer("cellular", 5.2) == []
     assert (race.done_s, race.winner) == (5.1, "wifi")
 
 
@@ -69,7 +69,7 @@ def test_silence_begins_the_other_and_keeps_the_first() -> None:
     assert race.wake_at_s == 0.4
     assert race.wake(0.4, BOTH) == [Start("cellular")]
     assert race.running == {"wifi": 0.0, "cellular": 0.4}
-    assert race.answered("cellular", 0.5) == [Cancel("wifi")]
+    assert race.on_answer("cellular", 0.5) == [Cancel("wifi")]
     assert race.wake_at_s == math.inf
     assert race.decisions == 3
 
@@ -96,14 +96,14 @@ def test_what_is_lost_is_begun_elsewhere() -> None:
 
     race = Race(0.0, choose)
     race.begin(BOTH)
-    assert race.lost("wifi", 3.0, BOTH - {"wifi"}) == [Start("cellular")]
-    assert race.lost("wifi", 3.1, BOTH - {"wifi"}) == []
+    assert race.on_loss("wifi", 3.0, BOTH - {"wifi"}) == [Start("cellular")]
+    assert race.on_loss("wifi", 3.1, BOTH - {"wifi"}) == []
 
 
 def test_without_any_network_it_waits_for_one() -> None:
     race = Race(0.0, always("wifi"))
     assert race.begin(frozenset()) == []
-    assert race.attached(9.0, frozenset({"wifi"})) == [Start("wifi")]
+    assert race.on_attach(9.0, frozenset({"wifi"})) == [Start("wifi")]
 
 
 @settings(max_examples=100, deadline=None)
@@ -133,10 +133,10 @@ def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data: st.Dat
         event = data.draw(st.sampled_from(["answered", "lost", "attached", "wake"]))
         way = data.draw(st.sampled_from(ways))
         if event == "answered":
-            commands = race.answered(way, now)
+            commands = race.on_answer(way, now)
             running.discard(way)
         elif event == "lost":
-            commands = race.lost(way, now, usable)
+            commands = race.on_loss(way, now, usable)
             running.discard(way)
         else:
             commands = getattr(race, event)(now, usable)
@@ -152,7 +152,7 @@ def deciding(style: str, setting: str) -> ExchangePolicy:
     usage = Usage({name: RadioWatch(radio) for name, radio in of.items()})
     policy = ExchangePolicy(STYLES[style], SETTINGS[setting], of, ["cellular"], usage)
     for name in of:
-        policy.attached(name, 0.0)
+        policy.on_attach(name, 0.0)
     policy.connected("wifi", 0.02, 0.02)
     policy.connected("cellular", 0.06, 0.06)
     return policy
@@ -241,7 +241,7 @@ def test_a_new_access_point_makes_unsure() -> None:
     before = policy.choose(TASK, now_s, BOTH, {})
     before_s = reevaluate_after_s(before)
     policy.detached("wifi", now_s)
-    policy.attached("wifi", now_s + 30.0)
+    policy.on_attach("wifi", now_s + 30.0)
     policy.connected("wifi", 0.02, now_s + 30.02)
     after = policy.choose(TASK, now_s + 31.0, BOTH, {})
     assert before.ways == {"wifi"}

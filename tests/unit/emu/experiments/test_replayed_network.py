@@ -37,7 +37,7 @@ def test_a_small_exchange_takes_a_round_trip_and_its_packets() -> None:
     assert found.served_at_s == pytest.approx(0.021)
     assert found.completed_at_s == pytest.approx(0.043)
     assert found.lost_at_s == math.inf
-    assert found.carried() == (1000 + 2 * HEADER_BYTES, 4000 + 3 * HEADER_BYTES)
+    assert found.bytes_until() == (1000 + 2 * HEADER_BYTES, 4000 + 3 * HEADER_BYTES)
     assert found.received_bytes() == 4000
 
 
@@ -79,7 +79,7 @@ def test_a_long_outage_loses_what_is_under_way() -> None:
     assert found.completed_at_s == math.inf
     assert found.lost_at_s == pytest.approx(8.0)
     assert found.served_at_s == math.inf
-    assert found.carried() == (0, 0)
+    assert found.bytes_until() == (0, 0)
     with pytest.raises(ValueError, match="not attached"):
         net.exchange(8.0, 1000, 4000)
 
@@ -88,7 +88,7 @@ def test_what_was_sent_before_the_loss_was_carried() -> None:
     net = network(with_gaps(20, (5, 12)), rtt_s=0.1)
     found = net.exchange(4.95, 1000, 4000)
     assert found.completed_at_s == math.inf
-    assert found.carried()[0] == 1000 + HEADER_BYTES
+    assert found.bytes_until()[0] == 1000 + HEADER_BYTES
     assert found.served_at_s == pytest.approx(5.0)
 
 
