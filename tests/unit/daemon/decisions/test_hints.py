@@ -23,7 +23,7 @@ class World:
         self.profiler = Profiler()
         self.hints = Hints(
             self.profiler,
-            SimpleNamespace(learned=lambda event: None),  # type: ignore[arg-type]
+            SimpleNamespace(on_size=lambda event: None),  # type: ignore[arg-type]
             stage.director,
             lambda: Context(11.0, {"wlan0": {}, "lte0": {}}),
             lambda: self.now_s,

@@ -86,9 +86,12 @@ class Daemon:
                     (
                         "on_transfer_begun",
                         "opened",
+                        "on_open",
                         "closed",
+                        "on_close",
                         "on_connection",
                         "finished",
+                        "on_transfer",
                         "read_before",
                     ),
                     nobody,

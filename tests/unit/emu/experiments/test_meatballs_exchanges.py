@@ -130,7 +130,7 @@ def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data: st.Dat
         assert running == set(race.running)
         now += data.draw(st.floats(0, 1))
         usable = data.draw(subsets)
-        event = data.draw(st.sampled_from(["answered", "lost", "attached", "wake"]))
+        event = data.draw(st.sampled_from(["answered", "lost", "on_attach", "wake"]))
         way = data.draw(st.sampled_from(ways))
         if event == "answered":
             commands = race.on_answer(way, now)
