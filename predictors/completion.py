@@ -1,17 +1,22 @@
 """Completion times of all strategies: a regressor for the point, held-out errors for the spread.
 
 **Point.** Delphi predicts one completion time per strategy by a regression tree and never adds
-single-path predictions to get MPTCP (section 6). Three things differ here, each because it carries
-over better to places that were never measured (figures: `docs/decisions/completion-trees.md`). The
-regressors learn the logarithm of real over naive time. One tree may hold the answers for all
-strategies in its leaves, so that it learns their differences well. Several trees may be averaged.
-Any family of models may stand in for the trees (`predictors.regressor`).
+single-path predictions to get MPTCP (section 6). Three things differ here, because each predicts
+better at places that were never measured (figures: `docs/decisions/completion-trees.md`):
 
-**Spread.** Meatballs keeps one distribution of relative errors for each predictor (dissertation,
-4.3.1). Between places and moments the size of errors differs by far more than their shape: a
-twentieth where a network is steady, tenfold where it comes and goes. So a forest over the same
-inputs predicts the size of the logarithm of the relative error, and its distribution is that size
-times one of a few standard shapes.
+- A regressor learns a ratio: the logarithm of the real time divided by the naive time. The naive
+  time is the textbook's, without learning (`predictors.inputs`).
+- One tree may hold the answers for all strategies in its leaves. So it learns their differences well.
+- Several trees may be averaged.
+
+Any other family of models can take the place of the trees (`predictors.regressor`).
+
+**Spread.** The relative error of a prediction is the real time divided by the predicted one. Meatballs
+keeps one distribution of it for each predictor (dissertation, 4.3.1). But the size of errors differs
+much between places and moments: 5 % where a network is steady, a factor of ten where it comes and
+goes. The shape of their distribution differs little. So a forest predicts, from the same inputs, the
+*size*: the expected absolute logarithm of the relative error. The distribution of the logarithm is
+one of a few standard shapes, multiplied by that size.
 """
 
 from bisect import bisect_right
@@ -29,23 +34,23 @@ from predictors.place import Prior
 from predictors.regressor import Forest, Regressor, mirrored
 
 _LARGEST = 25.0
-"""No error is beyond all numbers, however wide."""
+"""No logarithmic error is larger, whatever its size and widening: `exp` of it stays a finite number."""
 
 LEAST_SIZE = 0.01
 """No error is expected to be smaller: 1 %."""
 
 Shape = Mapping[str, tuple[float, ...]]
-"""By strategy, logarithmic errors over their expected size: ascending, equally likely."""
+"""By strategy, logarithmic errors divided by their expected size: ascending, equally likely."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """Relative errors (real over predicted) at places held out of training.
+    """Relative errors (real divided by predicted time) at places that were held out of training.
 
     Attributes:
-        sizes: the expected absolute logarithm of the relative error, one output per strategy.
-        limits: sizes that part one shape from the next, ascending.
-        shapes: one more than `limits`, the one for the smallest sizes first.
+        sizes: predicts the expected absolute logarithm of the relative error, for each strategy.
+        limits: the sizes at which the next shape begins, ascending.
+        shapes: one more than `limits`; the first one is for the smallest sizes.
     """
 
     sizes: Forest
@@ -53,11 +58,14 @@ class HeldOutErrors:
     shapes: tuple[Shape, ...]
 
     def sized(self, both: Sequence[float]) -> list[float]:
-        """Return the expected size of each strategy's logarithmic error for `mirrored` inputs."""
+        """Return the expected size of each strategy's logarithmic error.
+
+        `both`: the inputs and their negatives (`regressor.mirrored`).
+        """
         return [max(size, LEAST_SIZE) for size in self.sizes.walk(both)]
 
     def shape(self, size: float) -> int:
-        """Return the number of the shape for errors of this size."""
+        """Return the index in `shapes` of the shape for errors of this size."""
         return bisect_right(self.limits, size)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,13 +98,13 @@ class HeldOutErrors:
 
 
 def around(point: float, size: float, shape: Sequence[float], widening: float) -> Distribution:
-    """Return a predicted quantity with its errors.
+    """Return the distribution of a quantity around its predicted value.
 
     Args:
-        point: what is predicted of it.
-        size: the expected absolute logarithm of its relative error.
-        shape: logarithmic errors over that, ascending.
-        widening: multiplies their distances from the median.
+        point: the predicted value.
+        size: the expected absolute logarithm of the relative error.
+        shape: logarithmic errors divided by their expected size, ascending.
+        widening: multiplies the distances of the errors from their median.
     """
     # Widen around the median, so that the median itself stays.
     if widening != 1.0:
@@ -119,24 +127,28 @@ def _ascending(data: Sequence[float]) -> tuple[float, ...]:
 
 
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
-"""Columns with a typical value for where nothing is known."""
+"""The columns for which the model has a typical value. It is used where nothing is known."""
 
 _LARGEST_OVER_SIZE = 13.0
-"""`ErrorHistory` takes no ratio beyond a million."""
+"""A seen error is cut to so many times its expected size: `ErrorHistory` refuses ratios above a million,
+and `exp(13)` is 442,000."""
 
 
 @dataclass(slots=True)
 class CompletionModel:
-    """Predicts completion times in seconds from the columns of a transfer data set.
+    """A predictor of completion times in seconds, from the columns of a transfer data set.
 
     Attributes:
-        features: the columns that it was trained with.
-        typical: stands in for unknown round trips and rates (`STAND_INS`), s and bit/s.
-        parts: logarithm of real over naive time, each regressor for some of the strategies.
-        errors: what is around the point.
-        hazard: probability per strategy that the transfer collapses (see `hazards`); None: unknown.
-        places: how places differ from what it says (`predictors.place`); None: not learned.
-        provenance: what it was trained on; plain data for people.
+        features: the columns that the model was trained with.
+        typical: the values used for unknown round trips (s) and rates (bit/s), by `STAND_INS`.
+        parts: regressors, each with its strategies. A regressor predicts the logarithm of the real
+            time divided by the naive time.
+        errors: the distribution of the errors around the predicted time.
+        hazard: the probability that the transfer collapses, by strategy (see `hazards`); None: not
+            learned.
+        places: how much places differ from the model's predictions (`predictors.place`); None: not
+            learned.
+        provenance: what the model was trained on; plain data for people.
     """
 
     features: tuple[str, ...]
@@ -155,7 +167,10 @@ class CompletionModel:
         self._seen = {name: ErrorHistory() for name in self.strategies}
 
     def fingerprint(self) -> str:
-        """Return what tells this model from others: a difference from one means nothing to another."""
+        """Return a checksum of the trained model.
+
+        The daemon keeps it beside the corrections that it learns: they are of no use to another model.
+        """
         if not self._fingerprint:  # the shipped model takes a quarter of a second
             self._fingerprint = f"{crc32(repr(self.to_dict()).encode()):08x}"
         return self._fingerprint
@@ -191,8 +206,8 @@ class CompletionModel:
 
         Args:
             features: `size_bytes`, and what is known of the other columns; NaN is unknown.
-            widening: multiplies the logarithmic distances from the median, for indicators so old
-                that the held-out errors, which come from fresh ones, say too little.
+            widening: multiplies the logarithmic distances from the median. The held-out errors
+                come from fresh indicators, so they are too small where indicators are old.
 
         Raises:
             KeyError: without `size_bytes`.
@@ -208,7 +223,7 @@ class CompletionModel:
         }
 
     def update(self, features: Mapping[str, float], name: str, actual: float) -> None:
-        """Learn from a finished transfer: the distribution of strategy `name` moves towards it.
+        """Move the error distribution of strategy `name` towards that of a finished transfer.
 
         Args:
             features: what was known when it started.
@@ -227,7 +242,7 @@ class CompletionModel:
         # Errors of all sizes become comparable once they are divided by their expected size.
         size = self.errors.sized(both)[self.strategies.index(name)]
         over = log(actual / point) / size
-        # By place in the order alone do they age: it has no clock.
+        # The model has no clock: seen errors lose weight by their number, not by their time.
         seen.add(exp(min(max(over, -_LARGEST_OVER_SIZE), _LARGEST_OVER_SIZE)), 1.0, 0.0)
         # Correct every shape of this strategy by what was seen.
         for shape, held_out in zip(self._shapes, self.errors.shapes, strict=True):
@@ -242,7 +257,7 @@ class CompletionModel:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; what was seen since it was trained is not in it."""
+        """Return the trained model as plain data for JSON, without what `update` learned."""
         return {
             "features": list(self.features),
             "inputs": list(INPUTS),
@@ -259,7 +274,9 @@ class CompletionModel:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "CompletionModel":
-        """Rebuild a model from `to_dict`'s data, or from a later or earlier version's.
+        """Rebuild a model from the data that `to_dict` returned.
+
+        Another version may have written them, if this one knows their inputs, features and strategies.
 
         Raises:
             ValueError: says what is wrong with it.

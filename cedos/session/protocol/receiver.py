@@ -1,8 +1,8 @@
-"""The receiving half of a session: extents in any order, until the application has taken their bytes.
+"""The receiving half of a session: it takes extents in any order, until the application has read them.
 
-An acknowledgement of its own costs both ends a packet, and one with every message costs a frame each.
-So acknowledgements travel with the data of every few milliseconds; they go alone only after a delay,
-or after enough bytes (`DelayedAcks`).
+An acknowledgement alone costs both ends a packet, and one with each message costs a frame. So at most
+one in 5 ms travels along with data. One goes alone only after a delay, or after enough received bytes
+(`DelayedAcks`).
 """
 
 from typing import Final
@@ -21,10 +21,12 @@ from cedos.session.protocol.room import (
 from cedos.session.protocol.sender import ID_SPAN
 
 MAX_ID_GAPS: Final = 20_000
-"""More gaps in the ids than any sender of this protocol leaves at once."""
+"""A peer that leaves more gaps in the ids at once is refused: no sender of this protocol does."""
 
 
 class _Partial:
+    """A large IROB of which only some extents have arrived."""
+
     __slots__ = ("after", "arrivals", "order", "rank")
 
     def __init__(self, extent: Extent) -> None:
@@ -40,27 +42,36 @@ class _Partial:
 class Receiver:
     """The receiving half of a session.
 
-    `unacknowledged_bytes` arrived since the last acknowledgement; `irobs_bytes` counts bytes of IROBs
-    by rank.
+    Attributes:
+        irobs: the ids received whole, or abandoned.
+        unacknowledged_bytes: arrived since the last acknowledgement.
+        irobs_bytes: the bytes of all IROBs that arrived so far, by rank.
+        irob_bytes: the most bytes that one IROB may have.
+        owes_window: the peer may send notably more than it knows, and has to be told.
+        delivered_cost: the credit that the delivered IROBs took: their bytes, and `IROB_COST` each.
     """
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
         self.stream = StreamReassembly()
-        self.irobs = CumulativeSet(1)  # ids received whole, or abandoned
+        self.irobs = CumulativeSet(1)
         self.delivery = Delivery()
         self.unacknowledged_bytes = 0
         self.irobs_bytes = [0, 0, 0, 0]
         self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
         self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
         self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
-        self._taken = 0  # of the stream by the application
-        self._stream_limit = INITIAL_STREAM_BYTES  # what the peer has been told
+        self._taken = 0  # stream bytes that the application has read
+        # What the peer was told last: the end of the stream window, the credit for IROBs.
+        self._stream_limit = INITIAL_STREAM_BYTES
         self._credit_granted = INITIAL_IROB_CREDIT
-        self.owes_window = False  # the peer may send notably more than it knows
+        self.owes_window = False
         self.delivered_cost = 0
-        self._pieces = 0  # of large IROBs, behind gaps
-        self._held_cost = 0  # of IROBs that arrived, whole or in part, and were not delivered
+        self._pieces = 0  # pieces of large IROBs that lie behind gaps
+        self._held_cost = (
+            0  # credit of IROBs that arrived, whole or in part, and were not delivered
+        )
         self._partial: dict[int, _Partial] = {}
+        # What changed since the last acknowledgement of it.
         self._dirty_stream = False
         self._dirty_irobs = False
         self._dirty_partial: set[int] = set()
@@ -91,9 +102,8 @@ class Receiver:
                 f"IROB {irob} has at least {stop} bytes; allowed are {self.irob_bytes}"
             )
         partial = self._partial.get(irob)
-        if (
-            partial is None and extent.end and not extent.offset
-        ):  # all of it at once, as nearly always
+        # Fast path: nearly always all of it arrives at once.
+        if partial is None and extent.end and not extent.offset:
             self.unacknowledged_bytes += stop
             self.irobs_bytes[extent.rank] += stop
             self._hold(stop + IROB_COST)
@@ -132,11 +142,10 @@ class Receiver:
         self._check_id(stop - 1)
         self._dirty_irobs = True
         irobs = self.irobs
-        whole = (
-            first == irobs.floor and not irobs.beyond
-        )  # as they were sent, and for the first time
-        # Take the ids that are new; copies over another path are dropped.
-        for low, high in ((first, stop),) if whole else irobs.missing(first, stop):
+        # Nearly always they are in order, and all of them new.
+        all_new = first == irobs.floor and not irobs.beyond
+        # Take the ids that are new; copies that came over another path are dropped.
+        for low, high in ((first, stop),) if all_new else irobs.missing(first, stop):
             part = payloads if high - low == len(payloads) else payloads[low - first : high - first]
             size = sum(map(len, part))
             self.unacknowledged_bytes += size + len(part)
@@ -199,6 +208,7 @@ class Receiver:
 
     @property
     def idle(self) -> bool:
+        """Return whether all that arrived was read, and nothing lies behind a gap."""
         return not (
             self._held_cost
             or self.stream.ready
@@ -234,6 +244,7 @@ class Receiver:
         self._stream_window = stream_window
 
     def window(self) -> bytes:
+        """Return a Window frame: how far the peer may send now. It never takes back what it granted."""
         self.owes_window = False
         self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
         self._credit_granted = max(self.delivered_cost + self._irob_window, self._credit_granted)
@@ -242,13 +253,16 @@ class Receiver:
     # Sleep
 
     def granted(self) -> tuple[int, int]:
-        """Return how much more of the stream, and of IROBs, the peer knows that it may send."""
+        """Return how much of the stream, and credit of IROBs, the peer may send beyond what was read."""
         return self._stream_limit - self._taken, self._credit_granted - self.delivered_cost
 
     def restore(
         self, stop: int, next_irob: int, delivered: int, granted: tuple[int, int], *, ended: bool
     ) -> None:
-        """Start from positions below which all was received and read; `granted`: as from `granted()`."""
+        """Start from positions below which all was received and read; `granted`: from `granted()`.
+
+        `stop`: behind the last received position of the stream; its end, if `ended`, takes one.
+        """
         self.stream = StreamReassembly(stop - ended)
         if ended:
             self.stream.add(stop - 1, b"", end=True)
@@ -268,6 +282,7 @@ class Receiver:
             )
 
     def _hold(self, cost: int) -> None:
+        """Add to the credit of IROBs that are held. ProtocolError: the peer sent more than its window."""
         self._held_cost += cost
         if self._held_cost > self._irob_window:
             raise ProtocolError(f"more IROBs than the window of {self._irob_window} bytes allows")
@@ -281,7 +296,11 @@ class Receiver:
 
 
 def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
-    """Return the payload in memory that stays: the record's, if that is ours and mostly this payload."""
+    """Return the payload in memory that does not change: a copy, or the payload itself.
+
+    A record that is a `bytes` object never changes, a view may. But a payload in it keeps the whole
+    record in memory, so a small one is copied.
+    """
     if type(record) is bytes and 2 * len(payload) > len(record):
         return payload
     return bytes(payload)
@@ -297,14 +316,16 @@ def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
 
 
 _ALONG_S: Final = 0.005
-"""Data takes an acknowledgement along, if none went for so long."""
+"""The next data takes an acknowledgement along if the last one was sent so long before."""
 
 
 class DelayedAcks:
-    """The timer of acknowledgements: `due` now, `along` with the next data, or `at` a time.
+    """The timer of acknowledgements. One goes at the latest after `enough_bytes`, or after `delay_s`.
 
-    `at` is None where no acknowledgement is owed. One is sent at the latest after `enough_bytes`, or
-    `delay_s` after the first unacknowledged byte.
+    Attributes:
+        due: one has to go now, alone if need be.
+        along: the next data takes one along.
+        at: when one becomes due, `delay_s` after the first unacknowledged byte; None: none will.
     """
 
     __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_sent_s", "along", "at", "due")

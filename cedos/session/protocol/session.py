@@ -1,9 +1,12 @@
-"""A session: streams and IROBs over any number of paths that come and go. No I/O, no clock.
+"""A session: a stream and IROBs over any number of paths that come and go. No I/O, no clock.
 
-The driver hands in records and time, and asks each path that has room for its next record. What is on
-the way over a path is known (`PathFlight`) until the peer has acknowledged it; a path that is lost gives
-it back. It is sent again only after the peer has said on another path what it has (Sync), so that little
-travels twice; small foreground messages do not wait for that.
+An IROB is a message of Intentional Networking, and a thunk is a send that waits for an appropriate
+network (dissertation, chapter 2). The driver hands in records and the time. It asks for the next record
+of each path that has room.
+
+`PathFlight` remembers what was sent over a path until the peer has acknowledged it. If the path is lost,
+the session sends that again over another path. Before, it waits until the peer has said there what it
+has received (Sync), so that little travels twice. Small foreground messages do not wait.
 """
 
 from collections.abc import Callable
@@ -65,11 +68,14 @@ BROKEN_PROTOCOL, LOST_STATE = 1, 2
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
 _WORTH_SHARE: Final = 16
-"""Nor is room below one in so many of a record's: what is cut there is put together again by a copy."""
+"""Less than this part of a record's room, a sixteenth, is left empty, too. A piece that is cut to fit
+would have to be joined again at the peer, by a copy."""
 
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
-_HEARD_S: Final = 0.050  # two paths on which the peer spoke within so long are heard alike
+_HEARD_S: Final = (
+    0.050  # paths on which the last records came within so long count as equally recent
+)
 _DEFAULTS: Final = SessionLimits()
 _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
@@ -79,11 +85,11 @@ class Session:
 
     Args:
         scheduler: decides which bytes go on which path.
-        now: the session begins without a path.
-        limits: what it may use.
-        memory: the replay limit that all sessions share; None: one of its own.
-        keep_alive_s: how long it outlives its last path, as granted at set-up; 0: not at all.
-        absent_since_s: when the last path was lost; None: there was none yet.
+        now: the time. The session begins without a path.
+        limits: the memory, windows and delays of this session.
+        memory: the replay memory that all sessions share; None: one for this session alone.
+        keep_alive_s: how long the session outlives its last path, as granted at set-up; 0: not at all.
+        absent_since_s: when the last path was lost; None: there was no path yet.
     """
 
     def __init__(
@@ -110,8 +116,9 @@ class Session:
         self.backlog = Backlog()
         self._now = now
         self.absent_since_s = absent_since_s
-        self._resumed_on: int | None = None  # its first Sync tells whether state was lost
-        self._kept_then = self.positions()  # by the peer, when that path was dialled
+        # The path that came up while there was no other: its first Sync tells whether an end lost state.
+        self._resumed_on: int | None = None
+        self._positions_then = self.positions()  # this end's, when that path was dialled
         self.delayed_acks = DelayedAcks(
             self.receiver, limits.acknowledge_bytes, limits.acknowledge_delay_s
         )
@@ -148,15 +155,16 @@ class Session:
     ) -> None:
         """Add an authenticated connection to the peer; the caller may change `facts` at any time.
 
-        `known`, at the end that dialled: the `positions` before this connection's first message. The
-        peer may have sent on it while older paths still brought acknowledgements.
+        `known`: the end that dialled gives its `positions` of before the connection's first message;
+        None at the other end. The peer's first Sync here may be older than acknowledgements that came
+        over older paths in the meantime, so it is compared with those positions.
         """
         if path_id in self.in_flight.paths:
             raise SessionError(f"path {path_id} is up already")
         # The first path after none was up: its Sync tells whether an end has lost its state.
         if not self.in_flight.paths:
             self._resumed_on = path_id
-            self._kept_then = known or self.positions()
+            self._positions_then = known or self.positions()
         self.in_flight.up(path_id, facts, now, dialled=known is not None)
         self._came_back(self.in_flight.paths[path_id], now)
         self.absent_since_s = None
@@ -173,7 +181,7 @@ class Session:
     def path_lost(self, path_id: int, now: float) -> None:
         path = self._path(path_id)
         silent_at_s = path.state.facts.stalled_at_s
-        # A silent path was counted as a fall already.
+        # The loss is a fall of the network, unless its silence was counted as one already.
         if not path.fell:
             self.flapping.fell(path.state.facts.network, now)
         self.in_flight.on_path_lost(path_id)
@@ -181,12 +189,12 @@ class Session:
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
         self._count_stuck()
-        # The peer may have missed control frames of this path: repeat them on the others.
+        # The peer may have missed control frames of this path: the other paths state everything anew.
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
             other.owes_statement = True
-        # Without a path the keep-alive runs, and the replay memory has its whole limit.
+        # Without a path the keep-alive runs, and written data may fill the session's replay memory.
         if not others:
             self.absent_since_s = now if silent_at_s is None else min(now, silent_at_s)
             self.sender.replay.set_absent(True)
@@ -200,12 +208,12 @@ class Session:
         self.in_flight.requeue(path_id)
 
     def path_voice(self, path_id: int, voice: PathVoice, now: float) -> bool:
-        """Note whether a path speaks while data waits there; return whether that changes anything.
+        """Note whether a path answers while data waits there; return whether the doubt about it changed.
 
-        Data in flight on a silent path goes over another one as well, the first bytes first. Control
-        frames that were said there may be lost, too, and are repeated as soon as the path pauses: a
-        peer that misses an acknowledgement may have to stand still until then. When the path speaks,
-        it is believed, unless it flaps.
+        If the path is silent, the data in flight there goes over another path as well, the first bytes
+        first. The control frames that were sent there may be lost, too. They are repeated on other
+        paths as soon as the path pauses: a peer that misses an acknowledgement may have no room to
+        send. A path that answers again is relied on at once, unless its network flaps.
         """
         path = self._path(path_id)
         facts = path.state.facts
@@ -221,14 +229,14 @@ class Session:
             self._fell_silent(path)
         elif voice is not PathVoice.SPEAKS:
             if voice is PathVoice.PAUSES and not facts.pauses:
-                self._say_elsewhere(path)
+                self._state_all_elsewhere(path)
             path.silent_since(silent_at_s, pauses=voice is PathVoice.PAUSES)
         else:
             path.silent_since(None)
-        # The path is back: it takes over the data of paths that are silent still.
+        # The path is back: data of paths that are still silent had no other path, and now has this one.
         if voice is PathVoice.SPEAKS and silent_at_s is not None:
             self._came_back(path, now)
-            for other in self.in_flight.states:  # they had no other path to leave their data to
+            for other in self.in_flight.states:
                 if other.facts.stalled_at_s is not None:
                     self.in_flight.requeue(other.path_id)
         changed = facts.doubt is not before
@@ -239,7 +247,7 @@ class Session:
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Set which labels (a mask of ranks) may use a path, both ways; return whether that is new.
 
-        A label whose every path is silent may use the others; a label that may use none waits.
+        If all paths of a label are silent or flap, it may use better ones. One without a path waits.
         """
         path = self._path(path_id)
         if path.allowed_here == ranks:
@@ -255,15 +263,15 @@ class Session:
     # The stream
 
     def write(self, data: bytes) -> int:
-        """Append to the stream what there is room for; return how many bytes.
+        """Append as much of `data` to the stream as there is room for; return how many bytes.
 
-        `Writable` follows if that was not all.
+        If that was not all, the event `Writable` follows when there is room again.
         """
         self._check_open()
         return self.sender.write(data)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
-        """Append `length` bytes; `fetch(offset, count)` gives them whenever they are sent."""
+        """Append `length` bytes to the stream; each send reads them by `fetch(offset, count)`."""
         self._check_open()
         self.sender.write_source(fetch, length)
 
@@ -308,10 +316,11 @@ class Session:
         thunk: int | None = None,
         head: bytes = b"",
     ) -> int:
-        """Send an IROB, whole; return its id, `NO_ROOM` (not taken) or `DEFERRED` (the thunk waits).
+        """Send a whole IROB; return its id, `NO_ROOM` (not taken) or `DEFERRED` (the thunk waits).
 
-        `after`: `ALL` that came before, the ids of some, or `()` for none. The IROB is `head` and
-        `data`; large data is kept as it is, and must not change.
+        `after`: the IROBs that the peer delivers first: `ALL` before this one, the ids of some, or
+        `()` for none. The IROB's bytes are `head`, then `data`. Large data is not copied, so the
+        caller must not change it.
         """
         self._check_open()
         if thunk is not None and self._deferred(rank, thunk):
@@ -361,7 +370,10 @@ class Session:
     def send_datagram(
         self, data: bytes, lifetime_s: float, now: float, *, everywhere: bool = False
     ) -> None:
-        """Send a datagram in time or not at all; `everywhere`: over each path at once. ValueError."""
+        """Send a datagram within `lifetime_s`, or never; `everywhere`: over all paths.
+
+        ValueError: it is too large, or the lifetime is out of bounds.
+        """
         self._check_open()
         if len(data) > LARGEST_BYTES or not 0 < lifetime_s <= LONGEST_S:
             raise ValueError(
@@ -383,7 +395,7 @@ class Session:
         self.control.propose_keep_alive(seconds)
 
     def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
-        """Tell the peer how much is expected of it and until when (0: unknown)."""
+        """Tell the peer how many bytes this end expects from it (0: unknown), and until when."""
         self.control.set_wish(expected_bytes, deadline_at_s, now)
 
     @property
@@ -396,18 +408,22 @@ class Session:
         return events
 
     def check_writable(self) -> None:
-        """Report once, for all who found no room, that there is some again."""
+        """Add one event `Writable` if there is room again after a refusal."""
         if self.sender.room_again():
             self.pending_events.append(Writable())
 
     def woken(self) -> None:
+        """Add an event `Writable`: other sessions have left room in the shared replay memory."""
         self.sender.forget_refusal()
         self.pending_events.append(Writable())
 
     # Records
 
     def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
-        """Take a record's plaintext, copying what is kept of a view. ProtocolError: call `abort`."""
+        """Take the plaintext of a record. Of a view, the session copies the bytes that it keeps.
+
+        ProtocolError: the peer broke the protocol; the caller has to call `abort`.
+        """
         path = self._path(path_id)
         path.on_acknowledgement(len(record), now)
         if self.control.state is SessionState.FAILED:
@@ -426,7 +442,8 @@ class Session:
                 self._handlers[kind](path, frame, now)
                 if self.control.failure is not None:
                     return
-        if self._synced:  # behind the acknowledgements that follow it
+        # A Sync came: the acknowledgements behind it in the record are taken, too. Resend the rest.
+        if self._synced:
             self._synced = False
             self.in_flight.release()
         # Acknowledge soon, or at once when the peer is closing.
@@ -436,10 +453,11 @@ class Session:
             self.control.check_close()
 
     def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
-        """Return parts of one record's plaintext for a path that has room; empty: nothing now.
+        """Return the parts of one record's plaintext for a path that has room; empty: nothing to send.
 
-        They count as unsent in the path's facts from then on. A record has at most 262,144 bytes, and
-        little more than `room_bytes`, so that a small message need not be cut.
+        Stream and IROB bytes are added to the path's `unsent_bytes`. A record has at most 262,144 bytes.
+        It may exceed `room_bytes`: by control frames, and by a little data, so that a small message
+        need not be cut.
         """
         path = self.in_flight.paths.get(path_id)
         if path is None:
@@ -503,7 +521,7 @@ class Session:
         return self.control.failure
 
     def close(self) -> None:
-        """Send no more new data. Written data is delivered, then the session is `FINISHED`."""
+        """Take no more data. Once all written data is delivered, the session is `FINISHED`."""
         if self.control.state is SessionState.OPEN:
             self.sender.abandon_open()
             self.sender.finish()
@@ -517,11 +535,12 @@ class Session:
             self.control.fail(why, by_peer=False)
 
     def peer_forgot(self) -> None:
+        """End the session, which the peer does not know: finished if all was delivered, else failed."""
         if not self.control.ended_without_us():
             self.control.fail("the peer does not know this session any more", by_peer=True)
 
     def backlogged(self, rank: int) -> bool:
-        """Return whether so much of a label waits that more would only wait behind it."""
+        """Return whether so many bytes of a label wait to be sent that more would only queue up."""
         waiting_bytes = self.sender.send_queues[rank].waiting_bytes
         return waiting_bytes > ahead_bytes(self.in_flight.states, rank)
 
@@ -529,7 +548,7 @@ class Session:
         return bool(allowed(self.in_flight.states, rank))
 
     def next_timer(self) -> float | None:
-        """Return when `tick` is due; None: not before something else happens."""
+        """Return when `tick` is due; None: there is no timer, only another call can change that."""
         if self.control.state is SessionState.FAILED:
             return None
         at = [self.delayed_acks.at] if self.delayed_acks.at is not None else []
@@ -565,7 +584,10 @@ class Session:
         self._tell_thunks(now)
 
     def is_over(self, now: float) -> bool:
-        """Return whether nothing will happen any more: the session can be forgotten after draining."""
+        """Return whether the session can be forgotten.
+
+        It has failed, and told the peer; or it has finished, and its last frames had time to leave.
+        """
         if self.control.state is SessionState.FAILED:
             return not any(path.control for path in self.in_flight.paths.values())
         return self._drained_at is not None and self._drained_at <= now
@@ -591,10 +613,11 @@ class Session:
 
     def _fell_silent(self, path: PathFlight) -> None:
         """Send over other paths what is in flight on a silent one, and repeat its control frames."""
-        if self._say_elsewhere(path):
+        if self._state_all_elsewhere(path):
             self.in_flight.requeue(path.state.path_id)
 
     def _count_stuck(self) -> None:
+        """Let the sender hold as many bytes more as may be stuck on paths that do not answer."""
         states = self.in_flight.states
         stuck_bytes = sum(
             each.in_flight_bytes
@@ -604,8 +627,11 @@ class Session:
         if self.sender.replay.set_stuck(stuck_bytes):
             self.check_writable()
 
-    def _say_elsewhere(self, path: PathFlight) -> bool:
-        """Repeat a path's control frames on others that live; return whether there are any."""
+    def _state_all_elsewhere(self, path: PathFlight) -> bool:
+        """Let all other paths that are not silent state everything anew; return whether there are any.
+
+        That replaces control frames which the peer may have missed on this path.
+        """
         others = [
             each
             for each in self.in_flight.paths.values()
@@ -616,6 +642,7 @@ class Session:
         return bool(others)
 
     def _came_back(self, path: PathFlight, now: float) -> None:
+        """Rely on a path again: at once, or after a time if its network flaps."""
         hold_s = self.flapping.hold_s(path.state.facts.network, now)
         path.came_back(now + hold_s if hold_s > 0 else None)
 
@@ -628,14 +655,14 @@ class Session:
             or self.control.due
             or (self.delayed_acks.along and self.sender.waits)
         )
-        return bool(owes) and self._is_heard(path)
+        return bool(owes) and self._takes_shared_frames(path)
 
-    def _is_heard(self, path: PathFlight) -> bool:
-        """Return whether frames that any path may carry can go here, and will be heard.
+    def _takes_shared_frames(self, path: PathFlight) -> bool:
+        """Return whether control frames that any path could carry, acknowledgements say, go on this one.
 
-        These are the least doubtful paths, and of those the ones that the peer sends on: an
-        acknowledgement goes where data comes from. A dead path shows that it is dead only once
-        something was sent there.
+        They go on the paths with the least doubt, and among these on those where the peer sent last. A
+        path may be dead although there is no doubt about it: that shows only once something was sent
+        there. A path that data comes from is alive.
         """
         if self.in_flight.only is not None:
             return True
@@ -645,22 +672,22 @@ class Session:
         return path.state.facts.doubt is doubt and heard_at_s - path.heard_at_s <= _HEARD_S
 
     def _control_frames(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
-        """Put control frames into a record, as much as fits; return how many bytes that is."""
+        """Put as many control frames into a record as fit; return their bytes."""
         receiver, control = self.receiver, path.control
         if self.control.state is not SessionState.FAILED:
-            # A new path gets everything that holds now; a path that is heard gets what is due.
-            everything, heard = path.owes_statement, self._is_heard(path)
+            # A path that owes a statement gets all that holds now; one for shared frames what is due.
+            everything, shared = path.owes_statement, self._takes_shared_frames(path)
             if everything:
                 control.append(packing.sync(self.positions()))
-            if everything or (heard and (self.delayed_acks.due or self.delayed_acks.along)):
+            if everything or (shared and (self.delayed_acks.due or self.delayed_acks.along)):
                 control += receiver.acknowledgements(everything=everything)
                 self.delayed_acks.on_sent(now)
-            if everything or (heard and receiver.owes_window):
+            if everything or (shared and receiver.owes_window):
                 control.append(receiver.window())
             if everything:
                 path.owes_statement = False
                 control += self.control.statement(path, now)
-            if heard:
+            if shared:
                 control += self.control.due
                 self.control.due.clear()
             # Both ends have everything: the last frames have some time to leave.
@@ -676,6 +703,7 @@ class Session:
         return used
 
     def positions(self) -> f.Sync:
+        """Return how far all is acknowledged by the peer and received here, of the stream and IROBs."""
         sender, receiver = self.sender, self.receiver
         return f.Sync(
             sender.stream.acked.floor,
@@ -706,7 +734,10 @@ class Session:
         self.check_writable()
 
     def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
-        """Answer a peer that lost another path, and send what is in flight on others here as well."""
+        """Answer a peer that lost a path: state everything, and send here what other paths carry.
+
+        It does not say which path it lost, so all others are taken for silent until they answer.
+        """
         path.owes_statement = True
         for other in self.in_flight.paths.values():
             if other is not path and other.state.facts.stalled_at_s is None:
@@ -724,9 +755,9 @@ class Session:
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
-            # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
+            # Compare with the positions of then: other paths may have brought newer acknowledgements.
             sent = (self.sender.stream.fresh, self.sender.next_irob)
-            why = lost_state(sync, self.positions(), self._kept_then, sent)
+            why = lost_state(sync, self.positions(), self._positions_then, sent)
             if why is not None:
                 self.abort(LOST_STATE, why)
         self._synced = True
