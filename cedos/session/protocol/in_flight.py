@@ -42,7 +42,8 @@ class PathFlight:
         self.asked = False  # whether it is there still, after that
         self.fell = False  # its silence has been counted among its network's falls
 
-    def on_acknowledgement(self, size_bytes: int, now: float) -> None:
+    def on_record(self, size_bytes: int, now: float) -> None:
+        """Note that a record of the peer came over this path."""
         self.heard_at_s = now
         self.heard_bytes += size_bytes
         if self.held_until_s is not None and now >= self.held_until_s:

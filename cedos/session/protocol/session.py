@@ -425,7 +425,7 @@ class Session:
         ProtocolError: the peer broke the protocol; the caller has to call `abort`.
         """
         path = self._path(path_id)
-        path.on_acknowledgement(len(record), now)
+        path.on_record(len(record), now)
         if self.control.state is SessionState.FAILED:
             return
         # Data frames first: nearly all frames are. Others have a handler by type.
