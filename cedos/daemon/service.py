@@ -253,6 +253,7 @@ class Daemon:
             partial(self._wakeup.wake, urgent=True),
         )
         steering.keep_to(self._director.ruled.may_use)
+        steering.when_left_alone(partial(self._wakeup.wake, urgent=True))
         self._rescuer = Rescuer(
             steering.rescues,
             self._observer.context,

@@ -5,7 +5,7 @@ What changes them is asked for by `cedos.steer.kernel.routing_requests`.
 
 import socket
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final
@@ -95,6 +95,65 @@ def _table_name(table: int) -> str:
     return "main" if table == MAIN_TABLE else str(table)
 
 
+# -- next-hop objects (linux/nexthop.h) ------------------------------------------------------------
+
+# A route may name one by its number instead of an interface. Beside the number the kernel lists what it
+# stands for, unless net.ipv4.nexthop_compat_mode is 0.
+RTM_NEWNEXTHOP, RTM_GETNEXTHOP = 104, 106
+_OBJECT: Final = struct.Struct("=BBBxI")  # family, scope, protocol, flags
+_MEMBER: Final = struct.Struct("=IBBH")  # number, weight and its high byte, nothing
+_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
+
+
+@dataclass(frozen=True, slots=True)
+class NexthopObject:
+    """An interface and a gateway, or a group of other objects (`members`, their numbers)."""
+
+    number: int
+    index: int
+    gateway: Address | None = None
+    members: tuple[int, ...] = ()
+
+
+NexthopObjects = Mapping[int, NexthopObject]
+
+
+def nexthops_request() -> bytes:
+    """Return the request (a dump) for all objects."""
+    return _OBJECT.pack(0, 0, 0, 0)
+
+
+def parse_nexthops(messages: Iterable[NetlinkMessage]) -> dict[int, NexthopObject]:
+    """Return the objects among messages by their numbers."""
+    parsed = filter(None, map(parse_nexthop, messages))
+    return {each.number: each for each in parsed}
+
+
+def parse_nexthop(message: NetlinkMessage) -> NexthopObject | None:
+    """Return the object of an RTM_NEWNEXTHOP; None for anything else."""
+    if message.type != RTM_NEWNEXTHOP or len(message.payload) < _OBJECT.size:
+        return None
+    found = attributes(message.payload, _OBJECT.size)
+    gateway, group = found.get(_NHA_GATEWAY, b""), found.get(_NHA_GROUP, b"")
+    whole = len(group) - len(group) % _MEMBER.size
+    return NexthopObject(
+        unsigned(found.get(_NHA_ID)) or 0,
+        unsigned(found.get(_NHA_OIF)) or 0,
+        address(gateway) if len(gateway) in {4, 16} else None,
+        tuple(number for number, *_ in _MEMBER.iter_unpack(group[:whole])),
+    )
+
+
+def hops_of(number: int, objects: NexthopObjects) -> Iterator[tuple[int, Address | None]]:
+    """Yield the interfaces and gateways that an object stands for."""
+    found = objects.get(number)
+    # A group's members are no groups.
+    members = [objects[each] for each in found.members if each in objects] if found else []
+    for one in members or ([found] if found else []):
+        if one.index:
+            yield one.index, one.gateway
+
+
 # -- routes ---------------------------------------------------------------------------------------
 
 # Family, lengths of destination and source, TOS, table, protocol, scope, type, flags.
@@ -103,6 +162,8 @@ _NEXT_HOP: Final = struct.Struct("=HBBi")  # length, flags, weight, index
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
 _RTA_PREFSRC, _RTA_EXPIRES = 7, 23
 _RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_PREF = 8, 9, 15, 18, 20
+_RTA_NH_ID: Final = 30
+_NO_OBJECTS: Final[NexthopObjects] = {}
 RTN_UNICAST, RTN_LOCAL = 1, 2
 REFUSING_TYPES: Final = (6, 7, 8)  # RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
 # A router says how it ranks among others of the same metric (RFC 4191): high, medium, low.
@@ -233,9 +294,14 @@ def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
 
 
 def parse_route(
-    message: NetlinkMessage, types: Collection[int] = (RTN_UNICAST,)
+    message: NetlinkMessage,
+    types: Collection[int] = (RTN_UNICAST,),
+    objects: NexthopObjects = _NO_OBJECTS,
 ) -> SeenRoute | None:
-    """Return the route of an RTM_NEWROUTE of one of these types; None for anything else."""
+    """Return the route of an RTM_NEWROUTE of one of these types; None for anything else.
+
+    `objects`: what routes may name as their next hops.
+    """
     payload = message.payload
     if message.type != RTM_NEWROUTE or len(payload) < _ROUTE.size:
         return None
@@ -244,7 +310,7 @@ def parse_route(
         return None
     version = VERSIONS[family]
     found = attributes(payload, _ROUTE.size)
-    hops = list(_next_hops(found)) if kind not in REFUSING_TYPES else []
+    hops = list(_next_hops(found, objects)) if kind not in REFUSING_TYPES else []
     index, gateway = hops[0] if hops else (0, None)
     return SeenRoute(
         version,
@@ -261,25 +327,39 @@ def parse_route(
     )
 
 
-def parse_default_routes(message: NetlinkMessage) -> list[DefaultRoute]:
+def parse_default_routes(
+    message: NetlinkMessage, objects: NexthopObjects = _NO_OBJECTS
+) -> list[DefaultRoute]:
     """Return the main table's default routes of an RTM_NEWROUTE or RTM_DELROUTE, one a next hop."""
-    payload = message.payload
-    if message.type not in (RTM_NEWROUTE, RTM_DELROUTE) or len(payload) < _ROUTE.size:
+    found = _main_default(message)
+    if found is None:
         return []
-    # Among what may be thousands of routes most go no further than this.
-    if payload[_DST_LEN_AT]:
-        return []
-    family, _, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(payload)
-    if family not in VERSIONS or kind != RTN_UNICAST:
-        return []
-    found = attributes(payload, _ROUTE.size)
-    if (unsigned(found.get(_RTA_TABLE)) or table) != MAIN_TABLE:
-        return []
+    version = VERSIONS[message.payload[0]]
     metric = unsigned(found.get(_RTA_PRIORITY)) or 0
     return [
-        DefaultRoute(index, VERSIONS[family], gateway, metric, _router_rank(found))
-        for index, gateway in _next_hops(found)
+        DefaultRoute(index, version, gateway, metric, _router_rank(found))
+        for index, gateway in _next_hops(found, objects)
     ]
+
+
+def is_main_default(message: NetlinkMessage) -> bool:
+    """Return whether a message is of a default route of the main table."""
+    return _main_default(message) is not None
+
+
+def _main_default(message: NetlinkMessage) -> dict[int, bytes] | None:
+    """Return the attributes of a default route of the main table; None: it is something else."""
+    payload = message.payload
+    if message.type not in (RTM_NEWROUTE, RTM_DELROUTE) or len(payload) < _ROUTE.size:
+        return None
+    # Among what may be thousands of routes most go no further than this.
+    if payload[_DST_LEN_AT]:
+        return None
+    family, _, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(payload)
+    if family not in VERSIONS or kind != RTN_UNICAST:
+        return None
+    found = attributes(payload, _ROUTE.size)
+    return found if (unsigned(found.get(_RTA_TABLE)) or table) == MAIN_TABLE else None
 
 
 def is_default_or_ours(message: NetlinkMessage) -> bool:
@@ -290,12 +370,16 @@ def is_default_or_ours(message: NetlinkMessage) -> bool:
     )
 
 
-def _next_hops(route: Mapping[int, bytes]) -> Iterator[tuple[int, Address | None]]:
+def _next_hops(
+    route: Mapping[int, bytes], objects: NexthopObjects
+) -> Iterator[tuple[int, Address | None]]:
     """Yield the indices and gateways of a route's next hops."""
     if index := unsigned(route.get(_RTA_OIF)):
         yield index, _gateway(route)
         return
     hops = route.get(_RTA_MULTIPATH, b"")
+    if not hops:
+        yield from hops_of(unsigned(route.get(_RTA_NH_ID)) or 0, objects)
     offset = 0
     while offset + _NEXT_HOP.size <= len(hops):
         length, _, _, index = _NEXT_HOP.unpack_from(hops, offset)

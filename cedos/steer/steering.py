@@ -111,6 +111,8 @@ class Steering:
         self._repairing: asyncio.Task[None] | None = None
         self._unsettled = False
         self._routing = Routing(self._kernel)
+        self._told_defaults: Mapping[int, HostDefault] = {}
+        self._left_alone: Callable[[], None] = lambda: None
         self._window = ReceiveWindow(self._kernel, self._append)
         self._connections = MptcpConnections(
             self._kernel,
@@ -369,6 +371,10 @@ class Steering:
         with refusals("bound the receive buffers"):
             self._window.used_by(self.connections.values())
 
+    def when_left_alone(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called when the host takes a default for itself, or gives it back."""
+        self._left_alone = changed
+
     def keep_to(self, may_use: Callable[[FlowKey, str], bool]) -> None:
         """Open new subflows of MPTCP connections only over networks that each may use."""
         self._connections.keep_to(may_use)
@@ -436,6 +442,9 @@ class Steering:
 
     def _notes(self) -> None:
         notes = self._routing.foreign.notes
+        if self.host_defaults != self._told_defaults:
+            self._told_defaults = self.host_defaults
+            self._left_alone()
         self._problem("foreign", ". ".join(notes) or None)
 
     def _routing_changed(self) -> None:

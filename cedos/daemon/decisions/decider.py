@@ -204,6 +204,11 @@ class Decider:
         """
         remaining = max(flow.remaining_bytes or 0, self.choices.default_size_bytes)
         case = self._case(rest_of(transfer, remaining), context, _MPTCP)
+        version = flow.key.remote.version  # its subflows are of this one alone
+        there = [
+            each if each.leads_out(version) else replace(each, up=False) for each in case.networks
+        ]
+        case = replace(case, networks=there)
         may_try: frozenset[str] = frozenset()
         if flow.unread and not flow.tried_since(context.at_s - _TRIED_S):
             names = (network.name for network in self.usable)

@@ -8,6 +8,7 @@ drops the IPv4 routes of a link that goes down without a word.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -29,7 +30,12 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     messages,
 )
-from cedos.kernel.policy_routing import DefaultRoute
+from cedos.kernel.policy_routing import (
+    RTM_GETNEXTHOP,
+    DefaultRoute,
+    nexthops_request,
+    parse_nexthops,
+)
 from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import Address, Network, NetworkOverride, NextHop, Translator
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
@@ -79,6 +85,8 @@ class Tables:
         self.links: dict[int, Link] = {}
         self.addresses: dict[int, list[LinkAddress]] = {}
         self.routes: dict[int, list[DefaultRoute]] = {}
+        answers = list(answers)
+        objects = parse_nexthops(answers)
         for answer in answers:
             if (link := rtnetlink.parse_link(answer)) is not None:
                 self.links[link.index] = link
@@ -86,7 +94,7 @@ class Tables:
                 if address.wide:
                     self.addresses.setdefault(address.index, []).append(address)
             else:
-                for route in policy_routing.parse_default_routes(answer):
+                for route in policy_routing.parse_default_routes(answer, objects):
                     self.routes.setdefault(route.index, []).append(route)
 
     def metric(self, index: int) -> int | None:
@@ -226,6 +234,8 @@ class KernelTables:
         dump = self._requester.dump
         answers = await dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
         answers += await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request())
+        with suppress(OSError):  # an older kernel has none
+            answers += await dump(RTM_GETNEXTHOP, nexthops_request())
         for version in (4, 6):
             # The kernel itself leaves other tables' routes out.
             request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
@@ -240,7 +250,7 @@ class KernelTables:
 
 def changes_networks(message: NetlinkMessage) -> bool:
     """Return whether an event can change a network: steering's own tables, and most routes, cannot."""
-    return message.type in _OF_LINKS or bool(policy_routing.parse_default_routes(message))
+    return message.type in _OF_LINKS or policy_routing.is_main_default(message)
 
 
 class LinkMonitor:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.kernel import generic_netlink, mptcp, policy_routing, rtnetlink, sock_diag, sysctl
+from cedos.kernel import (
+    generic_netlink,
+    mptcp,
+    policy_routing,
+    rtnetlink,
+    sock_diag,
+    sysctl,
+)
 from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
@@ -100,13 +107,16 @@ class LinuxKernel:
         self._change(rtnetlink.RTM_DELRULE, 0, map(routing_requests.rule_request, rules), *_GONE)
 
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
+        objects = policy_routing.parse_nexthops(
+            self._dump(policy_routing.RTM_GETNEXTHOP, policy_routing.nexthops_request())
+        )
         return [
             route
             for version in (4, 6)
             for message in self._dump(
                 rtnetlink.RTM_GETROUTE, policy_routing.routes_request(version, protocol=protocol)
             )
-            if (route := policy_routing.parse_route(message, _TYPES)) is not None
+            if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None
             and protocol in (0, route.protocol)
             and (route.index or not route.destination.prefixlen)
         ]

@@ -161,3 +161,19 @@ async def test_a_rule_that_leaves_a_version_no_network_says_so(stage: Stage) -> 
     decision = stage.director.ruled.decision(four)
     assert decision is not None
     assert "wlan0 has no IPv4, so connections are refused" in decision.reason
+
+
+async def test_a_connection_moves_only_over_networks_of_its_version(stage: Stage) -> None:
+    """An MPTCP connection over Wi-Fi's IPv4, which a better network has not."""
+    _take(stage, (4, 6), (4, 6))
+    await stage.reconsider()
+    flow = stage.connection(movable=True)
+    stage.told(50_000_000)
+    for versions, others in (((4, 6), ["lte0"]), ((6,), [])):
+        _take(stage, (4, 6), versions)
+        assert flow.strategy is not None
+        decision = stage.director.decider.again(
+            flow, flow.strategy, flow.transfer, stage.context(), 0.1
+        )
+        tried = {name for each in decision.evaluations for name in each.strategy.networks}
+        assert sorted(tried - {"wlan0"}) == others
