@@ -21,6 +21,10 @@ PLAIN_BYTES: Final = 512
 _HEADER: Final = struct.Struct("!6H")
 _RESPONSE, _OPERATION, _TRUNCATED = 0x8000, 0x7800, 0x0200
 _RECURSE, _RECURSES = 0x0100, 0x0080
+_RECORD: Final = struct.Struct("!HHHIH")  # name, kind, class, seconds, length
+_QUESTION_NAME: Final = 0xC00C  # a pointer to it
+_KINDS: Final = {4: 1, 16: 28}  # A and AAAA, by an address's length
+ADDRESS_KINDS: Final = frozenset(_KINDS.values())
 SERVER_FAILED: Final = 2
 NO_SUCH_NAME: Final = 3
 _OPT: Final = 41
@@ -84,6 +88,18 @@ def failed(message: bytes, question: AskedName) -> bytes:
     """Return a SERVFAIL, so that the asker does not wait."""
     flags = _RESPONSE | _RECURSES | (_HEADER.unpack_from(message)[1] & _RECURSE) | SERVER_FAILED
     return _HEADER.pack(question.number, flags, 1, 0, 0, 0) + message[12 : question.ends]
+
+
+def answered_here(message: bytes, question: AskedName, addresses: Sequence[str]) -> bytes:
+    """Return an answer with the addresses of the kind that is asked for, not to be kept."""
+    flags = _RESPONSE | _RECURSES | (_HEADER.unpack_from(message)[1] & _RECURSE)
+    packed = (ip_address(each.partition("%")[0]).packed for each in addresses)
+    wanted = [each for each in packed if _KINDS[len(each)] == question.kind]
+    records = b"".join(
+        _RECORD.pack(_QUESTION_NAME, question.kind, 1, 0, len(each)) + each for each in wanted
+    )
+    head = _HEADER.pack(question.number, flags, 1, len(wanted), 0, 0)
+    return head + message[12 : question.ends] + records
 
 
 def _end_of_name(message: bytes, at: int) -> int:

@@ -23,6 +23,7 @@ from cedos.proxy.local.direct import NoRules, RuleBook, is_near
 from cedos.proxy.local.first_words import FirstWords
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
+from cedos.proxy.local.local_names import LocalNames
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.program_request import ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
@@ -84,6 +85,7 @@ class LocalProxy:
         everywhere: programs' datagrams go over all networks at once.
         direct: tells whether a connection to a port goes direct, by the round trip to the gateway.
         rules: connections under a user's rule go direct.
+        names: that this host knows itself.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class LocalProxy:
         everywhere: bool = False,
         direct: Callable[[int, float | None], bool] = lambda *_: False,
         rules: RuleBook | None = None,
+        names: LocalNames | None = None,
     ) -> None:
         self._link = link
         self._fail = fail
@@ -110,6 +113,7 @@ class LocalProxy:
         self._buffer = make_buffer()
         self._told_direct = False
         self._routes = EgressReader()
+        self._names = names or LocalNames()
 
     @property
     def addresses(self) -> list[Listening]:
@@ -159,6 +163,11 @@ class LocalProxy:
         `far`: nearby names and addresses are those near the gateway. `words`: bytes that may be sent at
         once; the caller sends what is left of them.
         """
+        # A name of this host's own is the address that it has here.
+        if not far and (here := await self._names.find(host)):
+            if any(map(self.goes_direct, here)):
+                return await self._direct.connect(host, port)
+            host = here[0]
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
             try:
@@ -236,7 +245,7 @@ class LocalProxy:
         return self._wanted_direct(port, self._link.rtt_s)
 
     def _packets_go_direct(self, host: str, port: int) -> bool:
-        if self.goes_direct(host):
+        if self.goes_direct(host) or any(map(self.goes_direct, self._names.known(host))):
             return True
         return self._fail is Fail.OPEN and self._rules.covers(host, port, self._look_up)
 

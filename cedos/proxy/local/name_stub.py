@@ -18,13 +18,16 @@ from cedos.monitor.dns.message import parse
 from cedos.proxy.local.direct import NoRules, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
+from cedos.proxy.local.local_names import LocalNames
 from cedos.proxy.names import (
+    ADDRESS_KINDS,
     NO_SUCH_NAME,
     SERVER_FAILED,
     AskedName,
     Endpoint,
     NobodyAnswersError,
     Resolver,
+    answered_here,
     answers,
     error_of,
     failed,
@@ -83,6 +86,7 @@ class NameStub:
         servers: returns this host's resolvers.
         rules: the user's; names under a rule are looked up here, as their connections go direct.
         known: learns the answers.
+        names: that this host knows itself.
     """
 
     def __init__(
@@ -95,8 +99,9 @@ class NameStub:
         servers: Callable[[], Sequence[Endpoint]] = host_servers,
         rules: RuleBook | None = None,
         known: KnownNames | None = None,
+        names: LocalNames | None = None,
     ) -> None:
-        self._known = known
+        self._known, self._names = known, names or LocalNames()
         self._link, self._fails_open, self._tunnelled = link, fails_open, tunnelled
         self._near = frozenset(each.strip(".").lower() for each in near)
         self._servers = servers
@@ -152,6 +157,9 @@ class NameStub:
         return found
 
     async def _answer(self, message: bytes, question: AskedName) -> bytes:
+        # This host's own names are answered at once.
+        if question.kind in ADDRESS_KINDS and (own := await self._names.find(question.name)):
+            return answered_here(message, question, own)
         # Names nearby, and those under a rule, are looked up here.
         if self._is_near(question.name):
             return await self._here(message, question)

@@ -1,0 +1,169 @@
+"""Names that this host knows itself do not go to the gateway."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cedos.monitor.dns import message as dns
+from cedos.proxy.local import local_names
+from cedos.proxy.local.local_names import LocalNames
+from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.names import answered_here, read
+from tests.unit.proxy.conftest import Ends
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    (tmp_path / "hosts").write_text(
+        "127.0.0.1 localhost\n"
+        "127.0.0.1\tnas.example.org  NAS2.example.org # a comment nocomment.example\n"
+        "# 10.0.0.1 out.example\n"
+        "fd00::7%eth0 six.example.org\n"
+        "8.8.8.8 far.example.org\n10.0.0.3 both.example\nfd00::3 both.example.\n"
+        "no-address word.example\n\n"
+    )
+    (tmp_path / "nsswitch.conf").write_text("passwd: files\nhosts: files dns\n")
+    return tmp_path
+
+
+def names(folder: Path) -> LocalNames:
+    return LocalNames(folder / "hosts", folder / "nsswitch.conf")
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses"),
+    [
+        ("nas.example.org", ["127.0.0.1"]),
+        ("NAS.Example.ORG.", ["127.0.0.1"]),
+        ("nas2.example.org", ["127.0.0.1"]),
+        ("six.example.org", ["fd00::7%eth0"]),
+        ("both.example", ["10.0.0.3", "fd00::3"]),
+        ("nocomment.example", []),
+        ("out.example", []),
+        ("word.example", []),
+        ("example.org", []),
+        ("127.0.0.1", []),
+    ],
+)
+async def test_the_file_of_hosts(hosts: Path, name: str, addresses: list[str]) -> None:
+    assert await names(hosts).find(name) == addresses
+
+
+async def test_it_is_read_again_when_it_changes(hosts: Path) -> None:
+    found = names(hosts)
+    assert found.known("new.example") == []
+    (hosts / "hosts").write_text("10.1.1.1 new.example\n")
+    assert found.known("new.example") == ["10.1.1.1"]
+    (hosts / "hosts").unlink()
+    assert found.known("new.example") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("hosts: files mymachines dns wins", True),
+        ("hosts: files mdns4 [NOTFOUND=return] resolve [!UNAVAIL=return] dns", True),
+        ("hosts:files mdns4_minimal [NOTFOUND=return] dns mymachines", False),
+        ("hosts: files myhostname resolve", False),
+        ("hosts: files dns # mymachines", False),
+    ],
+)
+async def test_other_sources_are_asked_before_dns(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch, line: str, asked: bool
+) -> None:
+    programs = hosts / "bin"
+    programs.mkdir()
+    (programs / "getent").write_text(
+        f"#!/bin/sh\necho \"$*\" >> {hosts}/asked\necho '10.9.9.9 STREAM box.example'\n"
+    )
+    (programs / "getent").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    (hosts / "nsswitch.conf").write_text(f"{line}\n")
+    found = names(hosts)
+    for _ in range(2):
+        assert await found.find("box.example") == (["10.9.9.9"] if asked else [])
+    if asked:
+        assert (hosts / "asked").read_text().count("\n") == 1
+    assert await found.find("-x;reboot") == []
+    # This host's own name is asked for where that source is.
+    monkeypatch.setattr(socket, "gethostname", lambda: "Me.example")
+    assert bool(await found.find("me.example")) is (asked or "myhostname" in line)
+
+
+async def test_a_source_that_does_not_answer_is_not_waited_for(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hosts / "getent").write_text("#!/bin/sh\nexec sleep 30\n")
+    (hosts / "getent").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{hosts}:{os.environ['PATH']}")
+    monkeypatch.setattr(local_names, "_ASK_S", 0.1)
+    (hosts / "nsswitch.conf").write_text("hosts: mymachines dns\n")
+    async with asyncio.timeout(5):
+        assert await names(hosts).find("box.example") == []
+
+
+async def test_programs_reach_them_directly(ends: Ends, hosts: Path) -> None:
+    await ends.start()
+    ends.proxy._names = names(hosts)
+
+    async def says(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"here")
+
+    port = await ends.origin(says)
+    ends.link._used_at_s = 0.0
+    reader, writer = await ends.ask(b"CONNECT nas.example.org:%d HTTP/1.1\r\n\r\n" % port)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("socket.getaddrinfo", _only_the_file)
+        answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer.endswith(b"here")
+    assert ends.gateway.traffic.connections == 0
+    writer.close()
+
+
+def _only_the_file(host: str, *_rest: Any, **_more: Any) -> Any:
+    assert host == "nas.example.org"
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "addresses"),
+    [
+        ("both.example", 1, ["10.0.0.3"]),
+        ("both.example", 28, ["fd00::3"]),
+        ("nas.example.org", 28, []),
+        ("far.example.org", 1, ["8.8.8.8"]),
+    ],
+)
+async def test_the_resolver_answers_for_them(
+    ends: Ends, hosts: Path, name: str, kind: int, addresses: list[str]
+) -> None:
+    await ends.start()
+    stub = NameStub(ends.link, fails_open=False, names=names(hosts))  # type: ignore[arg-type]
+    message = dns.question(4711, name, kind)
+    question = read(message)
+    assert question is not None
+    reply = dns.parse(await stub.answer(message, question))
+    assert reply is not None
+    assert (reply.number, reply.code, reply.name) == (4711, 0, name)
+    assert list(map(str, reply.addresses)) == addresses
+    await stub.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.ip_addresses().map(str), max_size=20), st.sampled_from([1, 28]))
+def test_an_answer_has_all_addresses_of_its_kind(addresses: list[str], kind: int) -> None:
+    message = dns.question(1, "a.example", kind)
+    question = read(message)
+    assert question is not None
+    reply = dns.parse(answered_here(message, question, addresses))
+    assert reply is not None
+    wanted = [each for each in addresses if (":" in each) == (kind == 28)]
+    assert list(map(str, reply.addresses)) == wanted
