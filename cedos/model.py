@@ -531,6 +531,14 @@ class Increment:
     most: int
 
 
+class PhoneUse(StrEnum):
+    """What metered networks are for, in people's words."""
+
+    WITHOUT_WIFI = "only without Wi-Fi"
+    TO_SAVE_TIME = "to save time"
+    FREELY = "freely"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A supply of one resource for one period. Errors: ValueError, with what would be right.

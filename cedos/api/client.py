@@ -19,6 +19,8 @@ from cedos.api.messages import (
     ErrorMessage,
     FlowMessage,
     NetworkMessage,
+    PhoneMessage,
+    PhoneRequest,
     ProbingMessage,
     StatusMessage,
 )
@@ -37,7 +39,7 @@ from cedos.api.transfers import (
     TurnMessage,
 )
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
-from cedos.model import Budget
+from cedos.model import Budget, PhoneUse
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
@@ -93,6 +95,13 @@ class ControlClient:
 
     def unhint(self, number: int) -> None:
         self._exchange("DELETE", f"/v1/hints/{number}", None)
+
+    def phone(self) -> PhoneMessage:
+        return self._ask("GET", "/v1/phone", PhoneMessage)
+
+    def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
+        request = msgspec.json.encode(PhoneRequest(phone=phone))
+        return self._ask("POST", "/v1/phone", PhoneMessage, request)
 
     def budgets(self) -> list[BudgetMessage]:
         return self._ask("GET", "/v1/budgets", list[BudgetMessage])

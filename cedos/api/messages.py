@@ -22,6 +22,7 @@ from cedos.model import (
     Network,
     NetworkKind,
     NetworkLife,
+    PhoneUse,
     SizeEstimate,
     Strategy,
     Transfer,
@@ -210,6 +211,19 @@ class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
     bytes_down: int
     seconds: float
     energy_j: float
+
+
+class PhoneMessage(ControlMessage, frozen=True, kw_only=True):
+    """What metered networks are for; `source`: `configuration` or `command`."""
+
+    phone: PhoneUse
+    source: str = "command"
+
+
+class PhoneRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What metered networks are to be for; None: as the configuration says."""
+
+    phone: PhoneUse | None
 
 
 class StatusMessage(ControlMessage, frozen=True, kw_only=True):

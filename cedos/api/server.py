@@ -28,6 +28,8 @@ from cedos.api.messages import (
     ErrorMessage,
     FlowMessage,
     NetworkMessage,
+    PhoneMessage,
+    PhoneRequest,
     ProbingMessage,
     StatusMessage,
     parse,
@@ -54,7 +56,7 @@ from cedos.errors import (
     NotFoundError,
     PrivilegeError,
 )
-from cedos.model import Budget
+from cedos.model import Budget, PhoneUse
 
 IDLE_S: Final = 30.0
 MOST: Final = 128
@@ -142,6 +144,12 @@ class Backend(Protocol):
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         """Add a budget, or replace the one of this name. ConfigError: it is not valid."""
+
+    async def phone(self) -> PhoneMessage:
+        """Return what metered networks are for."""
+
+    async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
+        """Say what metered networks are for; None: as the configuration says."""
 
     async def remove_budget(self, name: str) -> None:
         """Remove a budget.
@@ -340,6 +348,8 @@ class ControlServer:
         application.router.add_get("/v1/explain", self._explain)
         application.router.add_get("/v1/decisions", self._decisions)
         application.router.add_get("/v1/budgets", self._budgets)
+        application.router.add_get("/v1/phone", self._phone)
+        application.router.add_post("/v1/phone", self._prefer)
         application.router.add_get("/v1/usage", self._usage)
         application.router.add_post("/v1/budgets", self._set_budget)
         application.router.add_delete(
@@ -417,6 +427,13 @@ class ControlServer:
 
     async def _budgets(self, request: web.Request) -> web.Response:
         return _json(await self._backend.standing_budgets())
+
+    async def _phone(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.phone())
+
+    async def _prefer(self, request: web.Request) -> web.Response:
+        said = parse(await request.read(), PhoneRequest, "phone")
+        return _json(await self._backend.prefer(said.phone))
 
     async def _usage(self, request: web.Request) -> web.Response:
         try:

@@ -12,6 +12,7 @@ COMMANDS: Final = {
     "status": "Show networks, the default, living flows and problems.",
     "explain": "Explain why a flow uses its network.",
     "transfers": "Show transfers with deadlines, and what they wait for.",
+    "prefer": "Say what the phone is for: only without Wi-Fi, to save time, or freely.",
     "budget": "Show, set and remove budgets of data, energy and money.",
     "usage": "Show the use of each network: metered data, energy, servers.",
     "rule": "Show, add and remove rules: hosts that keep to some networks.",

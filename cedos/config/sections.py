@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from cedos.config import amounts
-from cedos.model import Budget, Every, Increment, NetworkKind
+from cedos.model import Budget, Every, Increment, NetworkKind, PhoneUse
 from cedos.resources import Resource
 
 InterfaceName = Annotated[
@@ -55,7 +55,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
 
     Attributes:
         alpha, beta, gamma: Delphi's exponents of speed, energy and metered bytes.
-        seconds_per_joule, seconds_per_metered_mb: prices of the objective `balanced`.
+        phone, seconds_per_joule: the prices of metered data and of joules for `balanced`.
         method: the treatment of prediction errors (`cedos.selector.uncertainty`).
     """
 
@@ -65,8 +65,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     gamma: Exponent = 0.0
     follow: bool = False
     seconds_per_joule: Rate = 0.01
-    seconds_per_metered_mb: Rate = 0.2
-    noticeable_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
+    phone: PhoneUse = PhoneUse.TO_SAVE_TIME
     switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
     hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
     reevaluate_interval_s: Interval = 1.0

@@ -18,6 +18,7 @@ from cedos.api.messages import (
     HostDefaultMessage,
     NetworkMessage,
     OtherDefaultMessage,
+    PhoneMessage,
     ProbesMessage,
     ProbingMessage,
     StatusMessage,
@@ -50,7 +51,7 @@ from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import ConfigError
-from cedos.model import Budget
+from cedos.model import Budget, PhoneUse
 from cedos.monitor.flows.flow_source import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.selector.decision.case import Sent
@@ -221,6 +222,13 @@ class ApiBackend:
         self._hard_budgets.check()
         await self._hard_budgets.settle()  # at once, so that the answer tells of it
         return next(each for each in await self.standing_budgets() if each.name == budget.name)
+
+    async def phone(self) -> PhoneMessage:
+        return PhoneMessage(phone=self._budgets.phone, source=self._budgets.phone_source)
+
+    async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
+        self._budgets.prefer(phone)
+        return await self.phone()
 
     async def remove_budget(self, name: str) -> None:
         self._budgets.remove(name)

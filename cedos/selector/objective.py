@@ -10,10 +10,27 @@ mains power with an unlimited plan only speed counts.
 """
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Protocol
 
+from cedos.model import PhoneUse
 from cedos.selector.budgets.prices import FREE, Prices
+
+
+class MeteredPrice(NamedTuple):
+    """The seconds that a metered megabyte must save, and those that any use must save beside them."""
+
+    s_per_mb: float
+    noticeable_s: float
+
+
+METERED: Final[Mapping[PhoneUse, MeteredPrice]] = {
+    PhoneUse.WITHOUT_WIFI: MeteredPrice(60.0, 1.0),
+    PhoneUse.TO_SAVE_TIME: MeteredPrice(1.0, 0.1),
+    PhoneUse.FREELY: MeteredPrice(0.0, 0.0),
+}
+"""`docs/decisions/phone.md`: at 1 s a megabyte, Wi-Fi of 8 Mbit/s and more carries bulk data alone."""
 
 
 class Outcome(NamedTuple):
@@ -68,6 +85,13 @@ class WeightedCost:
     relative: bool = False
     prices: Prices = FREE
     noticeable_s: float = 0.0
+
+    def for_phone(self, use: PhoneUse) -> "WeightedCost":
+        """Return the objective with the prices of this use of metered networks."""
+        price = METERED[use]
+        return replace(
+            self, s_per_metered_byte=price.s_per_mb / 1e6, noticeable_s=price.noticeable_s
+        )
 
     def cost(self, outcome: Outcome) -> float:
         cost = outcome.time_s

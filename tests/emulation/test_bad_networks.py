@@ -157,7 +157,7 @@ class Host:
             f'portal_url = "{page}"\nportal_body = "all is well"\n'
             "[providers]\nhost = false\n"
             # Both are equally quick here: the one that costs nothing is used while it can be.
-            '[decision]\nobjective = "balanced"\nseconds_per_metered_mb = 1000\n'
+            '[decision]\nobjective = "balanced"\nphone = "only without Wi-Fi"\n'
         )
         environment = {"CEDOS_STATE_DIR": f"{folder}/state", "CEDOS_RUNTIME_DIR": f"{folder}/run"}
         self.environment = os.environ | environment

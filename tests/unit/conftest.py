@@ -19,6 +19,7 @@ from cedos.api.messages import (
     DefaultMessage,
     FlowMessage,
     NetworkMessage,
+    PhoneMessage,
     ProbingMessage,
     StatusMessage,
     SubflowMessage,
@@ -50,6 +51,7 @@ from cedos.model import (
     Network,
     NetworkKind,
     NextHop,
+    PhoneUse,
     SizeEstimate,
     Strategy,
     StrategyKind,
@@ -93,6 +95,7 @@ class FakeDaemon:
         self.hints: dict[int, HintRequest] = {}
         self.budgets: dict[str, BudgetMessage] = {}
         self.budget_problems: list[str] = []
+        self.said_phone: PhoneUse | None = None
         self.choices: list[ChoiceRequest] = []
         self.direct = False
         self.prefetching_said: list[PrefetchingRequest] = []
@@ -199,6 +202,15 @@ class FakeDaemon:
             bought_s=120.0,
         )
         return self.budgets[budget.name]
+
+    async def phone(self) -> PhoneMessage:
+        said = self.said_phone
+        source = "configuration" if said is None else "command"
+        return PhoneMessage(phone=said or PhoneUse.TO_SAVE_TIME, source=source)
+
+    async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
+        self.said_phone = phone
+        return await self.phone()
 
     async def remove_budget(self, name: str) -> None:
         if self.budgets.pop(name, None) is None:

@@ -15,7 +15,7 @@ from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Network, end_wrong
+from cedos.model import Budget, Network, PhoneUse, end_wrong
 from cedos.monitor.providers.battery import Battery
 from cedos.resources import Tariff
 from cedos.selector.budgets.controller import MakeController, Option
@@ -35,6 +35,7 @@ _BATTERY_S = 10.0
 _WRITE_S = 30.0
 _FILE = "pacing.json"
 _WHAT = "what budgets have learned"
+_PHONE_FILE, _PHONE = "phone.json", "what the phone is for"
 _JUMP_S = 2.0
 """A clock that is set by less changes no budget."""
 
@@ -75,6 +76,9 @@ class HostBudgets:
         self._networks = networks
         self._preferred = preferred
         self._base = base
+        self._configured_phone = config.decision.phone
+        said = state_file.read(state / _PHONE_FILE, _PHONE)
+        self._said_phone = PhoneUse(said) if said in list(PhoneUse) else None
         self._curves = curves
         self._battery = battery
         self._clock, self._steady = clock, steady
@@ -153,6 +157,22 @@ class HostBudgets:
     def source(self, name: str) -> str:
         """Return where a budget was set: `configuration` or `command`."""
         return "command" if name in self._set else "configuration"
+
+    @property
+    def phone(self) -> PhoneUse:
+        """What metered networks are for."""
+        return self._said_phone or self._configured_phone
+
+    @property
+    def phone_source(self) -> str:
+        """Return where that was said: `configuration` or `command`."""
+        return "configuration" if self._said_phone is None else "command"
+
+    def prefer(self, use: PhoneUse | None) -> None:
+        """Use metered networks like this from now on; None: as the configuration says."""
+        self._said_phone = use
+        state_file.write(self._state / _PHONE_FILE, use, _PHONE)
+        self.tick()
 
     async def set(self, budget: Budget) -> None:
         """Set a budget, or changes one; ConfigError where it would be over already."""
@@ -371,6 +391,8 @@ class HostBudgets:
             share = plan.spent / plan.budget.supply if plan is not None else None
             return self._curves.objective(level, share)
         base = self._base
+        if isinstance(base, WeightedCost):
+            base = base.for_phone(self.phone)
         if self.prices == FREE or base.name == "max-s-per-e":
             return base
         standings = [
@@ -380,7 +402,9 @@ class HostBudgets:
         ]
         note = price_text.note(self.prices, standings, self._networks(), now_s)
         if isinstance(base, WeightedCost):
+            # A supply is no wish to use the phone beside Wi-Fi.
             priced = self.prices.data.keys() >= set(self._metered())
+            priced = priced and self.phone is not PhoneUse.WITHOUT_WIFI
             return replace(
                 base,
                 s_per_j=0.0 if self.prices.energy else base.s_per_j,

@@ -52,11 +52,7 @@ def objective(config: Config) -> Objective:
         case "max-s-per-e":
             return MaxSPerE(decision.alpha, decision.beta, decision.gamma)
         case "balanced":
-            return WeightedCost(
-                decision.seconds_per_joule,
-                decision.seconds_per_metered_mb / 1e6,
-                noticeable_s=decision.noticeable_s,
-            )
+            return WeightedCost(decision.seconds_per_joule).for_phone(decision.phone)
 
 
 def curves(config: Config) -> Curves | None:

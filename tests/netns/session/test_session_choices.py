@@ -21,7 +21,7 @@ BULK = Label(Urgency.BACKGROUND, Bulk.LARGE)
 WEIGHTED = """
 [decision]
 objective = "balanced"
-seconds_per_metered_mb = 100.0
+phone = "only without Wi-Fi"
 """
 
 

@@ -25,7 +25,7 @@ from cedos.config import (
 )
 from cedos.config.directories import Directories, directories, user_folder
 from cedos.errors import ConfigError
-from cedos.model import Budget, NetworkKind
+from cedos.model import Budget, NetworkKind, PhoneUse
 from cedos.resources import Resource
 from emu.repository import ROOT
 
@@ -87,7 +87,7 @@ kind = "cellular"
 name = "phone"
 [decision]
 objective = "balanced"
-seconds_per_metered_mb = 2
+phone = "freely"
 [predictors]
 model = "m.json"
 [providers.series]
@@ -99,7 +99,7 @@ path = "/h.sqlite"
 """,
     )
     config = load(path)
-    assert config.decision == DecisionConfig(objective="balanced", seconds_per_metered_mb=2.0)
+    assert config.decision == DecisionConfig(objective="balanced", phone=PhoneUse.FREELY)
     assert config.predictors.model_path == tmp_path / "m.json"
     assert config.providers.series == {"usb0": tmp_path / "place/c.csv"}
     assert config.providers.offset_s == {"usb0": 3.0}

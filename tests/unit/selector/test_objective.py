@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Context
+from cedos.model import (
+    Context,
+    Direction,
+    Indicator,
+    Network,
+    NetworkKind,
+    PhoneUse,
+    SizeEstimate,
+    Transfer,
+)
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.objective import _MOST_GAMMA as PROHIBITIVE
@@ -18,6 +27,7 @@ from cedos.selector.objective import (
     Outcome,
     WeightedCost,
 )
+from cedos.storage import model_files
 
 positive = st.floats(1e-3, 1e6)
 
@@ -164,3 +174,42 @@ def test_a_network_with_a_price_is_left_for_a_cheaper_one(host: Any) -> None:
             )
         )
         assert str(decision.choice) == expected
+
+
+@pytest.mark.parametrize("size_mb", [1.0, 5.0, 30.0])
+@pytest.mark.parametrize(
+    ("wifi_mbps", "use", "by_phone"),
+    [
+        (20.0, PhoneUse.TO_SAVE_TIME, False),
+        (8.0, PhoneUse.TO_SAVE_TIME, False),
+        (0.3, PhoneUse.TO_SAVE_TIME, True),
+        (0.3, PhoneUse.WITHOUT_WIFI, False),
+        (20.0, PhoneUse.WITHOUT_WIFI, False),
+        (2.0, PhoneUse.FREELY, True),
+    ],
+)
+def test_bulk_data_goes_by_phone_only_where_wifi_does_not_suffice(
+    size_mb: float, wifi_mbps: float, use: PhoneUse, by_phone: bool
+) -> None:
+    """30 MB on Wi-Fi of 20 Mbit/s took 6 to 12 MB of phone data to save seconds."""
+    rates = {"wlan0": (1e6 * wifi_mbps, 0.03), "lte0": (8e6, 0.06)}
+    context = Context(
+        1000.0,
+        {
+            name: {
+                "rtt_s": Indicator(rtt_s, 999.0),
+                "ping_loss": Indicator(0.0, 999.0),
+                **{f"past{n}_bps": Indicator(rate_bps, 999.0) for n in (1, 5, 10)},
+            }
+            for name, (rate_bps, rtt_s) in rates.items()
+        },
+    )
+    networks = (
+        Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False),
+        Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True),
+    )
+    size = int(size_mb * 1e6)
+    transfer = Transfer(SizeEstimate(size, size, size, "hint"), Direction.DOWN)
+    objective = WeightedCost(s_per_j=0.01).for_phone(use)
+    decision = decide(Case(transfer, context, networks, model_files.load(), objective, number=1))
+    assert ("lte0" in decision.choice.networks) is by_phone

@@ -19,7 +19,7 @@ from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
-from cedos.model import Budget, Every
+from cedos.model import Budget, Every, PhoneUse
 from cedos.monitor.providers.battery import Battery
 from cedos.resources import Resource
 from cedos.selector.budgets.controller import PROHIBITIVE
@@ -181,3 +181,29 @@ async def test_what_was_used_is_told_by_network(host: Host) -> None:
     assert (wifi.network, wifi.metered_bytes, wifi.free_bytes) == ("wlan0", 0.0, 9e6)
     assert lte.radio_j > 0.0
     assert lte.radio_j + wifi.radio_j == pytest.approx(told.radio_j)
+
+
+async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host: MakeHost) -> None:
+    host = make_host()
+
+    def price() -> tuple[float, float]:
+        objective, _ = host.preferred[-1]
+        return objective.s_per_metered_byte * 1e6, objective.noticeable_s
+
+    assert price() == pytest.approx((1.0, 0.1))
+    assert host.budgets.phone_source == "configuration"
+    host.budgets.prefer(PhoneUse.FREELY)
+    assert price() == (0.0, 0.0)
+    host.budgets.prefer(PhoneUse.WITHOUT_WIFI)
+    assert price() == pytest.approx((60.0, 1.0))
+    host.start()  # another daemon
+    assert price() == pytest.approx((60.0, 1.0))
+    assert host.budgets.phone_source == "command"
+    # A budget is no wish to use the phone beside Wi-Fi; it replaces the other prices.
+    await host.budgets.set(Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00"))
+    assert price() == pytest.approx((60.0, 1.0))
+    host.budgets.prefer(None)
+    assert price() == (0.0, 0.0)
+    (host.state / "phone.json").write_text('"nonsense"')
+    host.start()
+    assert host.budgets.phone is PhoneUse.TO_SAVE_TIME
