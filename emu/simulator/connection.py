@@ -1,9 +1,10 @@
 """A transfer: its connection over one network, or by kernel MPTCP over two, from SYN to the last byte.
 
-Linux' MPTCP joins the second network once the first data came. Its scheduler gives data to the subflow
-that would be done first with what it holds, ahead of the windows, as far as send buffers reach. At each
-time-out of a subflow its oldest chunk is sent again over the other one, and at the fourth one, when the
-subflow is stale, all of it (`net.mptcp.stale_loss_cnt`).
+Linux' MPTCP joins the second network once the first data came. Its scheduler gives each chunk to the
+subflow that would have sent first what it holds already. It does so as long as a send buffer has room,
+even where the congestion window is full. At each time-out of a subflow its oldest chunk is sent again
+over the other one. At the fourth time-out in a row the subflow is stale: all that it holds is sent again
+over the other one, and it gets nothing new until it answers (`net.mptcp.stale_loss_cnt`).
 """
 
 from collections import deque
@@ -14,20 +15,20 @@ from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import PAYLOAD_BYTES, Sender
 
 _SYN_WAITS_S = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Linux 6.5 and newer: four more SYNs at the same distance, then each after twice as long."""
+"""The wait after each SYN. Linux 6.5 and newer wait 1 s five times, then twice as long each time."""
 _RETRY_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""The time-outs of a small packet on a connection that is open."""
+"""The waits after a small packet on an open connection, before it is sent again."""
 _MPTCP_SYNS = 3
-"""After so many SYNs without an answer a connection is plain TCP."""
+"""If so many SYNs had no answer, the next ones do not ask for MPTCP: the connection is plain TCP."""
 _SEND_BUFFER_PACKETS = 57
-"""What a subflow's first send buffer holds: 131,072 bytes, 2,304 for each packet."""
+"""The least that a subflow's send buffer holds: 131,072 bytes, 2,304 for each packet."""
 _CHUNK_PACKETS = 45
-"""What the scheduler gives a subflow at once, and sends again at once: 64 KiB."""
+"""A chunk: what the scheduler gives a subflow at once, and sends again at once; 64 KiB."""
 _STALE_TIMEOUTS = 4
 
 
 def _small(call: Callable[[], None]) -> Parcel:
-    """Return a small packet that does something where it arrives."""
+    """Return a small packet; `call` is called when it arrives."""
     return Parcel(lambda parcel, packets: call())
 
 
@@ -35,12 +36,12 @@ class Transfer:
     """A transfer of `size_bytes` that begins at once.
 
     Args:
-        networks: the network of the first SYN; a second one is joined by MPTCP.
+        networks: the network of the first SYN, and perhaps a second one, which MPTCP joins.
         down: the server sends the data, else the client.
 
     Attributes:
-        ended_s: when its last byte arrived (download) or was answered (upload); None until then.
-        packets: full packets that arrived over each network, copies included.
+        ended_s: when the last byte arrived (download), or the answer to it (upload); None until then.
+        packets: data packets that arrived over each network, copies included.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Transfer:
         self._primary = networks[0]
         self._second = networks[1] if len(networks) > 1 else None
         self._stopped = False
-        # The data: how many packets, which have arrived, which has not been given to a subflow.
+        # The data in packets: how many, which have arrived, how many are missing, and the first one
+        # that no subflow was given yet.
         self._total = max(1, -(-size_bytes // PAYLOAD_BYTES))
         self._arrived = bytearray(self._total)
         self._missing = self._total
         self._next = 0
-        # What each subflow was given and has not sent, and what another one is stuck with.
+        # By subflow, the packets that it was given and has not sent. Packets that a subflow has had a
+        # time-out with: the other one sends them again.
         self._given: dict[Sender, deque[tuple[int, int]]] = {}
         self._stuck: deque[tuple[int, int]] = deque()
         self._syns = 0
@@ -74,7 +77,7 @@ class Transfer:
     # Opening.
 
     def _connect(self, network: Network, then: Callable[[], None]) -> None:
-        """Send SYN until SYN-ACK comes. Both ends take the time of the last one as a round trip."""
+        """Send SYN until SYN-ACK comes; keep the time from the last SYN sent as the round trip."""
         sent_s = self._clock.now_s
 
         def send(arrived: Callable[[], None]) -> None:
@@ -129,7 +132,10 @@ class Transfer:
         )
 
     def _join(self) -> None:
-        """Add the second subflow: SYN, SYN-ACK, ACK; the client waits for the fourth packet."""
+        """Add the second subflow: SYN, SYN-ACK, ACK, and a fourth packet that confirms the ACK.
+
+        The server may send data when the ACK has come, the client when the fourth packet has come.
+        """
         second, self._second = self._second, None
         if second is None:
             return
@@ -145,6 +151,7 @@ class Transfer:
         self._connect(second, on_connected)
 
     def _begin(self, network: Network) -> None:
+        """Begin to send data over a network, whose handshake is over."""
         if self._stopped:
             return
         sender = Sender(self._clock, network, self, down=self._down, rtt_s=self._rtts_s[network])
@@ -154,7 +161,7 @@ class Transfer:
     # Sending.
 
     def take(self, sender: Sender, most: int) -> tuple[int, int]:
-        """Give a subflow what it is to send next: first what another one is stuck with."""
+        """Return what a subflow is to send next: first the packets that another one is stuck with."""
         while self._stuck and sender.backoff == 0:
             first, count = self._missing_part(*self._stuck.popleft())
             if count:
@@ -172,7 +179,7 @@ class Transfer:
         return first, min(count, most)
 
     def _schedule(self) -> None:
-        """Give data to subflows while their send buffers have room."""
+        """Give chunks to subflows while their send buffers have room."""
         while self._next < self._total:
             best, least_s = None, inf
             for sender, given in self._given.items():
@@ -180,6 +187,7 @@ class Transfer:
                 full = held >= max(_SEND_BUFFER_PACKETS, 2 * sender.cwnd)
                 if full or sender.backoff >= _STALE_TIMEOUTS:
                     continue
+                # How long what it holds takes at its rate, a window each round trip.
                 lasts_s = held * sender.srtt_s / sender.cwnd
                 if lasts_s < least_s:
                     best, least_s = given, lasts_s
@@ -208,7 +216,7 @@ class Transfer:
             other.send()
 
     def _missing_part(self, first: int, count: int) -> tuple[int, int]:
-        """Return packets without those at the beginning that have arrived."""
+        """Return a run of packets without those at its beginning that have arrived."""
         while count and self._arrived[first]:
             first, count = first + 1, count - 1
         return first, count
@@ -216,7 +224,7 @@ class Transfer:
     # Receiving.
 
     def deliver(self, sender: Sender, first: int, packets: int) -> None:
-        """Take packets at the receiver; copies are free."""
+        """Take packets at the receiver; those that are there already change nothing but the count."""
         self.packets[sender.network] += packets
         new = self._arrived.count(0, first, first + packets)
         if self._stopped or not new:
@@ -233,7 +241,7 @@ class Transfer:
                 self._primary.to_client(_small(self._join))
 
     def _finish(self, network: Network) -> None:
-        """End a download; answer an upload over the network that brought its last packet."""
+        """End a download. Answer an upload over the network that brought its last packet, then end it."""
         if self._down:
             self._end()
         else:

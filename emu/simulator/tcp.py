@@ -2,11 +2,15 @@
 
 The network keeps the order of packets, so a packet is lost as soon as a later one is acknowledged
 (RFC 8985). The window begins with ten packets (RFC 6928), leaves slow start by HyStart's delay and grows
-by CUBIC (RFC 9438). A silent network is probed after two round trips (RFC 8985, section 7), then after
-the retransmission time-out, which doubles (RFC 6298; Linux' least is 0.2 s). If the acknowledgements
-that then come are of the first copies, the time-out was spurious and the window stays (RFC 5682).
+by CUBIC (RFC 9438).
 
-HyStart's other sign, acknowledgements less than 2 ms apart, is left out: the traces deliver every 2 ms.
+Where no acknowledgement comes, the sender repeats its last packet after two round trips, once (the tail
+loss probe of RFC 8985, section 7). Then it repeats its first one at each retransmission time-out, which
+doubles (RFC 6298; Linux' least is 0.2 s). If acknowledgements then come of packets that were sent before
+and not lost, the time-out was spurious and the window stays (RFC 5682).
+
+HyStart's other sign, acknowledgements less than 2 ms apart, is left out: the traces deliver packets
+every 2 ms, which Linux does not count as close.
 """
 
 from collections import deque
@@ -22,21 +26,28 @@ _MOST_RTO_S = 120.0
 # CUBIC: what a loss leaves of the window, and how steep growth is.
 _BETA = 0.7
 _C = 0.4
-# HyStart: the least window, the samples of a round, and the bounds of an eighth of a round trip, s.
+# HyStart: the least window and the least samples of a round. A round trip that is longer by an eighth
+# tells of a queue; the eighth is kept within these bounds.
 _HYSTART_WINDOW = 16
 _HYSTART_SAMPLES = 8
 _HYSTART_BOUNDS_S = (0.004, 0.016)
+# What a tail loss probe waits beyond two round trips: a receiver may delay the acknowledgement of a
+# single packet.
+_PROBE_MARGIN_S = 0.002
 _DELAYED_ACK_S = 0.2
 
 
 class DataSource(Protocol):
-    """The data that a sender carries, in packets that are numbered by the transfer."""
+    """The data of a transfer, in numbered packets. A sender asks it for packets and reports to it."""
 
     def take(self, sender: "Sender", most: int) -> tuple[int, int]:
-        """Give up to `most` packets: the number of the first one, and how many (0: none now)."""
+        """Return what to send next: the number of its first packet, and how many, at most `most`.
+
+        0 packets: there is nothing to send now.
+        """
 
     def deliver(self, sender: "Sender", first: int, packets: int) -> None:
-        """Take packets that arrived at the receiver."""
+        """Note that packets arrived at the receiver; `first`: the number of the first one."""
 
     def on_timeout(self, sender: "Sender") -> None:
         """React to a retransmission time-out of the sender."""
@@ -46,14 +57,15 @@ class Sender:
     """The sending half of one TCP connection or MPTCP subflow, after its handshake.
 
     Args:
-        source: what it sends.
-        down: it sends from the server to the client.
+        source: the data to send.
+        down: from the server to the client; else from the client to the server.
         rtt_s: the round trip of the handshake.
 
     Attributes:
-        cwnd: the congestion window in packets; `ssthresh` ends slow start.
+        cwnd: the congestion window in packets.
+        ssthresh: the window at which slow start ends, in packets.
         inflight: packets sent and neither acknowledged nor lost.
-        srtt_s: smoothed round-trip time.
+        srtt_s: the smoothed round-trip time.
         backoff: retransmission time-outs since the last acknowledgement.
     """
 
@@ -71,24 +83,26 @@ class Sender:
         self._send_data = network.to_client if down else network.to_server
         self._send_ack = network.to_server if down else network.to_client
         self._closed = False
-        # What was sent, in order; what is lost and to be sent again; the last parcel's number.
+        # Parcels that were sent and not acknowledged, in order; packets that are lost and to be sent
+        # again; the number of the parcel sent last, and of the one sent last before the window shrank.
         self._sent: deque[Parcel] = deque()
         self._lost: deque[tuple[int, int]] = deque()
         self._number = 0
         self._recovery_number = 0
         self._rttvar_s = rtt_s / 2
         self._rtt_min_s = rtt_s
-        # HyStart's round: it ends with the acknowledgement of what was sent last as it began.
+        # A round of HyStart. It ends when a parcel is acknowledged that was sent after it began.
         self._round_number = 0
         self._round_min_s = inf
         self._round_samples = 0
-        # CUBIC's curve: the window before the last loss, when growth began, its inflection.
+        # CUBIC's curve: the window before the last loss, when growth began (negative: not yet), how long
+        # the curve takes to its plateau, the plateau, and the window that Reno would have.
         self._w_max = 0.0
         self._epoch_s = -1.0
         self._k_s = 0.0
         self._plateau = 0.0
         self._reno = 0.0
-        # The timer that is set, the event that will look at it, and whether the tail was probed.
+        # When the timer expires, when the next event looks at it, and whether the tail was probed.
         self._expires_s = inf
         self._wakes_s = inf
         self._probed = False
@@ -97,7 +111,7 @@ class Sender:
         self._closed = True
 
     def held(self) -> list[tuple[int, int]]:
-        """Return what has not arrived: numbers of first packets, and how many."""
+        """Return the packets that have not arrived, in runs: number of the first one, and how many."""
         return [*self._lost, *((parcel.first, parcel.end - parcel.first) for parcel in self._sent)]
 
     def send(self) -> None:
@@ -139,10 +153,11 @@ class Sender:
     def _on_ack(self, parcel: Parcel, packets: int) -> None:
         if self._closed:
             return
-        lost = self._overtaken_by(parcel)
+        lost = self._lose_before(parcel)
         self.inflight -= packets + lost
         parcel.unacknowledged -= packets
-        # What the queue dropped of the parcel stays at the head until a later one overtakes it.
+        # Packets of the parcel that the queue dropped keep it at the head, until a later parcel is
+        # acknowledged.
         if not parcel.unacknowledged:
             self._sent.popleft()
         timed_out, self.backoff, self._probed = self.backoff > 0, 0, False
@@ -158,8 +173,8 @@ class Sender:
             self._expires_s = inf
         self.send()
 
-    def _overtaken_by(self, parcel: Parcel) -> int:
-        """Count as lost what was sent before a parcel that is acknowledged now."""
+    def _lose_before(self, parcel: Parcel) -> int:
+        """Take for lost what was sent before a parcel that is acknowledged now; return the packets."""
         lost = 0
         while self._sent[0] is not parcel:
             missing = self._sent.popleft()
@@ -178,7 +193,7 @@ class Sender:
 
     def _grow(self, packets: int, number: int) -> None:
         slow_start = self.cwnd < self.ssthresh
-        # A window that the data did not fill does not grow (RFC 7661).
+        # A window that is not in use does not grow (RFC 7661); half of it is enough in slow start.
         if self.inflight + packets + 3 < self.cwnd / (2 if slow_start else 1):
             return
         if slow_start:
@@ -212,9 +227,9 @@ class Sender:
                 self.ssthresh = self.cwnd
 
     def _reduce(self, timed_out: bool) -> None:
-        """Shrink the window, once for all losses of a window; to the least after a time-out."""
+        """Shrink the window, once for all losses of what is sent by now; a time-out leaves 2 packets."""
         self._recovery_number = self._number
-        # A window below the last one leaves room to others (fast convergence).
+        # A window that is smaller than at the last loss aims lower: others get room (fast convergence).
         self._w_max = self.cwnd * (1 + _BETA) / 2 if self.cwnd < self._w_max else self.cwnd
         self.ssthresh = max(2.0, self.cwnd * _BETA)
         self.cwnd = 2.0 if timed_out else self.ssthresh
@@ -228,10 +243,11 @@ class Sender:
         wait_s = min(wait_s * 2**self.backoff, _MOST_RTO_S)
         if self._may_probe():
             wait_s = min(
-                wait_s, 2 * self.srtt_s + (_DELAYED_ACK_S if self.inflight == 1 else 0.002)
+                wait_s,
+                2 * self.srtt_s + (_DELAYED_ACK_S if self.inflight == 1 else _PROBE_MARGIN_S),
             )
         self._expires_s = now_s + wait_s
-        # One event a sender: it looks again if the timer was moved on meanwhile.
+        # A timer that is put off keeps its event: when that comes, it waits again.
         if self._expires_s < self._wakes_s:
             self._wakes_s = self._expires_s
             self._clock.at(self._expires_s, self._on_timer)
@@ -242,7 +258,7 @@ class Sender:
     def _on_timer(self) -> None:
         now_s = self._clock.now_s
         if now_s < self._wakes_s or self._closed:
-            return  # a timer that was replaced by an earlier one
+            return  # this event was set before one that comes earlier
         self._wakes_s = inf
         if self._expires_s == inf:
             return
@@ -251,11 +267,12 @@ class Sender:
             self._clock.at(self._expires_s, self._on_timer)
             return
         if self._may_probe():
-            # A copy of the last packet: its acknowledgement tells what is missing before it.
+            # Copy the last packet: its acknowledgement tells what is missing before it.
             self._probed = True
             last = self._sent[-1]
             copied = last.end - 1
         else:
+            # Copy the first packet that is missing; where only its acknowledgement is, the last one.
             copied = min(self._sent[0].first, self._sent[0].end - 1)
             self.backoff += 1
             self._source.on_timeout(self)

@@ -1,10 +1,13 @@
-"""The emulated laptop with two tethered phones (DESIGN, "The testbed").
+"""The emulated laptop with two tethered phones.
 
-    client {wlan0, lte0} -- phone (wifi, cellular) -- emulated link -- provider with NAT -- server
+    client {wlan0, lte0} -- wire -- phone (wifi, cellular) -- emulated link -- provider with NAT -- server
 
 The client, the providers and the server are namespaces that live as long as the laptop. The emulated
-links, with the phones at their inner ends, are attached, detached and replaced at will: the client's
-interfaces stay and lose their carrier meanwhile.
+links, with the phones at the client's side, are attached, detached and replaced at will. The client's
+interfaces stay, and have no carrier while no phone is there.
+
+A *wire* is a veth pair: one end is the client's interface, the other one lies in the phone's namespace.
+While there is no phone, that end waits in the server's namespace, down.
 """
 
 import asyncio
@@ -33,9 +36,10 @@ from emu.testbed.wiring import SERVER
 
 
 class ExitOnSignals:
-    """While a laptop stands, SIGTERM and SIGHUP end the program by an exception, as Ctrl-C does.
+    """Handlers of SIGTERM and SIGHUP while a laptop stands: they raise SystemExit.
 
-    Only where no other handler is set, and only in the main thread.
+    So the `with` blocks clean up, as after Ctrl-C. The handlers are set in the main thread alone, and
+    only where the program has set none.
     """
 
     _users = 0
@@ -71,7 +75,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that arrive while the block runs are handled after it."""
+    """Hold back signals that would end the program while the block runs; they act after it."""
     wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     try:
@@ -102,7 +106,10 @@ def _require_namespaces() -> None:
 
 @dataclass(slots=True)
 class _Network:
-    """The namespaces of one network; `phone` holds the phone's namespace open."""
+    """The provider's namespace of one network, and what is attached to it now.
+
+    `phone`: the phone's namespace as an open file, which keeps it alive while the wire is in it.
+    """
 
     isp: Namespace
     access: Access | None = None
@@ -118,19 +125,19 @@ class Laptop(Started):
     starting links blocks for a tenth of a second.
 
     Args:
-        accesses: networks to attach at once; at most one of each kind.
+        accesses: networks to attach at the start; at most one of each kind.
         core: put a host of its own between the providers and the server, for a relay.
-        source_rules: policy rules that send what is bound to an interface's address, or to the
-            interface, out through it (tables 101 and 102).
+        source_rules: add policy rules: packets of a socket that is bound to an interface, or to its
+            address, leave through it (tables 101 and 102).
         engine: what emulates the links.
-        nice: priority of the emulation itself (-10 helps on a busy host); with the default engine.
+        nice: priority of the emulation's processes (-10 helps on a busy host); the default engine's.
 
     Attributes:
         client: the namespace with `wlan0` (192.168.43.2/24) and `lte0` (192.168.44.2/24), each with
             a default route through .1 at metric 100 and 200.
         server: the namespace of 198.51.100.1, and .2 to .9.
         core: the namespace of 198.51.103.1, through which all packets go; None without it.
-        directory: for files that go with the laptop.
+        directory: for files that are removed together with the laptop.
     """
 
     def __init__(
@@ -190,7 +197,7 @@ class Laptop(Started):
         self.attach(*self._accesses)
 
     def close(self) -> None:
-        """End all links and processes inside, and removes what was made; again does nothing."""
+        """End all links and processes inside, and remove what was made; a second call does nothing."""
         if self._instance is None:
             self._guard.end()
             return
@@ -213,13 +220,13 @@ class Laptop(Started):
                 self._guard.end()
 
     def attach(self, *accesses: Access) -> None:
-        """Attach networks, replacing what is attached of the same kinds; they start side by side.
+        """Attach networks, which replace those of the same kinds; all of them start at the same time.
 
-        What is replaced is gone at once, with what was on its way; the client sees its carrier
-        flap when the new one is there.
+        A replaced network ends at once, and the packets on its way are lost. The client sees its
+        carrier go and come back only when the new one is there.
 
         Raises:
-            EmulationError: a link did not start; the networks named are then detached.
+            EmulationError: a link did not start; all of `accesses` are then detached.
         """
         kinds = [access.kind for access in accesses]
         if len(set(kinds)) != len(kinds):
@@ -250,7 +257,7 @@ class Laptop(Started):
                 link.wait()
 
     def detach(self, *kinds: NetworkKind | str) -> None:
-        """Take networks away: their interfaces lose the carrier. Those not attached are ignored."""
+        """Detach networks: their interfaces lose the carrier. Those not attached are ignored."""
         stopped = [self._stop(NetworkKind(kind)) for kind in kinds]
         for kind in kinds:
             self._rewire(NetworkKind(kind), None)
@@ -279,6 +286,7 @@ class Laptop(Started):
             wiring.set_up_core(self.core, self.server)
 
     def _launch(self, access: Access) -> None:
+        """Start an emulated link, without a phone yet; make its provider and its wire the first time."""
         kind = access.kind
         # A provider is made once, and stays while its links are replaced.
         if kind not in self._networks:
@@ -296,6 +304,7 @@ class Laptop(Started):
         self.instance.add_session(net.link.pid)
 
     def _tether(self, kind: NetworkKind) -> None:
+        """Move the wire of a network into its phone, and make the phone the client's gateway."""
         link = self.links[kind]
         try:
             phone = os.open(f"/proc/{link.phone_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -306,9 +315,10 @@ class Laptop(Started):
         wiring.connect_phone(kind, phone, self.client)
 
     def _rewire(self, kind: NetworkKind, phone: int | None) -> None:
-        """Move the wire into a phone's namespace (an open file), or back to where it waits.
+        """Move the far end of the wire into a phone's namespace, or back to the server's.
 
-        The phone that it leaves may have ended: the open file has kept its namespace.
+        `phone`: an open file of the namespace; None: no phone. The phone that the wire leaves may have
+        ended: the open file has kept its namespace.
         """
         net = self._networks.get(kind)
         if net is None or net.phone == phone:
@@ -326,7 +336,10 @@ class Laptop(Started):
             os.close(before)
 
     def _stop(self, kind: NetworkKind) -> Link | None:
-        """End a link without waiting; what still comes for its connections is then refused."""
+        """End a link without waiting for its processes.
+
+        The provider forgets its connections, and refuses packets that still come for them.
+        """
         net = self._networks.get(kind)
         if net is None or net.link is None:
             return None
@@ -349,14 +362,16 @@ def replay(
     length_s: float | None = None,
     rtts_s: Mapping[str, float | None] | None = None,
 ) -> float:
-    """Attach both networks of a place, replayed from `start_s` (which wraps), for what is attached.
+    """Attach both networks of a place, in place of those that are attached.
 
-    Only `length_s` is replayed (see `Trace.rotated`); base RTTs are the place's own where `rtts_s` (by
-    `wifi` and `cellular`) gives no other.
+    Args:
+        start_s: where the traces begin, in seconds; beyond the end they begin anew.
+        length_s: replay only so many seconds (see `Trace.rotated`); None: all.
+        rtts_s: base round trips for `wifi` and `cellular`, s; what it lacks is the place's own.
 
     Returns:
-        the monotonic instant at which the replay stood at `start_s`: the later one of the two, which
-        begin within some hundredths of a second.
+        The monotonic instant at which the replay stood at `start_s`. The two networks begin within some
+        hundredths of a second; it is the later one of the two.
     """
     accesses = []
     for name, network in place.networks.items():
@@ -369,7 +384,10 @@ def replay(
 
 
 class Silence:
-    """Beyond the phone, in both directions; `back_only`: nothing comes back."""
+    """A network that is up and carries nothing: its provider drops all packets, in both directions.
+
+    `back_only`: only those towards the client.
+    """
 
     def __init__(self, laptop: Laptop, interface: str, *, back_only: bool = False) -> None:
         kind = next(kind for kind, name in INTERFACES.items() if name == interface)
@@ -384,7 +402,7 @@ class Silence:
 
     @contextmanager
     def when_told(self) -> Iterator[Callable[[], None]]:
-        """Give a function that begins the silence; it ends with the block."""
+        """Yield a function that begins the silence. The silence ends with the block."""
         try:
             yield partial(self.set, True)
         finally:
@@ -395,9 +413,9 @@ _MOST_SUBFLOWS = "4"
 
 
 def use_kernel_path_manager(laptop: Laptop) -> None:
-    """Give the client an endpoint per network: every connection joins the other one by itself.
+    """Give the client an MPTCP endpoint per network: the kernel joins the other one to each connection.
 
-    The laptop needs its source-address rules, or a second subflow would leave by the first network.
+    The laptop needs `source_rules`, or a second subflow would leave by the first network.
     """
     for namespace in (laptop.client, laptop.server):
         namespace.ip("mptcp", "limits", "set", "subflows", _MOST_SUBFLOWS, "add_addr_accepted", "0")
