@@ -4,16 +4,18 @@ Odyssey's feedback moves a price until spending fits, which takes days of a mont
 low or too high. The pacer's price is the dual variable of the period's problem itself: save the
 most seconds within the supply. Each observation solves it anew for what is left:
 
-1. Learn the demand over price from the choices that come up (`demand`). 2. Forecast the use without
-a choice (`habits`) and set it aside, with a margin for its variation. 3. Read the price at which
-the demand until the end uses the rest.
+1. Learn the demand over price from the choices that come up (`demand`).
+2. Forecast the use without a choice (`habits`) and set it aside, with a margin for its variation. That
+   is the use that no choice could have avoided: only a counted network was up, say.
+3. Read the price at which the demand until the end uses the rest.
 
 Errors of the forecast show in the rest of the supply, and the next solution corrects them. In
 periods of a day the pacer also learns how wrong such forecasts are (`Shortfalls`): in the morning
 it counts on only a part of what they leave over.
 
-A burst in the first hours is no habit: its forecast would use up the supply many times. So while little
-is known, the price cannot exceed one that goes by the pace alone (`FirstPace`).
+A burst in the first hours is no habit: a forecast from it would use up the supply many times. So while
+little is known the price has an upper bound, which depends only on how far the use is ahead of an even
+pace (`FirstPace`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +40,11 @@ _MEMORY = 1 / 6
 """Habits are remembered for this share of the period: five days of a month, so that weekends count."""
 
 _DAILY_MEMORY_S = 5 * DAY_S
-"""At least for so long, where the period is a day or nearly; for what happens within an hour, not."""
+"""In periods of half a day and more, habits are remembered for at least this long."""
 
 _FIRST = 1 / 100
-"""For this share of the period nothing is known: the same share of the supply may be spent freely, and
-beyond that the supply is worth the whole period."""
+"""In the first part of the period, this share of it, no demand is known. The same share of the supply is
+then sold at the least price. Further units are dear: the whole supply is worth the whole period."""
 
 _SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
 """The factors by which the expected demand is reduced: usually, and at the end of the period.
@@ -55,70 +57,79 @@ _MARGIN = 1.25
 """The standard deviations of the use without a choice that are set aside."""
 
 _LONG_S = 2 * DAY_S
-"""In longer periods than this weekdays differ, and the following constants hold."""
+"""In longer periods than this weekdays are told apart, and the constants down to `_RATION` are used."""
 
 _DEVIATIONS, _LEAST_SHADED, _MOST_SHADED = 1.75, 0.1, 0.95
-"""The standard deviations by which the expected demand is reduced, and the bounds of that.
+"""The standard deviations by which the expected demand is reduced, and the bounds of the factor.
 
-The deviation is that of as many equal requests as are as uneven as these. In the middle of a month
-that is little; of two videos to come, most.
+The factor is 1 - `_DEVIATIONS` / sqrt(1 + n). Here n equal requests would vary as much as the expected
+ones do (`Demand.lumps`). Where many small requests are expected, most of them count; where only two
+videos are, almost nothing does.
 """
 
 _CHATTER = 0.01
-"""Less than this of the supply, used without a choice before the first choice came up, is no habit."""
+"""If less than this share of the supply was used before the first choice came up, that is no habit."""
 
 _UNKNOWN, _UNKNOWN_SEEN = 0.15, 10.0
-"""The share of the rest that is kept for a use without a choice that may yet begin.
+"""The share of the plannable rest that is kept for a use without a choice that may yet begin.
 
-It holds while little is known; a tenth of it remains once the whole time from the first choice to
-the end was observed.
+As the end comes nearer and more is known, less is kept: the share is multiplied by left / all and divided
+by 1 + `_UNKNOWN_SEEN` * observed / all. All is the time from the first choice to the end.
 """
 
 _RATION = 1.1
-"""The most that is sold while a day is unknown, over its share of the time.
+"""On the first day, at most so many times what an even pace allows may be used.
 
-In the morning of a flood nothing tells how large the flood will be.
+When many requests come at the beginning, nothing tells how many more there will be.
 """
 
 _OVERRUN = 1.5
-"""A transfer may take so many times its guess. One that would not fit then is dear: a last large one
-exceeded months that every other one had kept."""
+"""A transfer may turn out so many times as large as was guessed. If it would not fit then, it is dear.
+Without this, a single large transfer near the end exceeded budgets of months."""
 
 _SURE = 16.0
-"""The certainty at which a day's forecast counts in full, in multiples of past shortfalls of its hour.
+"""The capacity from which on all of it is counted on, in multiples of the shortfall to be expected.
 
-Below that it counts in proportion: twice as unsure, half of it. So little is bought on a promise,
-and that where it saves most, while a plain margin would forbid whole mornings.
+This is for periods of a day. Capacity is what a forecast leaves to choices. Of a capacity that is half
+as large, half counts, and so on (`_counted_on`). So while forecasts are unsure little is sold, at a
+high price. A fixed margin would sell nothing in whole mornings.
 """
 
 _SURE_LONG = 3.0
-"""The certainty at which a longer period's forecast counts in full, in multiples of the expected use.
+"""The same for longer periods, in multiples of the expected use without a choice.
 
-Too few long periods are observed to learn their errors. The use without a choice is taken from the
-last days, or from all that was observed. A trip in the last week of a month may take several times
-as much as the weeks before it.
+Too few long periods are observed to learn the errors of their forecasts. The expected use is that of
+the last days, or of all that was observed if that is more. A trip in the last week of a month may take
+several times as much.
 """
 
 
 _AHEAD_FREE, _AHEAD = 0.02, 0.06
-"""Shares of the supply by which the first use may be ahead of an even pace: without more, and at all."""
+"""Shares of the supply by which the use may be ahead of an even pace while little is known.
+
+Up to the first share, the upper bound of the price stays at `_USUAL`. Beyond that it rises, over the
+second share, and then there is no bound any more.
+"""
 
 _USUAL = 0.6
-"""The bound of the price at an even pace, between the least and the dear one on a logarithmic scale.
+"""The upper bound of the price at an even pace: a place between the least price, 0, and the dear one, 1,
+on a logarithmic scale.
 
 It is 0.28 s a megabyte for 4 GB a month, and 0.29 s for 500 MB a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPace:
-    """The highest price while little is known, by how far the use is ahead of an even pace.
+    """The upper bound of the price while little is known, by how far the use is ahead of an even pace.
 
-    It rises from a usual price to the dear one, by an equal factor for each further unit.
+    The bound rises from a usual price to the dear one, by an equal factor for each further unit.
 
     Attributes:
-        ahead: units beyond the pace and its free share; negative: so many are left of them.
-        span: units from the usual price to the dear one; it shrinks as more is known.
-        most: units that may be used at all.
+        ahead: units used beyond an even pace and its free share; negative: the units up to there.
+        span: units from the usual price to the dear one; the less, the more is known.
+        least: the lowest price of all, at the bottom of the scale.
+        dear: the price after `span` units; beyond them there is no bound.
+        most: units that can be planned with; for more there is no bound.
     """
 
     ahead: float
@@ -128,7 +139,7 @@ class FirstPace:
     most: float
 
     def price(self, amount: float) -> float:
-        """Return the highest price of the last of these units."""
+        """Return the upper bound for so many further units; `PROHIBITIVE`: there is none."""
         part = max((self.ahead + amount) / self.span, 0.0)
         if amount > self.most or part >= 1.0:
             return PROHIBITIVE
@@ -138,16 +149,17 @@ class FirstPace:
 
 @dataclass(frozen=True, slots=True)
 class PacerQuote:
-    """The price of one instant; contemplated spending takes its units from what can be planned.
+    """The price of one instant. Units that a choice contemplates to use are taken from the capacity.
 
     Attributes:
-        rate: nothing contemplated.
-        planned: units that may be used at all.
-        capacity: those of them that are not set aside for what is used without a choice.
+        rate: the price while nothing is contemplated.
+        planned: units that can be planned with; more are prohibitive.
+        capacity: those of them that are not set aside for the use without a choice.
         dear: the price of units that are set aside.
-        unsure: with less capacity than this, a part of it is counted on.
-        rationed: units that may be sold now; the others are dear.
-        pace: bounds the price while little is known.
+        known: the demand until the end; None: it is not known yet, and `rate` holds for all the capacity.
+        unsure: of a smaller capacity than this, only a part counts (`_counted_on`).
+        rationed: units that may be sold now; more are dear.
+        pace: the upper bound of the price while little is known; None: enough is known.
     """
 
     rate: float
@@ -160,7 +172,7 @@ class PacerQuote:
     pace: FirstPace | None = None
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """Return the price that the last of these units, and all after it, must be worth."""
+        """Return the price that holds once `amount` is used; it counts for each of these units."""
         if amount <= 0.0:
             return self.rate
         price = self._price(amount)
@@ -177,15 +189,16 @@ class PacerQuote:
 
 
 def _counted_on(units: float, unsure: float) -> float:
+    """Return the part of a capacity that demand may use; of all above `unsure`, everything."""
     return units * min(units / unsure, 1.0) if unsure > 0.0 else units
 
 
 class Pacer:
-    """The controller.
+    """A controller that solves the period's problem anew at each quote; the module says how.
 
     Args:
-        now_s: when the controller begins, in the middle of a period; None: at its beginning.
-        learned: what an earlier period's `state` says of habits; None: nothing is known.
+        now_s: when the controller begins, if within the period; None: at its beginning.
+        learned: the `state` of an earlier period; None: nothing is known of habits.
 
     Raises:
         ValueError: `learned` is no such state.
@@ -212,12 +225,14 @@ class Pacer:
             memory_s = max(memory_s, _DAILY_MEMORY_S)
         self._demand = Demand(memory_s)
         self._hours = Hours(memory_s)
+        # What waits (`waiting`): units by their saving, and the units that it takes whatever is chosen.
         self._stock: dict[int, float] = {}
         self._stock_least = self._foreseen = 0.0
         self._unchosen = Unchosen(memory_s, self._period_s)
         # Of months there are too few, and in minutes the hours of a day cannot be told apart.
         self._shortfalls = Shortfalls(ends_s) if daily(self._period_s) else None
         self._weekdays = Weekdays() if self._period_s > _LONG_S else None
+        # When the first choice came up, and the seconds from the first choice on in earlier periods.
         self._began_s: float | None = None
         self._known_s = 0.0
         # When something was used or asked for the first time, and what was left then.
@@ -237,9 +252,9 @@ class Pacer:
             return
         if spent > 0.0 and self._paced is None:
             self._paced = now_s - elapsed_s, left + spent
-        # Foreseen use was set aside already; the rest of it is still to come.
+        # The use that was foreseen belongs to choices. Only what goes beyond it teaches habits.
         self._foreseen, spent = max(self._foreseen - spent, 0.0), max(spent - self._foreseen, 0.0)
-        # Habits begin with the first choice of a long period.
+        # In a long period, time counts for the demand only from the first choice on.
         if self._began_s is not None or self._weekdays is None:
             usual_s = elapsed_s
             if self._weekdays is not None:
@@ -266,16 +281,16 @@ class Pacer:
         self._demand.add(steps)
         self._hours.add(now_s, sum([step.amount for step in steps]))
         if self._weekdays is not None and steps:
-            # How many, not how much: of the few large ones, weekends of a month tell nothing.
+            # Weekdays count choices and not units: a month has too few large choices for that.
             self._weekdays.add(now_s, 1.0)
-        # What was chosen beyond the least amount is no use without a choice.
+        # Even the most frugal option takes its units. Only what was chosen beyond them was a choice.
         more = chosen.amount - min(option.amount for option in options)
         self._unchosen.chosen(now_s, more)
         if self._shortfalls is not None:
             self._shortfalls.chosen(more)
 
     def _begin(self, now_s: float) -> None:
-        """Begin with the first choice; the time before it without any request is no habit."""
+        """Begin at the first choice. If hardly anything was used before it, that time is no habit."""
         self._began_s, self._first_left = now_s, self._left
         if self._weekdays is not None and (
             self._unchosen.ever(self._period_s) < _CHATTER * self._supply
@@ -291,7 +306,7 @@ class Pacer:
                 self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
 
     def foreseen(self, amount: float) -> None:
-        """Ignore an amount that was set aside already, so that it does not count twice."""
+        """Keep so much of the next observed use out of habits: it belongs to `waiting` choices."""
         self._foreseen += amount
 
     def replace_supply(self, now_s: float, supply: float, ends_s: float) -> None:
@@ -346,7 +361,7 @@ class Pacer:
         usual_s = self._usual_s(now_s)
         unsure = 0.0
         if self._shortfalls is None:
-            # What waits is used in part even if nothing of it is chosen.
+            # What waits takes its least amount, whatever is chosen.
             capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
             capacity -= self._unknown(now_s, planned)
             if self._period_s > DAY_S:
@@ -354,24 +369,23 @@ class Pacer:
                 unsure = _SURE_LONG * max(expected, self._unchosen.ever(usual_s))
         else:
             expected, lacked = self._forecast(now_s)
-            # What is expected to be needed is not for sale.
+            # In a day, the units that will be needed are not sold at any price.
             planned = capacity = planned - self._stock_least - expected
             unsure = _SURE * lacked
             if capacity <= 0.0:
                 return PacerQuote(PROHIBITIVE)
-        # 3. What is set aside has a price, too: it is sold where nothing else will do.
-        # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
-        # (Of a budget that is set late: for the time that is left.)
+        # 3. In longer periods, units that are set aside are sold at a dear price. By that price the whole
+        # supply is worth all seconds of the period, or of the rest of it if the budget was set late.
         dear = min(max(self._ends_s - self._made_s, 1.0) / self._supply, PROHIBITIVE)
         if capacity <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
-        # 4. Before any demand is known, a first part is free, and the rest dear.
+        # 4. Before any demand is known, the first units have the least price, and the rest is dear.
         least = min(LEAST_S / self._supply, PROHIBITIVE)
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = _FIRST * self._supply - (self._first_left - self._left)
             free = min(max(free, -self._ahead(now_s)), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
-        # 5. On the first day no more is sold than its share.
+        # 5. On the first day of a long period no more is sold than its share.
         rationed = self._ration(now_s, planned)
         if rationed <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
@@ -381,6 +395,7 @@ class Pacer:
         return PacerQuote(rate, planned, capacity, dear, known, unsure, min(rationed, capacity))
 
     def _shaded(self, left_s: float, usual_s: float) -> float:
+        """Return the factor by which the expected demand is reduced."""
         if self._weekdays is not None:
             shaded = 1.0 - _DEVIATIONS / sqrt(1.0 + self._demand.lumps(usual_s))
             return max(_LEAST_SHADED, min(shaded, _MOST_SHADED))
@@ -390,6 +405,7 @@ class Pacer:
         return _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
 
     def _usual_s(self, now_s: float) -> float:
+        """Return the seconds of usual use with as much use as from now to the end."""
         usual_s = self._hours.usual_s(now_s, self._ends_s)
         if self._weekdays is None or self._ends_s <= now_s:
             return usual_s
@@ -432,7 +448,7 @@ class Pacer:
         return expected + _MARGIN * deviation
 
     def _forecast(self, now_s: float) -> tuple[float, float]:
-        """Return for a day the units expected to be used without a choice, and the possible shortfall."""
+        """Return a day's expected use without a choice until its end, and the likely shortfall."""
         assert self._shortfalls is not None
         expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
         usual = self._unchosen.usual(self._period_s)
