@@ -274,9 +274,10 @@ class Decider:
             number=self.number,
             made_unix_s=time.time(),
             sent=sent,
+            barred=self.barred,
         )
 
     def _with_barred(self, decision: Decision) -> Decision:
-        if not self.barred:
-            return decision
-        return replace(decision, reason=sentences(decision.reason, *self.barred.values()))
+        told = decision.reason.lower()
+        untold = [why for why in self.barred.values() if why.lower() not in told]
+        return replace(decision, reason=sentences(decision.reason, *untold))

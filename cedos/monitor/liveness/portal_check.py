@@ -110,6 +110,8 @@ class PortalCheck:
                 Witness.NAME,
                 hosts={host: (same,)},
             )
+        if own is None and asked.get(unreal) is not None:  # this name alone is dropped
+            return PortalFinding(PortalVerdict.FILTERED, f"{host} is not answered there")
         if own is None:
             return PortalFinding(
                 PortalVerdict.SILENT,

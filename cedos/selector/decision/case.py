@@ -42,6 +42,7 @@ class Case:
         price_per_mb: network -> money per megabyte; absent: 0.01 if metered, else nothing.
         method: how the uncertainty of times counts.
         sent: given if the transfer was sent over a network already and has no answer so far.
+        barred: the networks that programs are kept off, each with the reason in words.
         number: the decision's number in the records.
         made_unix_s: the time of the decision in the records.
     """
@@ -57,5 +58,6 @@ class Case:
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
     method: type[Evaluator] = BruteForce
     sent: Sent | None = None
+    barred: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     made_unix_s: float = 0.0

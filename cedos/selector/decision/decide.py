@@ -96,7 +96,7 @@ def decide(case: Case) -> Decision:
     dead = dead_networks(case.context, case.networks)
     evaluations, by_rule = _evaluations(case, dead)
     if not evaluations:
-        return _record(case, evaluations, _DEFER, "no network is usable")
+        return _record(case, evaluations, _DEFER, reason.nothing_works(case, dead))
     best = min(evaluations, key=_cost)
     why = reason.chosen(case, best, evaluations, dead, by_rule=by_rule)
     return _record(case, evaluations, best.strategy, why)

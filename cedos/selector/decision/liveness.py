@@ -53,7 +53,10 @@ def why_dead(context: Context, network: str) -> str | None:
     if verdict is not None:
         if not verdict.condemned:
             return None
-        return f"{network}: {verdict.why}, for {lasting(max(context.at_s - verdict.since_s, 0.0))}"
+        lasted = lasting(max(context.at_s - verdict.since_s, 0.0))
+        if verdict.life is NetworkLife.CAPTIVE:
+            return f"{network} has wanted a log-in for {lasted}"
+        return f"{network}: {verdict.why} for {lasted}"
     known = context.networks.get(network, {})
     for name, value, words in _SIGNS:
         sign = known.get(name)

@@ -47,7 +47,7 @@ def chosen(
     only_time = isinstance(case.objective, MaxS)
     first, *others = choice.strategy.networks or ("",)
     if first in dead:  # what it would take is of no interest
-        return sentences(f"No network works: {'; '.join(dead.values())}", f"{first} is tried")
+        return sentences(nothing_works(case, dead), f"{first} is tried")
     parts = [
         _verdict(
             choice,
@@ -74,6 +74,13 @@ def chosen(
     if dear := _dear(case, choice, evaluations):
         parts.append(dear)
     return sentences(*parts)
+
+
+def nothing_works(case: Case, dead: Mapping[str, str]) -> str:
+    """Return why no network carries anything: each one is down, dead, or barred."""
+    barred = [f"{why[:1].lower()}{why[1:]}" for why in case.barred.values()]
+    whys = [*dead.values(), *barred]
+    return f"No network works: {'; '.join(whys)}" if whys else "no network is usable"
 
 
 def _wanted(choice: Evaluation, deadline_s: float) -> str:

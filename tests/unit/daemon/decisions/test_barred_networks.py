@@ -36,7 +36,7 @@ async def test_with_no_other_way_nothing_is_chosen_at_all(stage: Stage) -> None:
     stage.director.decider.bar({"wlan0": WHY})
     await stage.reconsider(11.0)
     assert stage.asked() == []
-    assert stage.decisions[-1].reason == f"no network is usable. {WHY}"
+    assert stage.decisions[-1].reason == f"No network works: {WHY[0].lower()}{WHY[1:]}"
     guess = Transfer(SizeEstimate(3000, 3000, 3000, "hint"))
     decision = stage.director.decider.choose(guess, Context(11.0, {}), redundant=True)
     assert decision.choice.kind is StrategyKind.DEFER

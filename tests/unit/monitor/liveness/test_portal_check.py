@@ -25,6 +25,9 @@ LO6 = Network(
 )
 
 
+DROPPED = "dropped"
+
+
 class Resolver(asyncio.DatagramProtocol):
     """Knows names by `given`, each with its IPv6 address; `kinds`: what it was asked for."""
 
@@ -36,6 +39,8 @@ class Resolver(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         name, kind = message.asked(data) or ("", 0)
+        if self.given.get(name) == DROPPED:
+            return
         self.kinds.add(kind)
         address = self.given.get(name, self.everything)
         given = bool(address) and kind == message.AAAA
@@ -96,7 +101,7 @@ async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses() -> None:
     assert resolver.kinds == {message.AAAA}
 
 
-@pytest.mark.parametrize("address", ["::", "::1", "ff02::1", ""])
+@pytest.mark.parametrize("address", ["::", "::1", "ff02::1", "", DROPPED])
 async def test_a_filtered_name_is_told_and_nothing_is_connected_to(address: str) -> None:
     async with surroundings(
         Resolver({"page.test": address, "known.test": "2001:db8::1"})
@@ -105,9 +110,8 @@ async def test_a_filtered_name_is_told_and_nothing_is_connected_to(address: str)
         found = await around.check()
     assert found.verdict is PortalVerdict.FILTERED
     assert around.asked == 0
-    assert found.why == (
-        f"page.test leads to {address} there" if address else "page.test has no address there"
-    )
+    words = {"": "page.test has no address there", DROPPED: "page.test is not answered there"}
+    assert found.why == words.get(address, f"page.test leads to {address} there")
 
 
 async def test_every_name_at_one_dead_end_is_a_filter_too() -> None:

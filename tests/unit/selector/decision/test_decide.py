@@ -193,7 +193,7 @@ def test_a_dead_network_loses_whatever_the_model_says(host: Any, which: str) -> 
     evaluated = [str(each.strategy) for each in decision.evaluations]
     assert evaluated == [f"single({other})", f"mptcp({other}, {which})"]
     assert str(decision.choice) == evaluated[1], "it joins when it lives again"
-    assert f"{which}: no answer to pings, for 14 s" in decision.reason
+    assert f"{which}: no answer to pings for 14 s" in decision.reason
     assert "joins as soon as it answers again" in decision.reason
     only_single = decide(
         Case(host.transfer(), context, host.both, model, kinds={StrategyKind.SINGLE}, **RECORD)
@@ -216,8 +216,21 @@ def test_where_all_are_dead_all_may_try(host: Any) -> None:
     decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
     assert str(decision.choice) == "mptcp(lte0, wlan0)"
     assert decision.reason == (
-        "No network works: wlan0: no answer to pings, for 14 s; lte0 was not available 0.4 s ago."
+        "No network works: wlan0: no answer to pings for 14 s; lte0 was not available 0.4 s ago."
         " lte0 is tried"
+    )
+
+
+def test_a_dead_network_beside_a_barred_one_is_told_in_one_sentence(host: Any) -> None:
+    context = verdict(host, "wlan0", NetworkLife.DEAD)
+    barred = {
+        "lte0": 'Programs are blocked on lte0 until 23:00, because the budget "data" is used up'
+    }
+    networks = (host.wlan, replace(host.lte, up=False))
+    case = Case(host.transfer(), context, networks, host.oracle(**EQUAL), barred=barred, **RECORD)
+    assert decide(case).reason == (
+        "No network works: wlan0: no answer to pings for 14 s; programs are blocked on lte0 until 23:00,"
+        ' because the budget "data" is used up. wlan0 is tried'
     )
 
 

@@ -35,8 +35,11 @@ def test_a_verdict_says_what_is_dead(host: Any, life: NetworkLife, dead: bool) -
     context = replace(
         context, verdicts={"wlan0": NetworkVerdict(life, "no answer to pings", 88.0)}, at_s=90.0
     )
-    why = why_dead(context, "wlan0")
-    assert why == ("wlan0: no answer to pings, for 2 s" if dead else None)
+    words = {
+        NetworkLife.DEAD: "wlan0: no answer to pings for 2 s",
+        NetworkLife.CAPTIVE: "wlan0 has wanted a log-in for 2 s",
+    }
+    assert why_dead(context, "wlan0") == words.get(life)
     assert is_captive(context, "wlan0") is (life is NetworkLife.CAPTIVE)
     assert why_dead(context, "lte0") is None
 
