@@ -21,7 +21,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case, Sent
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.liveness import having, silent_s, usable
+from cedos.selector.decision.liveness import having, silent_s, usable, why_dead
 from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour, DetourVerdict, Looks, weigh
@@ -128,6 +128,8 @@ class Decider:
         best, kept = costs.get(decision.choice), costs.get(before.choice)
         if best is None or kept is None or best <= kept * (1 - self.choices.margin):
             return decision
+        if any(why_dead(context, name) for name in decision.choice.networks[:1]):
+            return replace(decision, choice=before.choice)  # no network works
         better = decision.choice.networks[0] if decision.choice.networks else "to wait"
         little = f"{better} would be better, but too little for a change"
         return replace(decision, choice=before.choice, reason=sentences(little, decision.reason))

@@ -200,6 +200,10 @@ class Liveness:
         self._silent_since_s = now_s - silent_s
         for witness in waiting if silent_s > GIVEN_UP_S else ():
             self.missed(witness, now_s, self._silent_since_s)
+            if (
+                witness is Witness.PING and witness in self._missed
+            ):  # for so long no ping is lost by chance
+                self._missed[witness].count += _LOST_PINGS
 
     # -- verdicts -----------------------------------------------------------------------------
 
@@ -224,6 +228,9 @@ class Liveness:
         if boxes:
             why = f"{box.why}, and nothing else tells of a log-in"
             return NetworkVerdict(NetworkLife.UNKNOWN, why, box.first_s, page)
+        if self._silent_s > GIVEN_UP_S and not missed:
+            why = "an answer was due for long; nothing else tells"
+            return NetworkVerdict(NetworkLife.UNKNOWN, why, now_s - self._silent_s)
         if doubts := self._counting():  # of long ago, too
             since_s = min(self._missed[each].asked_s for each in doubts)
             return NetworkVerdict(

@@ -8,7 +8,7 @@ from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.features import indicator_of
-from cedos.selector.decision.liveness import GIVEN_UP_S, ago, silences, waits
+from cedos.selector.decision.liveness import ago, silences, silent_s, waits
 from cedos.selector.decision.roles import assign
 from cedos.selector.objective import MaxS, WeightedCost
 from cedos.selector.rounded import lasting, rounded
@@ -45,9 +45,8 @@ def chosen(
     """
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)
-    first, *others = choice.strategy.networks or ("",)
-    if first in dead:  # what it would take is of no interest
-        return sentences(nothing_works(case, dead), f"{first} is tried")
+    if all(each.name in dead or silent_s(context, each.name) for each in case.networks if each.up):
+        return nothing_works(case, dead)  # what else is known does not matter
     parts = [
         _verdict(
             choice,
@@ -66,21 +65,29 @@ def chosen(
     if transfer.deadline_s is not None:
         parts.append(_wanted(choice, transfer.deadline_s))
     parts.extend(dead.values())
-    if joins := [name for name in others if name in dead]:
+    if joins := [name for name in choice.strategy.networks[1:] if name in dead]:
         parts.append(f"{joins[0]} joins as soon as it answers again")
     if by_rule:
         parts.append("A rule of thumb decided, as there are no predictors")
-    parts.extend(_notes(case, evaluations))
+    parts.extend(_notes(case, evaluations, dead))
     if dear := _dear(case, choice, evaluations):
         parts.append(dear)
     return sentences(*parts)
 
 
 def nothing_works(case: Case, dead: Mapping[str, str]) -> str:
-    """Return why no network carries anything: each one is down, dead, or barred."""
+    """Return why no network carries anything now: each one is down, dead, silent, or barred."""
+    silent = [
+        f"{each.name} silent for {silence_s:.1f} s"
+        for each in case.networks
+        if each.up and each.name not in dead
+        if (silence_s := silent_s(case.context, each.name))
+    ]
     barred = [f"{why[:1].lower()}{why[1:]}" for why in case.barred.values()]
-    whys = [*dead.values(), *barred]
-    return f"No network works: {'; '.join(whys)}" if whys else "no network is usable"
+    whys = [*dead.values(), *silent, *barred]
+    if not whys:
+        return "no network is usable"
+    return f"No network {'answers now' if silent else 'works'}: {'; '.join(whys)}"
 
 
 def _wanted(choice: Evaluation, deadline_s: float) -> str:
@@ -282,7 +289,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     )
 
 
-def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
+def _notes(case: Case, evaluations: Sequence[Evaluation], dead: Mapping[str, str]) -> list[str]:
     """Return the notes that belong beside the figures."""
     notes = []
     if any("silence_s" in known for known in case.context.networks.values()):
@@ -292,7 +299,7 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
         notes = [
             f"{names[role]}: no reply for {silent_s:.1f} s (probably another {waits_s[role]:.0f} s)"
             for role, silent_s in silences(case.context, roles).items()
-            if silent_s <= GIVEN_UP_S
+            if names[role] not in dead
         ]
     if case.method is not BruteForce:
         notes.append(case.method.words)

@@ -197,3 +197,20 @@ def test_what_is_barred_is_down_by_name_and_the_rest_as_it_was() -> None:
     # Names are what counts, not interfaces; nothing that is down comes up by it.
     assert list(usable(networks, {"lte0", "usb", "nosuch"})) == [WLAN, LTE, GONE]
     assert [each.up for each in networks] == [True, True, False]
+
+
+def test_where_every_network_is_silent_that_is_what_is_told(host: Any) -> None:
+    """Not that one of them is faster than the other."""
+    context = host.context(wlan0_silence_s=1.1, lte0_silence_s=0.4, lte0_rtt_s=0.02)
+    model = host.oracle(wifi=0.5, cellular=0.2)
+    decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
+    assert decision.reason == (
+        "No network answers now: wlan0 silent for 1.1 s; lte0 silent for 0.4 s"
+    )
+    dead = NetworkVerdict(NetworkLife.DEAD, "no answer to pings", context.at_s - 14.0)
+    context = replace(context, verdicts={"wlan0": dead})
+    decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
+    assert str(decision.choice) == "single(lte0)"
+    assert decision.reason == (
+        "No network answers now: wlan0: no answer to pings for 14 s; lte0 silent for 0.4 s"
+    )
