@@ -203,8 +203,8 @@ class Host:
         return done.stdout
 
     def address(self) -> str:
-        """The local address of a new connection."""
-        url = f"http://{SERVERS[0]}/"
+        """The local address of a new connection (not to the test page's server)."""
+        url = f"http://{SERVERS[1]}/"
         return self.around.laptop.run("curl", "-sS", "--max-time", "5", url).stdout
 
     def end(self) -> str:
