@@ -52,7 +52,8 @@ def command(as_json: bool) -> None:
     claims. STATE is "log-in" for a captive portal, "silent" for a network without replies, and
     "blocked" for a spent hard budget.
 
-    Then the network of new connections, with the reason. Then the flows that have a socket now,
+    Then the network of new connections, with the reason, and where connections go of an IP version
+    that it lacks, or that the host's own default keeps. Then the flows that have a socket now,
     without the daemon's own queries, and the paths of MPTCP connections. Then the connections that
     `cedos forward` carries through a gateway: OVER has their networks, most bytes first. Then all
     indicators of each network, with ages in brackets; * marks synthetic values. Then stuck

@@ -147,11 +147,12 @@ class PathManager:
         return step
 
     def networks_changed(self, networks: Sequence[Network], now_s: float) -> PathManagerStep:
-        """Take the networks; those that are down count as gone."""
+        """Take the networks; those that are down count as gone, and so do lost IP versions."""
         self._networks = {network.name: network for network in networks if network.up}
         self._names = {}
         for network in self._networks.values():
-            for interface in network.addresses:
+            led = (each for each in network.addresses if network.leads_out(each.version))
+            for interface in led:
                 self._names.setdefault(interface.ip, network.name)
         step = PathManagerStep()
         for state in self._states.values():

@@ -156,7 +156,7 @@ def plan(
     rescues: Mapping[FlowKey, str] | None = None,
     left_alone: Mapping[int, bool] | None = None,
     metrics: Mapping[tuple[int, int], bytes] | None = None,
-    lost: Collection[int] = (),
+    lost: Collection[tuple[int, int]] = (),
     others: Mapping[int, str] | None = None,
 ) -> RoutingPlan:
     """Return the rules and routes that are to be in place.
@@ -170,8 +170,8 @@ def plan(
         left_alone: the IP versions whose default is the host's own -> whether a VPN has it. Of these only
             what is bound is led to its network, and to a VPN even what is bound to an address alone.
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
-        lost: the interfaces (indices) that led out before and do not now: what is bound to their
-            addresses waits. One that never did is a local network, and none of our business.
+        lost: (IP version, interface index) that led out once: what is bound to addresses there waits
+            while it does not. One that never did is a local network, and none of our business.
         others: an IP version that the default lacks -> the name of the network that has its default.
     """
     rules: set[Rule] = set()
@@ -194,7 +194,7 @@ def plan(
                 if not tunnelled:
                     sources = (ip_network(each.ip) for each in own)
                     rules |= {Rule(version, Preference.SOURCE, table, source=s) for s in sources}
-            waits = not network.up and network.index in lost
+            waits = not network.carries(version) and (version, network.index) in lost
             if not tunnelled and (network.leads_out(version) or waits):
                 rules |= _source_rules(network, version, networks, routes)
         if version in left_alone:

@@ -31,7 +31,7 @@ class Routing:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
         self._metrics: dict[tuple[int, int], bytes] = {}
-        self._led_out: set[int] = set()
+        self._led_out: set[tuple[int, int]] = set()
         self._installed = RoutingPlan()
         self._given_metrics: dict[Route, bytes] = {}
         self.default: str | None = None
@@ -43,10 +43,10 @@ class Routing:
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
-        there = {network.index for network in networks}
-        self._led_out = {network.index for network in networks if network.leads_out()} | (
-            self._led_out & there
-        )
+        there = [(version, network) for version in (4, 6) for network in networks]
+        known = {(version, network.index) for version, network in there}
+        leading = {(v, network.index) for v, network in there if network.leads_out(v)}
+        self._led_out = leading | (self._led_out & known)
         self.reconcile()
 
     def set_default(self, name: str | None, others: Mapping[int, str] | None = None) -> None:

@@ -424,3 +424,15 @@ def test_no_subflow_comes_over_a_network_that_a_connection_may_not_use(world, ma
     assert not [each for each in commands if isinstance(each, CreateSubflow)]
     assert manager.due(100.0).commands == []
     assert manager.next_at_s() is None
+
+
+def test_a_lost_ip_version_is_left_and_joined_again(world, manager, joined):
+    first, spare = joined
+    six = replace(world.wlan0, next_hops=world.wlan0.next_hops[1:])
+    step = manager.networks_changed([six, world.lte0], 2.0)
+    assert SetBackup(TOKEN, spare, False) in step.commands
+    assert DestroySubflow(TOKEN, first) in step.commands
+    assert not any(isinstance(each, CreateSubflow) for each in manager.due(3.0).commands)
+    again = manager.networks_changed([world.wlan0, world.lte0], 4.0).commands
+    again += manager.due(10.0).commands
+    assert any(isinstance(each, CreateSubflow) and each.local == first.local for each in again)

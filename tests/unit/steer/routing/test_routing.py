@@ -136,6 +136,19 @@ def test_what_the_default_lacks_goes_over_the_other_that_is_named(world, routing
     assert world.carrier(4) is None
 
 
+def test_what_is_bound_to_an_address_waits_while_its_network_has_lost_that_version(world, routing):
+    routing.networks_changed([world.wlan0, world.lte0])
+    routing.set_default("wlan0")
+    wlan0 = replace(world.wlan0, next_hops=world.wlan0.next_hops[1:])
+    routing.networks_changed([wlan0, world.lte0])
+    routing.set_default("wlan0", {4: "lte0"})
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "wlan0")
+    assert world.carrier(4, local=OWN["wlan0", 4]) is None
+    assert world.carrier(6, local=OWN["wlan0", 6]) == "wlan0"
+    routing.networks_changed([world.wlan0, world.lte0])
+    assert world.carrier(4, local=OWN["wlan0", 4]) == "wlan0"
+
+
 def test_ipv6_over_a_dearer_network_is_for_tcp_alone(world, routing):
     routing.networks_changed([_without_ipv6(world.wlan0), world.lte0])
     routing.set_default("wlan0", {6: "lte0"})
