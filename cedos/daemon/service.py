@@ -64,6 +64,7 @@ from cedos.monitor.events import Change, NetworkEvent
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.flows.flow_source import KernelFlows, open_sockets
 from cedos.monitor.liveness.liveness import Witness
+from cedos.monitor.networks.counters import received_bytes
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.monitor.providers.metered import HostMetered
@@ -261,6 +262,7 @@ class Daemon:
             dry_run=dry_run,
             may_use=self._director.ruled.may_use,
             heard_at_s=self._flows.heard_at_s,
+            received_bytes=received_bytes,
         )
         self._stuck = StuckConnections(
             config.steering, self._flows, self._director, self._observer, steering.close_silent

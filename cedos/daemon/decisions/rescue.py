@@ -3,8 +3,11 @@
 A new flow comes as an event. Shortly before the kernel repeats its first packet, its socket is asked
 whether it still waits, and if it does, and another network lives, the repetition goes there. How long
 is waited follows the network's round trip, so that a slow network is not taken for a dead one: 250 ms
-or three round trips, whichever is more, and the kernel's own second where no round trip is known. The
-first repetition stays where others were answered meanwhile.
+or three round trips, whichever is more, and the kernel's own second where no round trip is known.
+
+The first repetition on a network stays there if the network carries: if other flows were answered, or if
+the interface received some full packets since the packet went. Such a packet waits in a queue; led over
+another network, it may meet a slower one.
 """
 
 import asyncio
@@ -45,6 +48,10 @@ _AHEAD_S: Final = 0.04
 _TOLD_LATE_S: Final = 0.03
 # After a repetition went out, the next one's time is known.
 _AFTERWARDS_S: Final = 0.02
+# A network that delivered so much since a packet went is alive. Rarer packets may be a router's own.
+_CARRIED_BYTES: Final = 15_000
+# The counters are read at most so often, whatever begins.
+_READ_EVERY_S: Final = 0.02
 # More than so many are not watched: they are a scan, or the host is out of order.
 _MOST_WATCHED: Final = 10_000
 
@@ -66,12 +73,23 @@ class RescueInterface(Protocol):
 
 @dataclass(slots=True)
 class _WatchedFlow:
-    """A flow without an answer: which network has its first packet, since when, how long it may."""
+    """A flow without an answer.
+
+    Attributes:
+        network, own: what has its first packet, and what its address belongs to.
+        sent_at_s: when the packet went there first.
+        patience_s: how long it may be without an answer.
+        resent: how often the kernel had repeated it before it went there.
+        received_bytes: of the network, halfway through its patience (what was on its way when the
+            packet went has come by then); None before.
+    """
 
     network: str
     own: str
     sent_at_s: float
     patience_s: float
+    resent: int = 0
+    received_bytes: int | None = None
 
 
 class Rescuer:
@@ -82,6 +100,7 @@ class Rescuer:
         dry_run: a rescue is only printed, so each is tried once.
         may_use: whether a flow may go over a network, by the user's rules.
         heard_at_s: when other flows last heard of something beyond a network.
+        received_bytes: the counters of all interfaces now, by interface.
     """
 
     def __init__(
@@ -93,9 +112,13 @@ class Rescuer:
         dry_run: bool = False,
         may_use: Callable[[FlowKey, str], bool] = lambda *_: True,
         heard_at_s: Callable[[str], float] = lambda _: -math.inf,
+        received_bytes: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._may_use = may_use
         self._heard_at_s = heard_at_s
+        self._read_counters = received_bytes
+        self._counters: Mapping[str, int] = {}
+        self._read_at_s = -math.inf
         self._rescues = rescues
         self._context = context
         self._rescued = rescued
@@ -165,7 +188,8 @@ class Rescuer:
             return
         patience_s = self._patience_s(own)
         self._watched[key] = _WatchedFlow(own, own, at_s, patience_s)
-        self._check_at(at_s + patience_s - _AHEAD_S - _TOLD_LATE_S, key)
+        # The first look, halfway, reads only what the network has received until then.
+        self._check_at(at_s + patience_s / 2, key)
 
     def closed(self, key: FlowKey) -> None:
         self._watched.pop(key, None)
@@ -221,6 +245,10 @@ class Rescuer:
 
     def _consider(self, key: FlowKey, watched: _WatchedFlow) -> float | None:
         """Look at one flow; when to look again, None: it needs no more."""
+        if watched.received_bytes is None:
+            watched.received_bytes = self._received_bytes(watched.network)
+            if not watched.resent:
+                return watched.sent_at_s + watched.patience_s - _AHEAD_S - _TOLD_LATE_S
         # Answered, closed, or a further subflow of MPTCP: no rescue.
         found = self._rescues.connecting(key)
         if found is None or found.join:
@@ -232,16 +260,29 @@ class Rescuer:
             return now_s + left_s - _AHEAD_S
         patient_until_s = watched.sent_at_s + watched.patience_s - 2 * _AHEAD_S
         patient = now_s < patient_until_s
-        # Where others were answered since, the packet was lost in a queue, and the kernel's own
+        # Where the network carries, the packet waits in a queue or was lost there, and the kernel's own
         # repetition costs nothing.
-        lost = found.resent == 0 and self._answered_since(watched)
+        lost = found.resent <= watched.resent and self._carries(watched)
         other = None if patient or lost else self._other(key, watched.network, found.resent > 0)
         if other is None or not self._rescues.rescue(key, other):
             return now_s + left_s + _AFTERWARDS_S
-        self._was_rescued(key, watched, other, now_s)
+        self._was_rescued(key, watched, other, now_s, found.resent + 1)
         return None if self._dry_run else now_s + left_s + _AFTERWARDS_S
 
-    def _answered_since(self, watched: _WatchedFlow) -> bool:
+    def _received_bytes(self, network: str) -> int:
+        now_s = time.monotonic()
+        if now_s - self._read_at_s > _READ_EVERY_S:
+            self._counters, self._read_at_s = self._read_counters(), now_s
+        known = self._networks.get(network)
+        return self._counters.get(known.interface, 0) if known is not None else 0
+
+    def _carries(self, watched: _WatchedFlow) -> bool:
+        """Return whether the network answered others, or delivered much, since the packet went."""
+        before = watched.received_bytes
+        if before is not None:
+            received = self._received_bytes(watched.network) - before
+            if received >= _CARRIED_BYTES:
+                return True
         rtt = self._context().networks.get(watched.network, {}).get("rtt_s")
         if rtt is not None and rtt.measured_at_s > watched.sent_at_s:
             return True
@@ -249,7 +290,9 @@ class Rescuer:
         under_way_s = rtt.value if rtt is not None else 0.0
         return self._heard_at_s(watched.network) > watched.sent_at_s + under_way_s
 
-    def _was_rescued(self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float) -> None:
+    def _was_rescued(
+        self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float, resent: int
+    ) -> None:
         waited_s = now_s - watched.sent_at_s
         why = (
             f"no reply to its first packet over {watched.network} for {waited_s * 1e3:.0f} ms."
@@ -257,6 +300,7 @@ class Rescuer:
         )
         watched.network, watched.sent_at_s = other, now_s
         watched.patience_s = self._patience_s(other)
+        watched.resent, watched.received_bytes = resent, None
         if other == watched.own:
             self.living.pop(key, None)
         else:

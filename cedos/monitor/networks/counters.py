@@ -1,4 +1,7 @@
-"""An interface's byte counters by rtnetlink, which works in any namespace (/sys may be another's)."""
+"""An interface's byte counters, of the daemon's own network namespace (/sys may be another's)."""
+
+from collections.abc import Mapping
+from pathlib import Path
 
 from cedos.errors import HostError
 from cedos.kernel import rtnetlink
@@ -27,3 +30,16 @@ class InterfaceCounters:
         if self._requester is not None:
             self._requester.close()
             self._requester = None
+
+
+_DEVICES = Path("/proc/thread-self/net/dev")
+
+
+def received_bytes() -> Mapping[str, int]:
+    """Return the bytes that each interface received, at once; empty where the kernel does not tell."""
+    try:
+        lines = _DEVICES.read_text().splitlines()[2:]
+    except OSError:
+        return {}
+    named = (line.partition(":")[::2] for line in lines)
+    return {name.strip(): int(fields.split()[0]) for name, fields in named}

@@ -112,6 +112,7 @@ class Place:
         dry_run=False,
         may_use=None,
         heard_at_s=None,
+        received_bytes=dict,
         **known,
     ):
         monkeypatch.setattr("cedos.daemon.decisions.rescue.LEAST_S", SHORT_S)
@@ -122,6 +123,7 @@ class Place:
             lambda: context(self.seen_at_s, **self.known),
             lambda *said: self.told.append(said),
             dry_run=dry_run,
+            received_bytes=received_bytes,
             **({} if may_use is None else {"may_use": may_use}),
             **({} if heard_at_s is None else {"heard_at_s": heard_at_s}),
         )
@@ -319,4 +321,57 @@ async def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(m
     heard_at_s["wlan0"] = time.monotonic() + 0.02
     await asyncio.sleep(1.5 * SHORT_S)
     assert [key for key, *_ in place.kernel.rescued if key == third] == []
+    place.rescuer.close()
+
+
+def flowing(*names, until_s=math.inf):
+    """Counters of interfaces that receive 8 Mbit/s, up to an instant."""
+    began_s = time.monotonic()
+    return lambda: dict.fromkeys(names, int(1e6 * (min(time.monotonic(), until_s) - began_s)))
+
+
+async def test_while_the_network_delivers_the_packet_waits_in_a_queue(monkeypatch):
+    stops_s = time.monotonic() + 1.5 * SHORT_S
+    received_bytes = flowing("wlan0", until_s=stops_s)
+    place = Place(
+        monkeypatch, Kernel(), NETWORKS[:2], received_bytes=received_bytes, wlan0=0.01, lte0=0.02
+    )
+    await place.connect()
+    await asyncio.sleep(1.4 * SHORT_S)
+    assert place.kernel.rescued == []
+    # The second repetition goes elsewhere, whatever comes.
+    await place.until_rescued()
+    assert place.kernel.rescued[0][1] == "lte0"
+    assert place.kernel.rescued[0][2] > 1.5 * SHORT_S
+    place.rescuer.close()
+
+
+async def test_what_the_router_sends_by_itself_is_no_sign_of_life(monkeypatch):
+    place = Place(
+        monkeypatch,
+        Kernel(),
+        NETWORKS[:2],
+        received_bytes=lambda: {"wlan0": int(20_000 * time.monotonic())},
+        wlan0=0.01,
+        lte0=0.02,
+    )
+    await place.connect()
+    await place.until_rescued()
+    assert place.kernel.rescued[0][2] < SHORT_S
+    place.rescuer.close()
+
+
+async def test_a_rescued_packet_stays_where_others_are_carried(monkeypatch):
+    """Else it is led to and fro between a full network and a dead one, and ends at the dead one."""
+    place = Place(
+        monkeypatch, Kernel(), NETWORKS[:2], received_bytes=flowing("lte0"), wlan0=0.01, lte0=0.02
+    )
+    await place.connect()
+    await place.until_rescued()
+    assert place.kernel.rescued[0][1] == "lte0"
+    await asyncio.sleep(1.6 * SHORT_S)
+    assert len(place.kernel.rescued) == 1
+    # Only when two have found no answer there, too, is the first network tried again.
+    await place.until_rescued(2)
+    assert place.kernel.rescued[1][1] == "wlan0"
     place.rescuer.close()
