@@ -192,7 +192,7 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
 @click.option(
     "--dns", "dns", type=listen_address_at(53), multiple=True, metavar="[ADDRESS:]PORT",
     help="Run a resolver on loopback that asks the gateway's resolver; may be repeated. Names without a"
-    " dot, .local and the like, and names of search domains are looked up by this host.",
+    " dot, .local and the like, names of search domains and of /etc/hosts are looked up by this host.",
 )  # fmt: skip
 @click.option(
     "--dns-direct", "domains", multiple=True, metavar="DOMAIN",

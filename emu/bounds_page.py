@@ -1,0 +1,88 @@
+# ruff: noqa: E501 (the lines of a table)
+"""docs/bounds.md from the code: what each can make us hold, with the numbers.
+
+`python -m emu.bounds_page > docs/bounds.md` after a change; a test holds the page against the code.
+"""
+
+import importlib
+import re
+import sys
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+_UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GB": 10**9}
+_NUMBER: Final = re.compile(r"\{([\w.]+):([\w.]+) ?(\w*)\}")
+"""A constant of a module of cedos, or the default of a dataclass's field; and its unit."""
+
+_TEMPLATE: Final = """# What others can make us hold
+
+Generated from the code by `python -m emu.bounds_page`, which a test repeats. [security.md](security.md) says what is promised.
+
+| what | at most | beyond it |
+| --- | --- | --- |
+| **An invited client of a gateway** | | |
+| sessions, those asleep included; paths of each | {proxy.gateway.gateway:GatewaySettings.sessions_per_client}; {session.io.flow:MOST_PATHS} | refused; the oldest path closes |
+| connections | {proxy.gateway.gateway:GatewaySettings.most_per_client} of one, {proxy.gateway.gateway:GatewaySettings.most} of all; half of what open files allow, where those are fewer | 503 |
+| bytes that servers do not read | {proxy.streams.unread:MOST_OF_ONE_BYTES MiB} of one, {proxy.streams.unread:MOST_BYTES MiB} of all; half of free memory | the fullest connection breaks |
+| a stream's window; frames that wait | {proxy.streams.stream:WINDOW_BYTES KiB}; {proxy.streams.multiplexer:_MOST_WAITING} | the session ends |
+| associations; peers and names of each | {proxy.gateway.associations:MOST_PER_CLIENT} of one, {proxy.gateway.associations:MOST} of all; {proxy.gateway.packet_relay:MOST_PEERS}, {proxy.gateway.packet_relay:MOST_NAMES} | 503; the oldest is forgotten |
+| questions for names; look-ups of servers | {proxy.gateway.name_service:MOST_PER_CLIENT} of {proxy.gateway.name_service:MOST}; {proxy.gateway.origin:_MOST_LOOKUPS_EACH} of {proxy.gateway.origin:_MOST_LOOKUPS} | not answered; they wait |
+| requests to origins at once | {files.objects.object_fetcher:AT_ONCE}, {files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} of one origin; of programs {files.objects.object_fetcher:PROGRAMS_AT_ONCE} | they wait; programs' go to the origin |
+| objects that are waited for; that are open; not acknowledged in a session | {files.objects.object_fetcher:MOST_WAITING}; {files.objects.object_store:MOST_OPEN}; {files.objects.object_serving:MOST_AHEAD} | refused; refused; it waits |
+| the disk for objects, and for uploads | half of `--cache` each, in whole blocks | used longest ago first out |
+| memory for their records; one record | half of {files.client_store:MEMORY_BYTES MiB}; {files.client_store:LONGEST_RECORD KiB} | the same; it is not kept |
+| uploads that are kept; at once | {files.web_uploads.upload_store:_MOST_OF_CLIENT}; {files.web_uploads.web_uploads:_AT_ONCE} in, {files.web_uploads.web_uploads:_AT_ONCE} out | refused; they wait |
+| **A client of `cedos-serve`** | | |
+| sessions; memory while it is away | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB} | refused; the largest ends |
+| open files of a session; uploads at once | {files.serving:_OPEN_FILES}; {files.serving:_AT_ONCE} | it waits; refused |
+| one upload; files in the tree | {files.serving:UploadLimits.largest_bytes GB}; {files.serving:UploadLimits.most_files} | refused |
+| **A stranger at a listening port** | | |
+| handshakes | {session.protocol.handshake.limits:HandshakeLimits.half_open_per_address} of an address, {session.protocol.handshake.limits:HandshakeLimits.half_open} of all, {session.protocol.handshake.limits:HandshakeLimits.handshake_s} s each | the oldest goes |
+| sessions of all hosts | {session.protocol.handshake.limits:HandshakeLimits.flows} | refused |
+| **A web server, or a server of files** | | |
+| a head; its fields | {files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS} | an error |
+| silence, or less than 16 KiB; redirects | {files.objects.object_fetcher:SILENCE_S} s; {files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
+| the answer to an upload | {files.messages:MOST_ANSWER_BYTES KiB} | shortened |
+| a feed of podcasts | {files.podcast_library:_MOST_FEED_BYTES MiB} | an error |
+| a folder; a tree's depth, entries, and folders that wait | {files.messages:MOST_ENTRIES} entries; {commands.sessions.shared.tree_copy:_DEEPEST}, {commands.sessions.shared.tree_copy:_MOST_ENTRIES}, {commands.sessions.shared.tree_copy:_MOST_WAITING} | an error |
+| **A user of this host** | | |
+| connections to the proxy; time for a request | {proxy.local.local_proxy:_MOST}; {proxy.local.local_proxy:_HEAD_S} s | the oldest silent one goes |
+| redirected sockets with datagrams; places of each | {proxy.local.redirected_datagrams:MOST_SOCKETS} of all; {proxy.local.program_packets:MOST_PLACES} | who has most loses one |
+| questions to the resolver; by TCP | {proxy.local.name_stub:_MOST}; {proxy.local.name_stub:_MOST_CONNECTIONS} | not answered; closed |
+| connections to the control socket; one without a request; a request | {api.server:MOST}; {api.server:IDLE_S} s; {api.server:MAX_BODY_BYTES KiB} | the idle ones close; 413 |
+| programs that listen to decisions | {api.server:MAX_LISTENERS_OF_USER} of one, {api.server:MAX_LISTENERS} of all but root | 503 |
+| programs that report connections; connections | {daemon.flows.told_connections:_MOST_OF_A_USER} of one, {daemon.flows.told_connections:_MOST_PROGRAMS} of all; {daemon.flows.told_connections:_MOST_CONNECTIONS} of all | not believed |
+| hints; transfers with deadlines | {daemon.decisions.hints:MOST_OF_A_USER} of one, {daemon.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
+| rules | {daemon.decisions.user_rules:MOST} | refused |
+| **A neighbour, by packets** | | |
+| look-ups that are watched; asked again at once | {daemon.lookups.failover:_MOST_LOOKUPS}; {daemon.lookups.failover:_MOST_REPEATED} | the oldest goes; it stays as it is |
+| names with addresses under rules; addresses of each | {daemon.decisions.named_addresses:_MOST_NAMES}; {daemon.decisions.named_addresses:_MOST_OF_A_NAME} | the oldest goes |
+| first packets that are watched | {daemon.decisions.rescue:_MOST_WATCHED} | not rescued |
+"""
+
+
+def page() -> str:
+    """Return the whole page. ValueError: a bound is no whole number of its unit."""
+    return _NUMBER.sub(_shown, _TEMPLATE)
+
+
+def number(module: str, path: str) -> Any:
+    """Return the number of a bound, as the code has it."""
+    found: Any = importlib.import_module(f"cedos.{module}")
+    for name in path.split("."):
+        if isinstance(found, type) and is_dataclass(found):
+            (found,) = (each.default for each in fields(found) if each.name == name)
+        else:
+            found = getattr(found, name)
+    return found
+
+
+def _shown(match: re.Match[str]) -> str:
+    value, size = number(match[1], match[2]), _UNITS[match[3]]
+    if value % size:
+        raise ValueError(f"{match[0]}: {value} is no whole number")
+    return f"{value // size:,.0f} {match[3]}".rstrip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
