@@ -530,7 +530,7 @@ class Daemon:
         flow = self._flows.on_rescue(key, network)
         self._observer.on_rescue(key)
         if flow is not None:
-            self._director.rescued(flow, network, reason, self._observer.context())
+            self._director.on_rescue(flow, network, reason, self._observer.context())
 
     def _moment(self, now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
         """Return what a probing rule sees: a download like most, an upload like the last one."""

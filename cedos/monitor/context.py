@@ -118,7 +118,7 @@ class ContextKeeper:
         known = self._network(network)
         if not up and (known.up is None or known.up[1]):
             # What the old attachment answered says nothing of the next one.
-            known.liveness.moved()
+            known.liveness.forget()
         known.up = (at_s, up)
 
     def observe_ping(
@@ -128,7 +128,7 @@ class ContextKeeper:
         if rtt_s is None:
             self._network(network).liveness.missed(Witness.PING, at_s, asked_s)
         else:
-            self._network(network).liveness.heard(Witness.PING, at_s)
+            self._network(network).liveness.on_heard(Witness.PING, at_s)
             self._observe_rtt(network, rtt_s, at_s, active=True)
 
     def liveness(self, network: str) -> Liveness:
@@ -193,7 +193,7 @@ class ContextKeeper:
         if before is None:
             return False
         # The old one's silence is not held against the new one.
-        known.liveness.moved()
+        known.liveness.forget()
         return True
 
     def slept(self, seconds: float) -> None:

@@ -126,11 +126,11 @@ def cached(data: bytes) -> None:
         name, _, value = line.partition(":")
         if name:
             headers.setdefault(name.lower(), []).append(value.strip())
-    CacheLookup("http://a.test/", {"accept": "*/*"}, []).answered(200, headers)
+    CacheLookup("http://a.test/", {"accept": "*/*"}, []).on_answer(200, headers)
     kept = ObjectRecord(str(UUID(int=1)), "http://a.test/", "v", {}, headers, True, 1e9, 3)
     lookup = CacheLookup("http://a.test/", {"accept": "*/*"}, [kept])
     if lookup.fresh is None:
-        lookup.answered(304, headers)
+        lookup.on_answer(304, headers)
 
 
 def packet(protocol: int, payload: bytes) -> bytes:

@@ -283,7 +283,7 @@ async def _run(
     fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused)
     store = UploadStore(folder / "uploads", cache_bytes)
     sender = UploadSender(OriginClient(refused))
-    uploads = WebUploads(store, sender, fetcher.changed)
+    uploads = WebUploads(store, sender, fetcher.invalidate)
 
     def serving(connection: Connection) -> ObjectServing:
         return ObjectServing(

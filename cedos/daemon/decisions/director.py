@@ -40,7 +40,7 @@ class Programs:
         self._decider = decider
         self._known: dict[int, _MarkedProgram] = {}
 
-    async def began(self, mark: int, transfer: Transfer, context: Context) -> str | None:
+    async def add(self, mark: int, transfer: Transfer, context: Context) -> str | None:
         """Lead the connections of a new program, which bear `mark`; return its network.
 
         Returns:
@@ -49,7 +49,7 @@ class Programs:
         known = self._known[mark] = _MarkedProgram(transfer)
         return await self._lead(mark, known, context)
 
-    async def ended(self, mark: int) -> None:
+    async def remove(self, mark: int) -> None:
         """Lead the connections of an ended program like all others."""
         known = self._known.pop(mark, None)
         if known is not None and known.rule is not None:
@@ -238,7 +238,7 @@ class Director:
             self.ruled.decision(flow.key) or self.programs.decision(mark) or destination
         )
 
-    def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
+    def on_rescue(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
         """Note that a flow without an answer goes over another network now."""
         decision = Decision(
             number=self.decider.number,

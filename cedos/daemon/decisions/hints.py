@@ -139,7 +139,7 @@ class Hints:
                 hint.deadline_s,
                 server_name=program_text(hint.program),
             )
-            network = await self._director.programs.began(mark, transfer, self._context())
+            network = await self._director.programs.add(mark, transfer, self._context())
         return network
 
     async def _end(self, number: int) -> None:
@@ -148,7 +148,7 @@ class Hints:
         if taken is None:
             return
         if taken.mark is not None:
-            await self._director.programs.ended(taken.mark)
+            await self._director.programs.remove(taken.mark)
         # A newer hint about the same destination stays in force.
         others = {each.destination for each in self._taken.values()}
         if taken.destination is not None and taken.destination not in others:

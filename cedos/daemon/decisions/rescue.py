@@ -68,7 +68,7 @@ class RescueInterface(Protocol):
     def rescue(self, key: FlowKey, network_name: str) -> bool:
         """Lead a flow over a network; return whether it was still time."""
 
-    def ended(self, key: FlowKey) -> None: ...
+    def remove(self, key: FlowKey) -> None: ...
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class Rescuer:
         # A single late answer does not make a network slow for long.
         return max(known[-1][1], statistics.median(rtt_s for _, rtt_s in known))
 
-    def opened(self, key: FlowKey, at_s: float) -> None:
+    def on_open(self, key: FlowKey, at_s: float) -> None:
         own = self._owners.get(key.local)
         if own is None or key.protocol != "tcp" or len(self._watched) >= _MOST_WATCHED:
             return
@@ -191,11 +191,11 @@ class Rescuer:
         # The first look, halfway, reads only what the network has received until then.
         self._check_at(at_s + patience_s / 2, key)
 
-    def closed(self, key: FlowKey) -> None:
+    def on_close(self, key: FlowKey) -> None:
         self._watched.pop(key, None)
         if self.living.pop(key, None) is not None:
             try:
-                self._rescues.ended(key)
+                self._rescues.remove(key)
             except CedosError as error:
                 _log.warning(
                     "a rescue could not be taken back", flow=flow_text(key), why=str(error)

@@ -119,7 +119,7 @@ class StuckConnections:
             self._closed.append((context.at_s, closing.network, closing.silent_s))
             received = closing.flow.carried_bytes(Direction.DOWN)
             _log.info("closed", flow=flow_text(key), why=closing.reason, received=received)
-            self._director.rescued(closing.flow, closing.living, closing.reason, context)
+            self._director.on_rescue(closing.flow, closing.living, closing.reason, context)
 
     def stuck(self, context: Context, asked_at_s: Mapping[str, float]) -> Iterator[Closing]:
         """Find the connections to close at the context's instant."""

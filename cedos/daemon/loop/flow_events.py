@@ -55,7 +55,7 @@ class FlowEvents:
             if isinstance(event, FlowOpened):
                 await self._opened(event)
             else:
-                self.rescuer.closed(event.key)
+                self.rescuer.on_close(event.key)
                 self._closed(event)
 
     async def follow_connections(self) -> None:
@@ -86,7 +86,7 @@ class FlowEvents:
             self.flows.on_size(learned)
         self.director.on_connection(flow, now_s, mark)
         if not event.incoming:
-            self.rescuer.opened(event.key, event.at_s)
+            self.rescuer.on_open(event.key, event.at_s)
 
     async def _mark(self, event: FlowOpened) -> int | None:
         """Return the socket's mark, if a program's hint depends on it (`cedos exec`)."""

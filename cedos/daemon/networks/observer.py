@@ -345,7 +345,7 @@ class Observer:
             self._heard(network, witness, at_s)
 
     def _heard(self, network: str, witness: Witness, at_s: float) -> None:
-        self.keeper.liveness(network).heard(witness, at_s)
+        self.keeper.liveness(network).on_heard(witness, at_s)
         self.prober.on_heard(network, at_s)
 
     def answered_elsewhere(self, samples: Iterable[FlowSample]) -> None:
@@ -356,7 +356,7 @@ class Observer:
 
     def on_rescue(self, key: FlowKey) -> None:
         """Check the network of a flow's address, on which its first packet had no reply."""
-        self.portals.rescued(key)
+        self.portals.on_rescue(key)
         for network in usable(self._networks, self._barred):
             if network.up and any(key.local == address.ip for address in network.addresses):
                 self.ask(network)
@@ -449,7 +449,7 @@ class Observer:
         # The counters give rates, unless hosts on the link had a part in them.
         counted = await self.count(network)
         if counted is not None:
-            self.portals.carried(network.name, counted.received_bytes)
+            self.portals.on_bytes(network.name, counted.received_bytes)
             now_s = time.monotonic()
             if now_s - self._near_at_s.get(network.name, -inf) < _NEAR_S:
                 self.keeper.uncounted(network.name)
@@ -541,7 +541,7 @@ class Observer:
             self.keeper.update(result.network, found)
             # (A resolver may answer from its cache.)
             if not result.problem and result.kind is not ProbeKind.DNS:
-                self.keeper.liveness(result.network).heard(Witness.TRANSFER, result.at_s)
+                self.keeper.liveness(result.network).on_heard(Witness.TRANSFER, result.at_s)
 
     def _ask_for_names(self, network: Network) -> None:
         """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
@@ -556,7 +556,7 @@ class Observer:
         knows = await self.prober.knows_names(network)
         liveness = self.keeper.liveness(network.name)
         if knows:
-            liveness.heard(Witness.NAME, time.monotonic())
+            liveness.on_heard(Witness.NAME, time.monotonic())
         elif knows is False:
             liveness.missed(Witness.NAME, time.monotonic(), asked_s)
         self._changed()

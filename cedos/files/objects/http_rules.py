@@ -67,7 +67,7 @@ class CacheLookup:
     def conditional(self) -> bool:
         return isinstance(self._state, NeedRevalidation)
 
-    def answered(self, status: int, headers: HeaderLists) -> Verdict:
+    def on_answer(self, status: int, headers: HeaderLists) -> Verdict:
         """Return what the origin's answer means for the kept objects."""
         assert self._state is not None
         old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []

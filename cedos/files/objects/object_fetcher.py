@@ -175,7 +175,7 @@ class ObjectFetcher:
         for each in self.store.of_url(client, str(url)):
             if not (each.whole or each.failed):
                 return each
-        if (found := self.kept(client, url, _ASKED)) is not None:
+        if (found := self.find_kept(client, url, _ASKED)) is not None:
             return found
         way = await self._looked_up(client, url, _ASKED, self._slots[client], self._answered)
         assert not isinstance(way, PassedOn)
@@ -192,7 +192,7 @@ class ObjectFetcher:
         Raises:
             TransferError: the origin cannot be asked.
         """
-        if (found := self.kept(client, url, asked)) is not None:
+        if (found := self.find_kept(client, url, asked)) is not None:
             return found
         slots = self._programs[client]
         if slots.full(url):
@@ -201,7 +201,7 @@ class ObjectFetcher:
         assert not isinstance(way, str)
         return way
 
-    def kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
+    def find_kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
         """Return a whole object that answers a request by itself. TransferError: the disk fails."""
         self.store.open()
         there = self._whole(client, url)
@@ -210,7 +210,7 @@ class ObjectFetcher:
         fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
         return None if fresh is None else there[fresh]
 
-    def changed(self, client: str, url: URL) -> None:
+    def invalidate(self, client: str, url: URL) -> None:
         """Invalidate a URL that a request has changed at its origin (RFC 9111, 4.4)."""
         for each in self.store.of_url(client, str(url)):
             each.record.reusable = False  # (of one that is on its way yet)
@@ -339,7 +339,7 @@ class ObjectFetcher:
         status, headers = head.status, head.fields
         # An answer without a date came now (RFC 9110, 6.6.1).
         headers.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
-        verdict = lookup.answered(status, headers)
+        verdict = lookup.on_answer(status, headers)
         # The answer confirms stored objects, and replaces others.
         for name, newer in verdict.updated.items():
             kept[name].record.headers = newer

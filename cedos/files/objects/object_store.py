@@ -218,7 +218,7 @@ class ObjectStore(ClientStore[StoredObject]):
         except OSError as error:
             raise TransferError(f"the gateway has lost it: {error.strerror}") from error
         self._open[client] += 1
-        self.used(client, found)
+        self.mark_used(client, found)
         return opened
 
     def closed(self, client: str) -> None:
@@ -232,7 +232,7 @@ class ObjectStore(ClientStore[StoredObject]):
         if found.record.size is None:
             self.account(client, found)
 
-    def used(self, client: str, kept: StoredObject) -> None:
+    def mark_used(self, client: str, kept: StoredObject) -> None:
         kept.record.used_unix_s = time.time()
         super().used(client, kept)
 

@@ -78,7 +78,7 @@ class ProgramRequests:
         self, client: str, url: URL, asked: dict[str, str], conditions: dict[str, str]
     ) -> "StoredAnswer | None":
         """Answer a conditional request from a fresh object (RFC 9111, 4.3.2)."""
-        found = self._fetcher.kept(client, url, asked)
+        found = self._fetcher.find_kept(client, url, asked)
         if found is None or not not_modified(conditions, found.record.headers):
             return None
         return self._stored(client, found, UNCHANGED)
@@ -86,7 +86,7 @@ class ProgramRequests:
     def _part(
         self, client: str, url: URL, asked: dict[str, str], wanted: str
     ) -> "StoredAnswer | None":
-        found = self._fetcher.kept(client, url, asked)
+        found = self._fetcher.find_kept(client, url, asked)
         if found is None or (part := one_range(wanted, found.record.size or 0)) is None:
             return None
         return self._stored(client, found, part)

@@ -109,9 +109,9 @@ class Liveness:
 
     def __init__(self, pings: int = 5) -> None:
         self._pings: deque[tuple[float, bool]] = deque(maxlen=pings)
-        self.moved()
+        self.forget()
 
-    def moved(self) -> None:
+    def forget(self) -> None:
         """Forget all: the network is attached at another place."""
         self._pings.clear()
         self._heard: dict[Witness, float] = {}
@@ -134,7 +134,7 @@ class Liveness:
 
     # -- events -------------------------------------------------------------------------------
 
-    def heard(self, witness: Witness, at_s: float) -> None:
+    def on_heard(self, witness: Witness, at_s: float) -> None:
         """Take an answer from beyond the network's router."""
         over = self._silent_since_s is not None and at_s >= self._silent_since_s
         over = over or (witness in self._missed and at_s >= self._missed[witness].asked_s)
@@ -154,10 +154,10 @@ class Liveness:
         if witness not in _DATAGRAMS:
             self._tried_again_s = _TRIED_AGAIN_S
 
-    def carried(self, at_s: float) -> None:
+    def on_bytes(self, at_s: float) -> None:
         """Take a transfer that no box in the way can have answered."""
-        self.heard(Witness.TRANSFER, at_s)
-        self.heard(Witness.CONNECTION, at_s)
+        self.on_heard(Witness.TRANSFER, at_s)
+        self.on_heard(Witness.CONNECTION, at_s)
 
     def missed(self, witness: Witness, at_s: float, asked_s: float | None = None) -> None:
         """Take that no answer has come by `at_s` to what was asked at `asked_s`."""

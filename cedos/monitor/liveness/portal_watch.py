@@ -172,10 +172,10 @@ class PortalWatch:
         for name, one in self._watched.items():
             self._note_in_vain(one, now_s)
             if name in self._unanswered.carrying:
-                self._liveness(name).heard(Witness.TRANSFER, now_s)
+                self._liveness(name).on_heard(Witness.TRANSFER, now_s)
                 on_the_way = {each for _, found in self.on_the_way() for each in found}
                 if self._unanswered.proven.get(name, set()) - on_the_way:
-                    self._liveness(name).carried(now_s)
+                    self._liveness(name).on_bytes(now_s)
 
     def _note_in_vain(self, one: _NetworkPortal, now_s: float) -> bool:
         """Tell the network's state of connections in vain; return whether there are any that count."""
@@ -198,12 +198,12 @@ class PortalWatch:
         one.due_s = min(one.due_s, max(at_s, one.at_s + rest_s))
         self._wake.set()
 
-    def rescued(self, key: FlowKey) -> None:
+    def on_rescue(self, key: FlowKey) -> None:
         """Take a flow whose first packet found no answer, and was led over another network."""
         now_s = time.monotonic()
         for name, one in self._watched.items():
             if any(address.ip == key.local for address in one.network.addresses):
-                self._unanswered.rescued(name, key.remote, now_s)
+                self._unanswered.on_rescue(name, key.remote, now_s)
                 one.in_vain_s = min(one.in_vain_s, now_s + RESCUED_AFTER_S + _MOMENT_S)
                 self._wake.set()
 
@@ -213,7 +213,7 @@ class PortalWatch:
             if any(address.ip == key.local for address in one.network.addresses):
                 self._unanswered.answered_elsewhere(name, key.remote)
 
-    def carried(self, name: str, received_bytes: int) -> None:
+    def on_bytes(self, name: str, received_bytes: int) -> None:
         """Note once a second how many bytes the network has received since it came up."""
         one = self._watched.get(name)
         if one is None:
@@ -309,7 +309,7 @@ class PortalWatch:
     def _tell(self, one: _NetworkPortal, finding: PortalFinding, began_s: float) -> None:
         liveness, now_s = self._liveness(one.network.name), time.monotonic()
         if finding.verdict is PortalVerdict.FREE:
-            liveness.heard(Witness.PAGE, now_s)
+            liveness.on_heard(Witness.PAGE, now_s)
         elif finding.verdict is PortalVerdict.CAPTIVE:
             liveness.intercepted(finding.witness, now_s, finding.why, finding.page)
         elif finding.verdict is PortalVerdict.SILENT:
@@ -334,7 +334,7 @@ class PortalWatch:
             return
         liveness, now_s = self._liveness(name), time.monotonic()
         if here is TlsAnswer.PROVEN:
-            liveness.heard(Witness.CONNECTION, now_s)
+            liveness.on_heard(Witness.CONNECTION, now_s)
             if one.finding is not None and one.finding.verdict is PortalVerdict.CAPTIVE:
                 why = "something else answers for the test page, and connections pass"
                 one.finding = PortalFinding(PortalVerdict.FILTERED, why)

@@ -85,7 +85,7 @@ class Unanswered:
         )
         self._carried_at_s = {name: self._carried_at_s[name] for name in self.carrying}
 
-    def rescued(self, name: str, server: Address, now_s: float) -> None:
+    def on_rescue(self, name: str, server: Address, now_s: float) -> None:
         """Note that a flow to `server` was rescued; that it is asked again does not restart its wait."""
         before = self._rescued.get(name, {})
         lately = {each: at_s for each, at_s in before.items() if now_s - at_s <= _RESCUED_S}

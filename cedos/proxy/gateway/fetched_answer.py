@@ -62,7 +62,7 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
     whole = False
     try:
         stream.accept()
-        stream.taken(sum(map(len, stream.waiting)))
+        stream.on_read(sum(map(len, stream.waiting)))
         while (at := stream.sent_bytes) < len(answer.head):
             await _say(stream, answer.head[at:])
         while block := await unless_broken(

@@ -159,7 +159,7 @@ class CarriedConnections:
     def __len__(self) -> int:
         return len(self._connections)
 
-    def began(
+    def watch(
         self,
         session: CarryingSession,
         stream: CarriedStream,
@@ -204,7 +204,7 @@ class CarriedConnections:
         others = islice((each for each in connections if not each.changed), _MOST_UNCHANGED)
         return [each.news(now_s) for each in islice(chain(first, others), MOST_TOLD)]
 
-    def told(self, news: Iterable[CarriedConnection]) -> None:
+    def on_reported(self, news: Iterable[CarriedConnection]) -> None:
         """Note that a daemon has these; forget those that ended."""
         for one in news:
             watched = self._connections.pop(one.number)
@@ -215,7 +215,7 @@ class CarriedConnections:
     def forget_ended(self) -> None:
         """Give up reporting those that ended."""
         ended = (each.connection for each in self._connections.values())
-        self.told([each for each in ended if each.ended_unix_s is not None])
+        self.on_reported([each for each in ended if each.ended_unix_s is not None])
 
 
 def _more(now: _Bytes, before: _Bytes) -> dict[str, int]:
@@ -279,7 +279,7 @@ class CarriedTeller:
             await asyncio.to_thread(self._client.report_carried, report)
         except CedosError:  # no daemon, another version, or no right to
             return False
-        self._connections.told(news)
+        self._connections.on_reported(news)
         return True
 
 

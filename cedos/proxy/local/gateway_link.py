@@ -151,7 +151,7 @@ class GatewayLink:
         def ask(streams: Multiplexer) -> ProxiedStream:
             stream = streams.open(host, port, fetch=fetch)
             if self._carried is not None:
-                self._carried.began(streams.connection, stream, self._decided)
+                self._carried.watch(streams.connection, stream, self._decided)
             if begun is not None:
                 begun(stream)
             return stream
@@ -171,7 +171,7 @@ class GatewayLink:
             if begun is not None:
                 begun(association)
             if self._carried is not None and association.server:
-                self._carried.began(streams.connection, association, lambda _: None)
+                self._carried.watch(streams.connection, association, lambda _: None)
             return association
 
         return await self._opened(ask)

@@ -151,7 +151,7 @@ class PartialAnswer:
         )
         if not same or (first, last, size) != (self.body_bytes, self._size - 1, self._size):
             return False
-        stream.taken(len(head) + len(_HEAD_END))
+        stream.on_read(len(head) + len(_HEAD_END))
         return True
 
     def _read(self, head: bytes) -> None:

@@ -102,7 +102,7 @@ class ProxiedAssociation:
 
     # What the multiplexer calls
 
-    def took(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame) -> None:
         """Take a frame. ValueError: an honest end does not send it."""
         match frame:
             case StreamAccepted():

@@ -179,7 +179,7 @@ class Carry:
             whole = sent == sum(map(len, parts))
             if self._on_taken is not None:
                 self._tell(parts, sent, self._on_taken)
-            stream.taken(sent)
+            stream.on_read(sent)
             if not whole:
                 self._write(on=True)
                 return

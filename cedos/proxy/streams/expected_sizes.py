@@ -103,7 +103,7 @@ class ExpectedBursts:
 
     def begin(self, server: str, port: int) -> None:
         """Begin a burst of this server."""
-        self.ended()
+        self.on_end()
         self._names, self._port = _names(server), port
         self._expected = dict.fromkeys(Direction, -1.0)
 
@@ -119,7 +119,7 @@ class ExpectedBursts:
             if so_far > self._expected[way] and (expected := self._expect(way, so_far)) < inf
         ]
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """Note that the burst is whole, and learn from it."""
         if any(self._bytes.values()):
             for way, size in self._bytes.items():

@@ -146,7 +146,7 @@ class Multiplexer:
             self.connection.on_change(None)
             for stream in list(self._streams.values()):
                 stream.broke(SessionLostError(why))
-                stream.changed()
+                stream.on_change()
             for association in list(self._associations.values()):
                 association.broke(StreamBrokenError(why))
 
@@ -252,7 +252,7 @@ class Multiplexer:
             touched |= self._no_room
             self._no_room.clear()
         for stream in touched.values():
-            stream.changed()
+            stream.on_change()
         self._take_turns()
         if connection.ended:
             self._over.set_result(str(connection.failure or "the session ended"))
@@ -266,7 +266,7 @@ class Multiplexer:
             number = next(iter(turns))
             stream = self._whose_turn = turns.pop(number)
             before = stream.sent_bytes
-            stream.changed()
+            stream.on_change()
             self._whose_turn = None
             if number in turns and stream.sent_bytes == before:
                 break  # the session has no room at all
@@ -275,11 +275,11 @@ class Multiplexer:
         """Give a frame to its stream, and return that; None: no stream has to be called."""
         stream = self._streams.get(frame.stream)
         if stream is not None:
-            stream.took(frame)
+            stream.on_frame(frame)
             return stream
         association = self._associations.get(frame.stream)
         if association is not None:
-            association.took(frame)
+            association.on_frame(frame)
         elif isinstance(frame, OpenStream):
             self._may_open(frame.stream, self._opened)
             if self._opened is not None:

@@ -211,7 +211,7 @@ class ProxiedStream:
             self._reading = Reading()
         return self._reading.lasts_s(now_s, self.received_bytes, self.read_bytes)
 
-    def taken(self, count: int) -> None:
+    def on_read(self, count: int) -> None:
         """Remove so many waiting bytes, which the program has; widen the window as it reads."""
         # Remove whole pieces, and cut the last one.
         waiting = self._waiting
@@ -276,14 +276,14 @@ class ProxiedStream:
         """Break it as `reset`, and drop the waiting bytes."""
         self.reset()
         self._give_up()
-        self.changed()
+        self.on_change()
 
     # Called by the multiplexer
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         self._watcher()
 
-    def took(self, frame: Frame) -> None:
+    def on_frame(self, frame: Frame) -> None:
         """Take a frame. ValueError: an honest end does not send it."""
         match frame:
             case StreamBytes():
@@ -319,7 +319,7 @@ class ProxiedStream:
 
     def _is_over(self) -> None:
         if self._bursts is not None:
-            self._bursts.ended()
+            self._bursts.on_end()
         self._session.forget(self.number)
 
     def _took_data(self, frame: StreamBytes) -> None:

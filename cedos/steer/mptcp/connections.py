@@ -111,8 +111,8 @@ class MptcpConnections:
     def release(self, token: int, network: str) -> None:
         self._carry_out(self._manager.release(token, network, time.monotonic()))
 
-    def rescued(self, key: FlowKey, network: str | None) -> None:
-        self._manager.rescued(key, network)
+    def on_rescue(self, key: FlowKey, network: str | None) -> None:
+        self._manager.on_rescue(key, network)
 
     def on_event(self, event: MptcpEvent) -> None:
         """Apply an event of a connection."""
@@ -121,7 +121,7 @@ class MptcpConnections:
         now_s = time.monotonic()
         try:
             if event.kind is MptcpEventKind.ESTABLISHED:
-                self._carry_out(self._manager.opened(event, self._unsteerable(event), now_s))
+                self._carry_out(self._manager.on_open(event, self._unsteerable(event), now_s))
             else:
                 self._carry_out(self._manager.on_event(event, now_s))
         except OSError as error:
@@ -143,7 +143,7 @@ class MptcpConnections:
                 server = key.local_port in listening
                 event = MptcpEvent(MptcpEventKind.ESTABLISHED, token, key, server_side=server)
                 reasons[token] = self._unsteerable(event)
-        self._carry_out(self._manager.found(by_token, reasons, time.monotonic()))
+        self._carry_out(self._manager.adopt(by_token, reasons, time.monotonic()))
 
     def on_events_lost(self) -> None:
         """Read all connections again after the kernel dropped events."""
@@ -186,7 +186,7 @@ class MptcpConnections:
             for command, error in zip(step.commands, results, strict=True):
                 if error is not None:
                     _log.debug("refused", command=str(command), why=str(error))
-                    self._manager.failed(command, time.monotonic())
+                    self._manager.on_failure(command, time.monotonic())
                     if isinstance(command, SetBackup):
                         refused = refused or error
                         self._flags_later(command.token, _FLAGS_RETRY_S[0], 1)

@@ -64,7 +64,7 @@ class PathManager:
         """Return the name of the network that one of our addresses belongs to, if that is up."""
         return self._names.get(address)
 
-    def rescued(self, key: FlowKey, network: str | None) -> None:
+    def on_rescue(self, key: FlowKey, network: str | None) -> None:
         """Note that another network carries a new subflow than its address belongs to.
 
         To be told before the connection is `opened`; None: by its own network, or it has ended.
@@ -90,7 +90,7 @@ class PathManager:
 
     # -- facts --------------------------------------------------------------------------------
 
-    def opened(self, event: MptcpEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
+    def on_open(self, event: MptcpEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
         """Add an established connection; `unsteerable` says why it is left alone, if it is."""
         step = PathManagerStep()
         if event.key is None or event.token in self._states:
@@ -107,7 +107,7 @@ class PathManager:
         step.events.append(ConnectionOpened(self._show(state), state.initial))
         return step
 
-    def found(
+    def adopt(
         self,
         by_token: Mapping[int, Sequence[MptcpSubflow]],
         unsteerable: Mapping[int, str | None],
@@ -184,7 +184,7 @@ class PathManager:
             self._show(state)
         return step
 
-    def failed(self, command: PathManagerCommand, now_s: float) -> None:
+    def on_failure(self, command: PathManagerCommand, now_s: float) -> None:
         """Try a refused join again later; other refusals show in events."""
         state = self._states.get(command.token)
         if state is None or not isinstance(command, CreateSubflow):

@@ -126,7 +126,7 @@ class Rescues:
                 return False
             return self._lead(key, None if own else network_name)
 
-    def ended(self, key: FlowKey) -> None:
+    def remove(self, key: FlowKey) -> None:
         """Remove what a rescued flow left once it has ended or needs no rescue. SteeringError."""
         if not self._ready:
             return
@@ -134,7 +134,7 @@ class Rescues:
             if self._routing.rescues.get(key) is not None:
                 self._routing.set_rescue(key, None)
             self._kernel.rescue.release(key)
-            self._connections.rescued(key, None)
+            self._connections.on_rescue(key, None)
 
     def _lead(self, key: FlowKey, name: str | None) -> bool:
         """Lead a flow that waits for its first answer over a network; None: over its own again.
@@ -152,9 +152,9 @@ class Rescues:
             rescue.forget(key)
             # Save for an answer that was past the filter, but not yet with the socket.
             if rescue.connecting(key) is not None:
-                self._connections.rescued(key, name)
+                self._connections.on_rescue(key, name)
                 return True
-        self.ended(key)
+        self.remove(key)
         return False
 
     def _be_patient(self) -> None:

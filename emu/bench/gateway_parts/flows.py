@@ -96,7 +96,7 @@ async def answered_s(stream: ProxiedStream) -> float:
     stream.watch(changed)
     stream.write(bytes(100))
     await asyncio.wait_for(answered, _ANSWER_S)
-    stream.taken(sum(map(len, stream.waiting)))
+    stream.on_read(sum(map(len, stream.waiting)))
     return time.monotonic() - began_s
 
 

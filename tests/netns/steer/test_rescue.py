@@ -137,7 +137,7 @@ def test_a_first_packet_is_repeated_early_and_over_the_other_network(host, versi
                 assert steering.rescues.connecting(key) is None
                 assert members(host) == 1
                 program.close()
-                steering.rescues.ended(key)
+                steering.rescues.remove(key)
                 assert members(host) == 0
         finally:
             await steering.close()
@@ -232,7 +232,7 @@ def test_a_late_answer_is_refused(host, version):
             assert len(living) == 1
             assert host.address("lte0", version) in living[0][4]
             program.close()
-            steering.rescues.ended(key)
+            steering.rescues.remove(key)
         finally:
             await steering.close()
 
@@ -318,7 +318,7 @@ def test_many_at_once(host):
                 assert members(host) == 120
                 for program, key in zip(programs, keys, strict=True):
                     program.close()
-                    steering.rescues.ended(key)
+                    steering.rescues.remove(key)
                 assert members(host) == 0
         finally:
             await steering.close()

@@ -37,7 +37,7 @@ async def test_a_program_goes_where_its_transfers_are_quickest(stage: Stage) -> 
     stage.asked()
     large = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), server_name="curl")
     context = Context(11.0, {"wlan0": {}, "lte0": {}})
-    assert await stage.director.programs.began(0xCE000001, large, context) == "lte0"
+    assert await stage.director.programs.add(0xCE000001, large, context) == "lte0"
     assert stage.asked() == [("mark", 0xCE000001, "lte0")]
     assert stage.decisions[-1].transfer == large
     await stage.reconsider()
@@ -45,9 +45,9 @@ async def test_a_program_goes_where_its_transfers_are_quickest(stage: Stage) -> 
     stage.model.rate_bps["cellular"] = 1e5
     await stage.reconsider()
     assert stage.asked() == [("mark", 0xCE000001, "wlan0")]
-    await stage.director.programs.ended(0xCE000001)
+    await stage.director.programs.remove(0xCE000001)
     assert stage.asked() == [("mark", 0xCE000001, None)]
-    await stage.director.programs.ended(0xCE000001)
+    await stage.director.programs.remove(0xCE000001)
     await stage.reconsider()
     assert stage.asked() == []
 

@@ -80,7 +80,7 @@ class Kernel:
         self.rescued.append((key, network_name, time.monotonic() - self.begun[key]))
         return True
 
-    def ended(self, key):
+    def remove(self, key):
         self.forgotten.append(key)
 
 
@@ -132,7 +132,7 @@ class Place:
     async def connect(self, *keys):
         for key in keys or (KEY,):
             self.kernel.connect(key)
-            self.rescuer.opened(key, time.monotonic())
+            self.rescuer.on_open(key, time.monotonic())
         await asyncio.sleep(0)
 
     async def until_rescued(self, count=1):
@@ -152,7 +152,7 @@ async def test_what_finds_no_answer_goes_over_the_best_network_that_lives(monkey
     assert place.told[0][:2] == (KEY, "eth0")
     assert "no reply to its first packet over wlan0" in place.told[0][2]
     assert place.rescuer.living == {KEY: "eth0"}
-    place.rescuer.closed(KEY)
+    place.rescuer.on_close(KEY)
     assert place.kernel.forgotten == [KEY]
     place.rescuer.close()
 

@@ -77,9 +77,7 @@ async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() ->
 
     names = (
         "on_transfer_begun",
-        "opened",
         "on_open",
-        "closed",
         "on_close",
         "on_connection",
         "finished",
@@ -118,9 +116,7 @@ async def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expecte
 
     names = (
         "on_transfer_begun",
-        "opened",
         "on_open",
-        "closed",
         "on_close",
         "on_connection",
         "finished",

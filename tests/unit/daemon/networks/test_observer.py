@@ -85,9 +85,7 @@ class Daemon:
                 **dict.fromkeys(
                     (
                         "on_transfer_begun",
-                        "opened",
                         "on_open",
-                        "closed",
                         "on_close",
                         "on_connection",
                         "finished",
@@ -265,11 +263,11 @@ async def test_the_states_of_networks_that_are_up_are_logged_when_they_change(ma
         return [(each["event"], each["network"]) for each in logged]
 
     now_s = time.monotonic()
-    assert told(lambda: liveness.heard(Witness.PAGE, now_s - 9.0)) == []
+    assert told(lambda: liveness.on_heard(Witness.PAGE, now_s - 9.0)) == []
     assert told(
         lambda: liveness.intercepted(Witness.PAGE, now_s - 8.0, "another page"),
         lambda: liveness.missed(Witness.CONNECTION, now_s - 7.0),
-        lambda: liveness.heard(Witness.PAGE, now_s - 6.0),
+        lambda: liveness.on_heard(Witness.PAGE, now_s - 6.0),
     ) == [("unknown", "wlan0"), ("captive", "wlan0"), ("replies again", "wlan0")]
     # A network that went down while it was silent has replied to nothing.
     due = {"wlan0": Due(0.4, transfers=True, pings=False)}

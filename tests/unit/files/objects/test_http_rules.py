@@ -50,7 +50,7 @@ def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
     assert lookup.fresh is None
     assert lookup.conditional
     assert lookup.headers["if-none-match"] == '"a"'
-    good = lookup.answered(304, headers(cache_control="max-age=600", etag='"a"'))
+    good = lookup.on_answer(304, headers(cache_control="max-age=600", etag='"a"'))
     assert good.fresh == one.id
     assert good.updated[one.id]["cache-control"] == ["max-age=600"]
     assert "age" not in good.updated[one.id]
@@ -59,7 +59,7 @@ def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
 
 def test_a_changed_object_takes_the_place_of_what_is_kept() -> None:
     one = record(headers(70, cache_control="max-age=60", etag='"a"'))
-    verdict = CacheLookup(URL, ASKED, [one]).answered(
+    verdict = CacheLookup(URL, ASKED, [one]).on_answer(
         200, headers(cache_control="max-age=60", etag='"b"')
     )
     assert (verdict.store, verdict.fresh, verdict.replaced) == (True, None, [one.id])
@@ -84,7 +84,7 @@ def test_what_was_asked_for_otherwise_answers_nothing() -> None:
     ],
 )
 def test_what_may_be_stored(said: dict[str, str], stored: bool) -> None:
-    assert CacheLookup(URL, ASKED, []).answered(200, headers(**said)).store is stored
+    assert CacheLookup(URL, ASKED, []).on_answer(200, headers(**said)).store is stored
 
 
 def test_what_may_not_be_reused_answers_nothing() -> None:

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> ObjectStore:
 async def test_what_was_used_longest_ago_goes_first(store: ObjectStore) -> None:
     for number, name in enumerate("abc"):
         (await put(store, ME, name, bytes(160 * UNIT))).record.used_unix_s -= 10 - number
-    store.used(ME, store.find(ME, "a"))  # type: ignore[arg-type]
+    store.mark_used(ME, store.find(ME, "a"))  # type: ignore[arg-type]
     await put(store, ME, "d", bytes(160 * UNIT))
     assert names(store, ME) == ["a", "c", "d"]
     assert len(list((store._folder / ME).iterdir())) == 6

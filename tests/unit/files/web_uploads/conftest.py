@@ -83,7 +83,7 @@ class Uploading:
         self.fetcher = ObjectFetcher(ObjectStore(folder / "objects", 1 << 30), lambda *_: "")
         self.store = UploadStore(folder / "uploads", self.most_bytes)
         sender = UploadSender(OriginClient(lambda *_: ""), (0.05, 0.05))
-        self.uploads = WebUploads(self.store, sender, self.fetcher.changed)
+        self.uploads = WebUploads(self.store, sender, self.fetcher.invalidate)
         self.uploads.begin()
         self.gateway = Gateway(
             GatewaySettings(("127.0.0.1", 0), local=True),

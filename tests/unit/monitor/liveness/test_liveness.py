@@ -31,13 +31,13 @@ def played(script: str) -> tuple[Liveness, float]:
             waiting = [WORDS[each] for each in more[1:]]
             liveness.silent(float(more[0]), at_s, *waiting)
         elif what == "carried":
-            liveness.carried(at_s)
+            liveness.on_bytes(at_s)
         elif what == "moved":
-            liveness.moved()
+            liveness.forget()
         elif what == "slept":
             liveness.slept(float(more[0]))
         elif more == ["heard"]:
-            liveness.heard(WORDS[what], at_s)
+            liveness.on_heard(WORDS[what], at_s)
         elif more == ["box"]:
             liveness.intercepted(WORDS[what], at_s, "another page came", "http://gw/")
         elif more == ["useless"]:
@@ -145,25 +145,25 @@ def test_pings_that_are_never_answered_are_not_sent_any_more() -> None:
     liveness = Liveness(3)
     for at_s in range(5):
         assert not liveness.drops_pings
-        liveness.heard(Witness.NAME, at_s)
+        liveness.on_heard(Witness.NAME, at_s)
         liveness.missed(Witness.PING, at_s + 0.5, at_s - 0.5)
     assert liveness.drops_pings
     assert liveness.ping_loss is None
-    liveness.moved()
+    liveness.forget()
     assert not liveness.drops_pings
 
 
 def test_the_share_of_lost_pings_is_known_where_it_tells_something() -> None:
     liveness = Liveness(4)
     assert liveness.ping_loss is None
-    liveness.heard(Witness.PING, 1.0)
+    liveness.on_heard(Witness.PING, 1.0)
     liveness.missed(Witness.PING, 3.0, 2.0)
     assert liveness.ping_loss is not None
     assert liveness.ping_loss.value == 0.5
     for at_s in range(4, 8):
         liveness.missed(Witness.PING, at_s, at_s - 1.0)
     assert liveness.ping_loss.value == 1.0
-    liveness.heard(Witness.TRANSFER, 7.5)
+    liveness.on_heard(Witness.TRANSFER, 7.5)
     assert liveness.ping_loss is None
 
 
@@ -184,7 +184,7 @@ def happened(events: list[tuple[str, Witness, float, float]]) -> tuple[Liveness,
     for what, witness, later_s, lasted_s in events:
         now_s += later_s
         if what == "heard":
-            liveness.heard(witness, now_s)
+            liveness.on_heard(witness, now_s)
         elif what == "missed":
             liveness.missed(witness, now_s, now_s - lasted_s)
         elif what == "box":
@@ -192,7 +192,7 @@ def happened(events: list[tuple[str, Witness, float, float]]) -> tuple[Liveness,
         elif what == "silent":
             liveness.silent(lasted_s, now_s, witness)
         else:
-            liveness.carried(now_s)
+            liveness.on_bytes(now_s)
     return liveness, now_s
 
 
@@ -211,10 +211,10 @@ def test_a_fresh_success_never_leaves_a_network_dead(
 ) -> None:
     without_boxes = [each for each in events if each[0] != "box"]
     liveness, now_s = happened(without_boxes)
-    liveness.heard(witness, now_s)
+    liveness.on_heard(witness, now_s)
     assert not liveness.verdict(now_s).condemned
     liveness, now_s = happened(events)
-    liveness.carried(now_s)
+    liveness.on_bytes(now_s)
     assert not liveness.verdict(now_s).condemned
 
 
@@ -222,7 +222,7 @@ def test_a_fresh_success_never_leaves_a_network_dead(
 def test_nothing_is_condemned_for_ever(events: list[tuple[str, Witness, float, float]]) -> None:
     liveness, now_s = happened(events)
     assert not liveness.verdict(now_s + BELIEVED_S + 5.1).condemned
-    liveness.moved()
+    liveness.forget()
     assert liveness.verdict(now_s).life is UNKNOWN
 
 
@@ -232,5 +232,5 @@ def test_a_network_lives_again_with_the_first_ping_after_an_outage(
 ) -> None:
     liveness, now_s = happened([each for each in events if each[0] != "box"])
     liveness.silent(0.5, now_s + 1.0, Witness.PING)
-    liveness.heard(Witness.PING, now_s + 1.1)
+    liveness.on_heard(Witness.PING, now_s + 1.1)
     assert liveness.verdict(now_s + 1.1).life is ALIVE

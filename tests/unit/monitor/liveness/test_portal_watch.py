@@ -111,7 +111,7 @@ async def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
     watch.networks_changed([desk.wifi, desk.lte])
     await until(lambda: len(told.checks) == 2)
     for server in (1, 2):
-        watch.rescued(desk.flow(desk.wifi, server).key)
+        watch.on_rescue(desk.flow(desk.wifi, server).key)
     await asyncio.sleep(200.0)
     assert len(told.checks) == 2
     (problem,) = watch.problems
@@ -141,11 +141,11 @@ async def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
     desk.run(watch)
     watch.networks_changed([desk.wifi])
     await until(lambda: told.life() is NetworkLife.CAPTIVE)
-    watch.carried("home", 1000)
+    watch.on_bytes("home", 1000)
     await asyncio.sleep(10.0)
     assert len(told.checks) == 1
     told.answers["home"] = FREE
-    watch.carried("home", 30_000)
+    watch.on_bytes("home", 30_000)
     await until(lambda: told.life() is NetworkLife.ALIVE)
 
 
@@ -242,7 +242,7 @@ async def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(
     watch.networks_changed([desk.lte, desk.wifi])
     await until(lambda: len(told.checks) == 2)
     watch.networks_changed([desk.lte])
-    told.states["home"].moved()
+    told.states["home"].forget()
     told.answers["home"] = guess
     watch.networks_changed([desk.lte, desk.wifi])
     await until(lambda: len(told.checks) == 3)
@@ -259,7 +259,7 @@ async def test_connections_in_vain_are_one_witness_and_other_networks_the_second
     watch.networks_changed([desk.wifi, desk.lte])
     await asyncio.sleep(0.02)
     for server in (1, 2):
-        watch.rescued(desk.flow(desk.wifi, server).key)
+        watch.on_rescue(desk.flow(desk.wifi, server).key)
     await asyncio.sleep(0.7)
     watch.observe_flows([])
     assert told.states["home"].misses(Witness.CONNECTION)
@@ -279,7 +279,7 @@ async def test_one_server_condemns_no_network(desk: Any) -> None:
     desk.run(watch)
     watch.networks_changed([desk.wifi, desk.lte])
     for _ in range(3):
-        watch.rescued(desk.flow(desk.wifi, 1).key)
+        watch.on_rescue(desk.flow(desk.wifi, 1).key)
         watch.answered_elsewhere(desk.flow(desk.wifi, 1).key)
         await asyncio.sleep(0.7)
         watch.observe_flows([])

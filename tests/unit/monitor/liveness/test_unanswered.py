@@ -37,9 +37,9 @@ def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -
     watch = Unanswered()
     remotes = {n: desk.flow(desk.wifi, n).key.remote for n in (1, 2)}
     for server in (1, 1, 2, 2):
-        watch.rescued("home", remotes[server], 5.0)
+        watch.on_rescue("home", remotes[server], 5.0)
     # A program that asks the same server again does not restart its wait.
-    watch.rescued("home", remotes[1], 5.6)
+    watch.on_rescue("home", remotes[1], 5.6)
     assert watch.in_vain("home", 5.6) is None, "it may be a pause"
     found = watch.in_vain("home", 5.7)
     assert found is not None
@@ -53,7 +53,7 @@ def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -
 def test_a_server_that_answers_elsewhere_counts_alone(desk: Any) -> None:
     watch, remote = Unanswered(), desk.flow(desk.wifi, 1).key.remote
     watch.answered_elsewhere("home", remote)
-    watch.rescued("home", remote, 5.0)
+    watch.on_rescue("home", remote, 5.0)
     before = watch.in_vain("home", 5.7)
     assert before is not None
     assert not before.counts
@@ -69,7 +69,7 @@ def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk: Any
     carrying = [desk.flow(desk.wifi, 3, down=500 * k) for k in range(4)]
     watch.observe(carrying[:1], [desk.wifi], 1.0)
     for server in (1, 2):
-        watch.rescued("home", desk.flow(desk.wifi, server).key.remote, 1.1)
+        watch.on_rescue("home", desk.flow(desk.wifi, server).key.remote, 1.1)
     watch.observe(carrying[1:2], [desk.wifi], 1.3)
     assert watch.in_vain("home", 1.9) is None
     assert watch.carrying == {"home"}

@@ -60,7 +60,7 @@ class Case:
 
     def begin(self, host: str = "example.org", session: Session | None = None) -> Stream:
         stream = Stream(server=host)
-        self.carried.began(session or self.session, stream, self._decided)
+        self.carried.watch(session or self.session, stream, self._decided)
         return stream
 
     def _decided(self, label: Label) -> int | None:
@@ -104,7 +104,7 @@ def test_what_a_session_carried_before_is_not_its_next_connections(case: Case) -
     case.session.down = {"wlan0": 10**9}
     first.received_bytes, first.gone = 10**9, True
     case.carried.look()
-    case.carried.told(case.carried.news())
+    case.carried.on_reported(case.carried.news())
     case.carried.look()
     case.session.down = {"wlan0": 10**9 + 500}  # keep-alives
     alone = case.begin("lone.example")
@@ -139,7 +139,7 @@ def test_a_stream_that_has_ended_is_let_go(case: Case) -> None:
 def test_a_server_gets_its_name_when_the_first_words_have_it(case: Case) -> None:
     stream = case.begin("192.0.2.7")
     case.carried.look()
-    case.carried.told(case.carried.news())
+    case.carried.on_reported(case.carried.news())
     stream.server, stream.sent_bytes = "shop.example", 300
     case.carried.look()
     assert case.carried.news()[0].server == "shop.example"
@@ -204,14 +204,14 @@ def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case: Case) -> No
 
 def test_what_has_ended_is_forgotten_once_it_was_told(case: Case) -> None:
     stream, stays = case.begin(), case.begin("stays.example")
-    case.carried.told(case.carried.news())
+    case.carried.on_reported(case.carried.news())
     assert not case.carried.changed
     stream.gone = True
     case.carried.look()
     assert case.carried.changed
     news = case.carried.news()
     assert [each.ended_unix_s is not None for each in news] == [True, False]
-    case.carried.told(news)
+    case.carried.on_reported(news)
     assert not case.carried.changed
     assert [each.server for each in case.carried.news()] == ["stays.example"]
     stays.gone = True
@@ -226,7 +226,7 @@ def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case: C
     streams = [case.begin(f"{number}.example") for number in range(MOST_TOLD + 10)]
     first = case.carried.news()
     assert len(first) == MOST_TOLD
-    case.carried.told(first)
+    case.carried.on_reported(first)
     streams[3].received_bytes = 7
     case.carried.look()
     servers = [each.server for each in case.carried.news()]
@@ -335,7 +335,7 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
 async def test_a_report_is_no_larger_than_a_daemon_takes(daemon: Daemon) -> None:
     endless = CarriedConnections(asyncio.get_running_loop().time)
     for _ in range(MOST_TOLD):
-        endless.began(Session(), Endless(), lambda _label: None)
+        endless.watch(Session(), Endless(), lambda _label: None)
     teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), endless, "gw").run())
 
     def told() -> set[int]:

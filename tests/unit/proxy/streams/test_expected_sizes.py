@@ -127,7 +127,7 @@ def test_a_long_answer_takes_its_time_and_is_one_burst(history: SizeHistory) -> 
     program.moves(DOWN, MB)
     program.moves(UP, 50)  # a window update, say
     program.moves(DOWN, MB)
-    program.bursts.ended()
+    program.bursts.on_end()
     assert history.larger("films.example", 443, DOWN, 0) == [2.0 * MB]
 
 
@@ -147,7 +147,7 @@ def test_a_domain_stands_for_a_server_that_nobody_knows(history: SizeHistory) ->
     for number in range(3):
         program = Program(history, f"r{number}.films.example")
         program.asks(2 * MB)
-        program.bursts.ended()
+        program.bursts.on_end()
     assert (DOWN, 2 * MB) in Program(history, "r9.films.example").asks(10)
     assert Program(history, "r9.pictures.example").asks(10) == []
 
@@ -156,12 +156,12 @@ def test_uploads_are_expected_too_and_breaks_teach_nothing(history: SizeHistory)
     for _ in range(3):
         program = Program(history)
         program.moves(UP, 4 * MB)
-        program.bursts.ended()
+        program.bursts.on_end()
     program = Program(history)
     program.moves(UP, 100)
     assert (UP, 4 * MB - 100) in program.heard
     program.bursts.broke()
-    program.bursts.ended()
+    program.bursts.on_end()
     assert len(history.larger("films.example", 443, UP, 0)) == 3
     program.moves(DOWN, 70)  # late bytes of a stream that is over ask nobody
     assert program.heard[-1] != (DOWN, 70)
@@ -170,5 +170,5 @@ def test_uploads_are_expected_too_and_breaks_teach_nothing(history: SizeHistory)
 def test_an_address_has_no_domain(history: SizeHistory) -> None:
     program = Program(history, "192.0.2.7")
     program.asks(2 * MB)
-    program.bursts.ended()
+    program.bursts.on_end()
     assert len(history) == 1

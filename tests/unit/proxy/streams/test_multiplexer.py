@@ -169,21 +169,21 @@ async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not() -> N
     multiplexer = Multiplexer(cast(Connection, session))
     streams = [multiplexer.open("h", 80) for _ in range(300)]
     for stream in streams:
-        stream.took(StreamBytes(stream.number, 0, HEAD))
+        stream.on_frame(StreamBytes(stream.number, 0, HEAD))
     assert session.told == 300 * [(LARGE, 40_000_000 - SMALL_BYTES, Direction.DOWN)]
     lent = [stream.lent_bytes for stream in streams]
     assert lent[0] > WINDOW_BYTES // 2
     assert sum(lent) <= 4 * WINDOW_BYTES
     streams[0].reset()  # what it was lent is another's now
     late = multiplexer.open("h", 80)
-    late.took(StreamBytes(late.number, 0, HEAD))
+    late.on_frame(StreamBytes(late.number, 0, HEAD))
     assert late.lent_bytes == lent[0]
 
 
 async def test_only_the_end_that_dialled_tells_of_sizes() -> None:
     session = SlowSession()
     multiplexer = Multiplexer(cast(Connection, session), opened=lambda _stream, _asked: None)
-    multiplexer._made(1).took(StreamBytes(1, 0, HEAD))
+    multiplexer._made(1).on_frame(StreamBytes(1, 0, HEAD))
     assert session.told == []
 
 

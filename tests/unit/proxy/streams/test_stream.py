@@ -61,8 +61,8 @@ async def test_what_is_read_at_once_is_one_frame_where_much_is_read_there() -> N
     block = bytes(MOST_CHUNK_BYTES)
     assert stream.write(block) == len(block)
     assert max(map(len, sent.frames)) < 2 * LEAST_CHUNK_BYTES  # nothing is known of the rate yet
-    stream.took(StreamWindow(1, 2 * WINDOW_BYTES))
-    stream.took(StreamWindow(1, 3 * WINDOW_BYTES))
+    stream.on_frame(StreamWindow(1, 2 * WINDOW_BYTES))
+    stream.on_frame(StreamWindow(1, 3 * WINDOW_BYTES))
     sent.frames.clear()
     assert stream.write(block) == len(block)
     (frame,) = sent.frames
@@ -73,9 +73,9 @@ async def test_frames_are_small_again_where_little_is_read() -> None:
     sent = Sent()
     stream = ProxiedStream(1, sent)
     for windows in (2, 3):
-        stream.took(StreamWindow(1, windows * WINDOW_BYTES))
+        stream.on_frame(StreamWindow(1, windows * WINDOW_BYTES))
     await asyncio.sleep(0.02)
-    stream.took(StreamWindow(1, 3 * WINDOW_BYTES + 1_000))
+    stream.on_frame(StreamWindow(1, 3 * WINDOW_BYTES + 1_000))
     stream.write(bytes(MOST_CHUNK_BYTES))
     assert max(map(len, sent.frames)) < 2 * LEAST_CHUNK_BYTES
 
@@ -85,8 +85,8 @@ async def test_the_window_grows_with_what_is_read() -> None:
     stream = ProxiedStream(1, sent)
     step = 1 << 15
     for offset in range(0, 8 * WINDOW_BYTES, step):
-        stream.took(StreamBytes(1, offset, bytes(step)))
-        stream.taken(step)
+        stream.on_frame(StreamBytes(1, offset, bytes(step)))
+        stream.on_read(step)
         if offset + step < INITIAL_WINDOW_BYTES // 2:
             assert not sent.frames, "only who brings much costs a window"
     windows = sent.windows()
@@ -98,27 +98,27 @@ async def test_the_window_grows_with_what_is_read() -> None:
 async def test_what_is_not_read_widens_nothing() -> None:
     sent = Sent()
     stream = ProxiedStream(1, sent)
-    stream.took(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
-    stream.taken(INITIAL_WINDOW_BYTES // 4)
+    stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
+    stream.on_read(INITIAL_WINDOW_BYTES // 4)
     assert sent.windows() == []
 
 
 async def test_a_window_that_came_late_takes_nothing_back() -> None:
     stream = ProxiedStream(1, Sent())
-    stream.took(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
-    stream.took(StreamWindow(1, INITIAL_WINDOW_BYTES // 2))
+    stream.on_frame(StreamWindow(1, 2 * INITIAL_WINDOW_BYTES))
+    stream.on_frame(StreamWindow(1, INITIAL_WINDOW_BYTES // 2))
     assert stream.room_bytes == 2 * INITIAL_WINDOW_BYTES
     speaking = ProxiedStream(1, Sent())
     speaking.write(b"x")
-    speaking.took(StreamWindow(1, 10))
+    speaking.on_frame(StreamWindow(1, 10))
     assert speaking.room_bytes == INITIAL_WINDOW_BYTES - 1
 
 
 async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window() -> None:
     stream = ProxiedStream(1, Sent())
-    stream.took(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
+    stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
     with pytest.raises(ValueError, match="more than its window"):
-        stream.took(StreamBytes(1, INITIAL_WINDOW_BYTES, b"x"))
+        stream.on_frame(StreamBytes(1, INITIAL_WINDOW_BYTES, b"x"))
 
 
 async def test_what_had_to_wait_for_long_is_as_large_as_before(
@@ -155,7 +155,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once() -> None:
     sent = Sent(lends_bytes=WINDOW_BYTES)
     stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
-    stream.took(StreamBytes(1, 0, HEAD % 40_000_000))
+    stream.on_frame(StreamBytes(1, 0, HEAD % 40_000_000))
     assert sent.told == [(40_000_000 - SMALL_BYTES, Direction.DOWN)]
     assert sent.windows() == [WINDOW_BYTES]
     assert stream.lent_bytes == WINDOW_BYTES - INITIAL_WINDOW_BYTES
@@ -164,7 +164,7 @@ async def test_an_announced_download_is_told_and_its_window_is_as_large_at_once(
 async def test_the_window_of_an_announced_download_grows_with_reading_where_none_is_lent() -> None:
     sent = Sent()
     stream = ProxiedStream(1, sent, bodies=AnnouncedBodies())
-    stream.took(StreamBytes(1, 0, HEAD % 40_000_000))
+    stream.on_frame(StreamBytes(1, 0, HEAD % 40_000_000))
     assert sent.windows() == []
     assert stream.lent_bytes == 0
 
@@ -172,7 +172,7 @@ async def test_the_window_of_an_announced_download_grows_with_reading_where_none
 async def test_small_and_unknown_bodies_are_not_told() -> None:
     sent = Sent(lends_bytes=WINDOW_BYTES)
     for head in (HEAD % SMALL_BYTES, b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03"):
-        ProxiedStream(1, sent, bodies=AnnouncedBodies()).took(StreamBytes(1, 0, head))
+        ProxiedStream(1, sent, bodies=AnnouncedBodies()).on_frame(StreamBytes(1, 0, head))
     assert sent.told == []
     assert sent.windows() == []
 
@@ -189,8 +189,8 @@ async def test_where_more_is_lent_half_a_window_that_was_read_doubles_it() -> No
     sent = Sent(lends_bytes=WINDOW_BYTES)
     stream = ProxiedStream(1, sent)
     for offset in range(0, INITIAL_WINDOW_BYTES // 2, 1 << 15):
-        stream.took(StreamBytes(1, offset, bytes(1 << 15)))
-        stream.taken(1 << 15)
+        stream.on_frame(StreamBytes(1, offset, bytes(1 << 15)))
+        stream.on_read(1 << 15)
     assert sent.windows() == [INITIAL_WINDOW_BYTES * 5 // 2]
 
 
@@ -215,10 +215,10 @@ async def test_what_a_server_did_before_is_told_where_nothing_says_its_length() 
         )
         stream.ask("films.example", 443)
         stream.write(b"\x16\x03\x01")
-        stream.took(StreamBytes(number, 0, bytes(200_000)))
+        stream.on_frame(StreamBytes(number, 0, bytes(200_000)))
         told, sent.ends = list(sent.told), True
         stream.finish()
-        stream.took(StreamEnd(number, 200_000))
+        stream.on_frame(StreamEnd(number, 200_000))
     assert told == [(200_000 - SMALL_BYTES, Direction.DOWN)]
     assert len(history.larger("films.example", 443, Direction.DOWN, 199_999)) == 4
 
@@ -247,7 +247,7 @@ async def test_an_upload_that_stands_still_is_one_burst(monkeypatch: pytest.Monk
     assert stream.write(bytes(183_616)) == 183_616
     sent.ends = True
     stream.finish()
-    stream.took(StreamEnd(1, 0))
+    stream.on_frame(StreamEnd(1, 0))
     assert history.larger("photos.example", 443, Direction.UP, 0) == [200_000.0]
 
 

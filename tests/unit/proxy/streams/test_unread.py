@@ -92,11 +92,11 @@ async def test_what_a_client_left_behind_does_not_wait_for_ever(
         carrying = asyncio.ensure_future(Carry(near, stream).run())
         await asyncio.sleep(0)
         for number in range(16):
-            stream.took(StreamBytes(1, number << 14, bytes(1 << 14)))
-        stream.changed()
+            stream.on_frame(StreamBytes(1, number << 14, bytes(1 << 14)))
+        stream.on_change()
         assert unread.total_bytes > 100_000
-        stream.took(StreamReset(1))
-        stream.changed()
+        stream.on_frame(StreamReset(1))
+        stream.on_change()
         assert not carrying.done()
         moved = await asyncio.wait_for(carrying, 3)
     assert "reset" in moved.ended

@@ -46,7 +46,7 @@ def manager(world):
 @pytest.fixture
 def joined(world, manager):
     """A connection that began on wlan0, with a spare over lte0; returns their keys."""
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     (create,) = manager.due(1.0).commands
     manager.on_event(world.came_up(create), 1.1)
     first, spare = manager.connections[TOKEN].subflows
@@ -59,7 +59,7 @@ def ended(key: FlowKey) -> MptcpEvent:
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_connection_that_lives_gets_a_backup_over_the_other_network(world, manager, version):
-    step = manager.opened(world.established(TOKEN, version=version), None, 0.0)
+    step = manager.on_open(world.established(TOKEN, version=version), None, 0.0)
     assert step.commands == []
     assert isinstance(step.events[0], ConnectionOpened)
     assert not step.events[0].spare
@@ -91,7 +91,7 @@ def test_a_move_activates_first_and_then_demotes(joined, manager):
 
 def test_a_move_before_the_spare_is_there_joins_at_once_and_ends_when_it_is_up(world, manager):
     event = world.established(TOKEN)
-    manager.opened(event, None, 0.0)
+    manager.on_open(event, None, 0.0)
     (create,) = manager.steer(TOKEN, single("lte0"), 0.01).commands
     assert isinstance(create, CreateSubflow)
     assert not create.backup
@@ -101,7 +101,7 @@ def test_a_move_before_the_spare_is_there_joins_at_once_and_ends_when_it_is_up(w
 
 def test_a_move_while_the_backup_joins_makes_it_active_when_it_is_up(world, manager):
     event = world.established(TOKEN)
-    manager.opened(event, None, 0.0)
+    manager.on_open(event, None, 0.0)
     (create,) = manager.due(1.0).commands
     assert manager.steer(TOKEN, single("lte0"), 1.01).commands == []
     up = world.came_up(create)
@@ -112,7 +112,7 @@ def test_a_move_while_the_backup_joins_makes_it_active_when_it_is_up(world, mana
 def test_a_network_whose_spares_are_not_worth_it_is_joined_when_a_move_needs_it(world, manager):
     manager.without_spares(["lte0"], 0.0)
     event = world.established(TOKEN)
-    manager.opened(event, None, 0.0)
+    manager.on_open(event, None, 0.0)
     assert manager.next_at_s() is None
     (create,) = manager.steer(TOKEN, single("lte0"), 3.0).commands
     assert isinstance(create, CreateSubflow)
@@ -127,7 +127,7 @@ def test_a_network_whose_spares_are_not_worth_it_is_joined_when_a_move_needs_it(
 
 def test_a_connection_whose_only_network_is_gone_is_carried_by_any_other(world, manager):
     manager.without_spares(["lte0"], 0.0)
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     (create,) = manager.networks_changed([world.lte0], 1.0).commands
     assert isinstance(create, CreateSubflow)
     assert not create.backup
@@ -135,7 +135,7 @@ def test_a_connection_whose_only_network_is_gone_is_carried_by_any_other(world, 
 
 def test_spares_that_become_worth_it_are_joined(world, manager):
     manager.without_spares(["lte0"], 0.0)
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     (create,) = manager.without_spares([], 1.0).commands
     assert create.backup
     assert manager.without_spares([], 1.1).commands == []
@@ -148,7 +148,7 @@ def test_what_cannot_be_moved_is_refused_in_words(world, joined, manager):
         manager.steer(TOKEN, single("usb7"), 2.0)
     with pytest.raises(SteeringError, match="nothing that a living connection"):
         manager.steer(TOKEN, Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0")), 2.0)
-    manager.opened(world.established(8), "because", 2.0)
+    manager.on_open(world.established(8), "because", 2.0)
     with pytest.raises(SteeringError, match="left alone: because"):
         manager.steer(8, single("lte0"), 2.0)
     assert manager.due(99.0).commands == []
@@ -207,7 +207,7 @@ def test_a_path_over_a_network_that_is_down_carries_nothing(world, joined, manag
 
 
 def test_two_requests_for_one_network_that_both_come_up_are_ours(world, manager):
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     (one,) = manager.due(0.2).commands
     (two,) = manager.due(60.0).commands
     assert one.local == two.local
@@ -217,7 +217,7 @@ def test_two_requests_for_one_network_that_both_come_up_are_ours(world, manager)
 
 def test_a_last_path_is_kept_until_there_is_another(world, manager):
     event = world.established(TOKEN)
-    manager.opened(event, None, 0.0)
+    manager.on_open(event, None, 0.0)
     down = [world.down(world.wlan0), world.down(world.lte0)]
     assert manager.networks_changed(down, 1.0).commands == []
     (create,) = manager.networks_changed([down[0], world.lte0], 2.0).commands
@@ -239,14 +239,14 @@ def test_a_new_address_on_the_same_network_is_joined_from(world, joined, manager
 
 
 def test_a_join_that_fails_is_tried_again_ever_more_seldom(world, manager):
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     now_s, waits = 0.0, []
     for _ in range(6):
         at_s = manager.next_at_s()
         waits.append(at_s - now_s)
         now_s = at_s
         (create,) = manager.due(now_s).commands
-        manager.failed(create, now_s)
+        manager.on_failure(create, now_s)
     assert waits == sorted(waits)
     assert waits[-1] == 60.0
     # A wish does not wait for that.
@@ -284,7 +284,7 @@ def test_what_lives_already_is_taken_over_as_it_is(world, manager):
     event = world.established(TOKEN)
     spare = FlowKey(ip_address("192.168.44.2"), 7, event.key.remote, 443)
     paths = {TOKEN: [MptcpSubflow(event.key, None, True), MptcpSubflow(spare, None, False)]}
-    step = manager.found(paths, {}, 1.0)
+    step = manager.adopt(paths, {}, 1.0)
     assert step.commands == []
     connection = manager.connections[TOKEN]
     assert [path.network for path in connection.subflows] == ["wlan0", "lte0"]
@@ -293,7 +293,7 @@ def test_what_lives_already_is_taken_over_as_it_is(world, manager):
     assert [path.backup for path in manager.connections[TOKEN].subflows] == [True, False]
     # Events that were lost in between: it has ended, another one began.
     other = world.established(8)
-    step = manager.found({8: [MptcpSubflow(other.key, None, False)]}, {8: "older"}, 3.0)
+    step = manager.adopt({8: [MptcpSubflow(other.key, None, False)]}, {8: "older"}, 3.0)
     assert [type(e) for e in step.events] == [ConnectionClosed, ConnectionOpened]
     assert manager.connections[8].unsteerable == "older"
 
@@ -304,7 +304,7 @@ def test_every_address_has_one_number_and_all_fit_in_a_byte(world, manager):
         lte0 = replace(world.lte0, addresses=(address,))
         manager.networks_changed([world.wlan0, lte0], float(number))
         event = world.established(1000 + number)
-        manager.opened(event, None, float(number))
+        manager.on_open(event, None, float(number))
         (create,) = [c for c in manager.due(number + 0.5).commands if c.token == 1000 + number]
         assert 0 < create.local_id < 256
         manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, 1000 + number), float(number))
@@ -351,7 +351,7 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             if manager.network_of(event.key.local) is None:
                 continue
             kernel, asked = {event.key: False}, []
-            carry_out(manager.opened(event, None, now_s))
+            carry_out(manager.on_open(event, None, now_s))
         elif action == "close" and living:
             carry_out(manager.on_event(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), now_s))
         elif action == "up" and asked and living:
@@ -361,7 +361,7 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             kernel[event.key] = create.backup
             carry_out(manager.on_event(event, now_s))
         elif action == "refuse" and asked:
-            manager.failed(asked.pop(0), now_s)
+            manager.on_failure(asked.pop(0), now_s)
         elif action == "end" and living and len(kernel) > 1:
             key = next(iter(kernel))
             del kernel[key]
@@ -396,7 +396,7 @@ def test_a_late_answer_to_the_first_of_two_joins_is_told_what_it_shall_be(make_w
     world = make_world()
     manager = PathManager()
     manager.networks_changed([world.wlan0, world.lte0], 0.0)
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     (active,) = [
         c for c in manager.steer(TOKEN, TOGETHER, 0.2).commands if type(c) is CreateSubflow
     ]
@@ -413,7 +413,7 @@ def test_a_late_answer_to_the_first_of_two_joins_is_told_what_it_shall_be(make_w
 @pytest.mark.parametrize("why", ["spare", "gone", "move"])
 def test_no_subflow_comes_over_a_network_that_a_connection_may_not_use(world, manager, why):
     manager.may_use = lambda key, name: key.remote_port != 443 or name != "lte0"
-    manager.opened(world.established(TOKEN), None, 0.0)
+    manager.on_open(world.established(TOKEN), None, 0.0)
     match why:
         case "spare":
             commands = manager.due(1.0).commands
