@@ -260,7 +260,7 @@ async def test_who_is_not_invited_any_more_gets_nothing(fetching: Fetching) -> N
     partial = Partial(fetching.folder / "got", "x")
     link._connection = await fetching.connect()
     fetching.invited.clear()
-    with pytest.raises(TransferError, match="not invited"):
+    with pytest.raises(TransferError, match="no longer invited"):
         await Getting(fetching.url("/file"), partial, link, 5.0).run()
     partial.close()
 

@@ -92,7 +92,7 @@ async def test_a_restart_finds_what_was_whole(store: ObjectStore, tmp_path: Path
 
 
 async def test_two_gateways_do_not_share_a_folder(store: ObjectStore, tmp_path: Path) -> None:
-    with pytest.raises(TransferError, match="cannot keep"):
+    with pytest.raises(TransferError, match="cannot store"):
         ObjectStore(tmp_path / "objects", 1000 * UNIT).open()
 
 

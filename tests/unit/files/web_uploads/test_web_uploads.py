@@ -327,7 +327,7 @@ async def test_there_are_limits_for_each_and_for_all(uploading: Uploading) -> No
         for n in range(2)
     ]
     await until(lambda: len(uploading.origin.got) == 2)
-    with pytest.raises(TransferError, match="no room for it now"):
+    with pytest.raises(TransferError, match="no room for it while"):
         await uploading.put(uploading.file(b"x" * 400_000))
     uploading.origin.waits.set()
     await asyncio.gather(*tasks)

@@ -33,7 +33,7 @@ TCP_LIES: dict[str, tuple[Callable[[wire.TransferRequest], bytes], str]] = {
             + bytes(1000)
             + wire.encode(wire.End(request.session, 999), KEY)
         ),
-        "does not vouch for all of the bytes",
+        "does not confirm all bytes",
     ),
     "no end": (
         lambda request: wire.encode(wire.TransferGrant(request.session), KEY) + bytes(1000),
