@@ -145,6 +145,7 @@ class MaxSPerE:
 
     def cost(self, outcome: Outcome) -> float:
         """Return one over the paper's objective function, all of it per megabyte."""
+        # Throughput is one over time, so the inverse of the paper's function is a product of powers.
         size_mb = max(outcome.size_bytes, 1.0) / 1e6
         cost = math.pow(outcome.time_s / size_mb, self.alpha)
         cost *= math.pow(outcome.energy_j / size_mb, self.beta)
@@ -196,6 +197,7 @@ class Curves:
                 is no limit.
         """
         beta, gamma = self.beta_full, self.gamma_unused
+        # The emptier the battery, the more energy counts; the fuller the plan, the more money.
         if battery is not None:
             empty = _between(self.battery_full, self.battery_empty, battery)
             beta += empty * (self.beta_empty - self.beta_full)

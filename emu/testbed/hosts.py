@@ -37,6 +37,7 @@ def netlink_in(path: Path) -> Iterator[IPRoute]:
 def connect(one: End, other: End, *, offloads: bool = False) -> None:
     """Make a wire; without offloads its packets are as on a wire (1500 bytes)."""
     with netlink_in(one.host.path) as netlink, other.host.path.open("rb") as there:
+        # The other end of the pair is made in its namespace at once.
         peer = {"ifname": other.interface, "net_ns_fd": there.fileno()}
         netlink.link("add", ifname=one.interface, kind="veth", peer=peer)
     for end in (one, other):
@@ -46,6 +47,7 @@ def connect(one: End, other: End, *, offloads: bool = False) -> None:
                 (index,) = netlink.link_lookup(ifname=end.interface)
                 netlink.addr("add", index=index, address=address, prefixlen=int(length))
                 netlink.link("set", index=index, state="up")
+        # With offloads, packets of 64 kB would pass that no network carries.
         if not offloads:
             with end.host.entered():
                 kernel.without_offloads(end.interface)

@@ -107,6 +107,7 @@ def remove_stale() -> list[str]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # Being made at this moment, being removed by another process, or not ours.
             continue
+        # The owner lives, or the record is of another instance.
         if token != entry.name or started_ticks(owner) == ticks:
             continue
         _remove(entry, token, sessions)
@@ -116,6 +117,7 @@ def remove_stale() -> list[str]:
 
 def _remove(directory: Path, token: str, sessions: dict[int, int]) -> None:
     namespaces = sorted(RUN.glob(f"{PREFIX}-{token}-*"))
+    # Processes first: a namespace is freed with its last process.
     _end(_of_sessions(sessions) | _inside(namespaces))
     for path in namespaces:
         with suppress(EmulationError):
@@ -139,6 +141,7 @@ def _end(processes: Iterable[tuple[int, int]]) -> None:
             else:
                 os.close(handle)
     try:
+        # First ask all of them to end, then end them.
         for number, wait_s in ((signal.SIGTERM, 0.5), (signal.SIGKILL, _END_TIMEOUT_S)):
             for handle in handles:
                 with suppress(ProcessLookupError):
@@ -186,6 +189,7 @@ def _inside(namespaces: Iterable[Path]) -> set[tuple[int, int]]:
     found = set()
     for pid in _processes() if wanted else ():
         with suppress(OSError):
+            # Read the start time before the namespace: a pid may be given again in between.
             ticks = started_ticks(pid)
             if Path(f"/proc/{pid}/ns/net").stat().st_ino in wanted and ticks is not None:
                 found.add((pid, ticks))

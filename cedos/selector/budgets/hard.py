@@ -95,6 +95,7 @@ class Bars:
         """
         found: dict[str, tuple[Account, ...]] = {}
         for account in accounts:
+            # A spent budget bars all networks that its meter counts.
             if account.stage is Stage.SPENT:
                 budget = account.budget
                 # A network that is unplugged finds its bar again when it comes back.
@@ -143,6 +144,7 @@ class Pace:
     def observe(self, spent: float, now_s: float) -> None:
         """Record the use until an instant of a clock that does not jump."""
         if self._spent is not None and spent == self._spent:
+            # Nothing was spent for a while: the last pace no longer counts.
             if now_s - self._at_s > _IDLE_AFTER_S:
                 self._lately_per_s = 0.0
             return

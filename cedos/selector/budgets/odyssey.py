@@ -68,6 +68,7 @@ class Odyssey:
         self._ends_s = ends_s
         # (The goal may be near already: a budget may be set in the last days of its month.)
         left_s = max(ends_s - self._now_s, 1.0)
+        # At the start: the whole supply spent evenly, and the whole period to be saved by it.
         self._spending = max(supply, 0.0) / left_s
         self._samples = 1.0
         self._rate = min(left_s / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
@@ -88,6 +89,7 @@ class Odyssey:
             self._spending, spent / elapsed_s, elapsed_s, self._samples, left_s
         )
         self._samples = min(self._samples + elapsed_s, _MEAN_SAMPLES)
+        # The price is multiplied by the expected demand over what is left without the reserve.
         planned = reduced(left, self._supply)
         if planned <= 0.0:
             self._rate = PROHIBITIVE
@@ -133,6 +135,7 @@ def _smoothed(
 ) -> float:
     """Return the spending rate after `elapsed_s` seconds with this sample each."""
     in_mean_s = min(elapsed_s, max(_MEAN_SAMPLES - samples, 0.0))
+    # The first samples have an arithmetic mean; later ones fade exponentially.
     if in_mean_s > 0.0:
         spending = (spending * samples + sample * in_mean_s) / (samples + in_mean_s)
         elapsed_s -= in_mean_s
@@ -145,6 +148,7 @@ def _moved(rate: float, ratio: float, times: float, supply: float) -> float:
     least = min(LEAST_S / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
     if ratio <= 0.0:
         return least
+    # In logarithms, so that many multiplications neither overflow nor vanish.
     exponent = log2(rate) + times * log2(ratio)
     return (
         PROHIBITIVE if exponent >= 200.0 else max(2.0**exponent if exponent > -900 else 0.0, least)

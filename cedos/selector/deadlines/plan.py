@@ -99,6 +99,7 @@ class D2Sched:
         cellular = _fastest(
             [each for each in networks if each.up and not each.free and each.usable]
         )
+        # Cellular alone could still carry all in time later: wait for Wi-Fi, or use it if it is here.
         if _all_in_time(waiting, cellular.rate_bps if cellular else 0.0, now):
             chosen = wifi
         else:
@@ -113,6 +114,7 @@ def _all_in_time(waiting: Sequence[DeadlineFlow], rate_bps: float, now: float) -
     if rate_bps < 1.0:
         return False
     tau_s = 0.0
+    # One flow after the other at this rate, in whole epochs.
     for flow in waiting:
         tau_s += ceil(8.0 * flow.left_bytes / rate_bps)
         if tau_s > flow.deadline_at_s - now:

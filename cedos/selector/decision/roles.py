@@ -51,6 +51,7 @@ def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
         return Roles(None, only) if only.kind == _CELLULAR else Roles(only, None)
     if not up:
         return Roles(None, None)
+    # Wi-Fi's part goes to a living network that is not cellular and not metered.
     wifi = min(
         up,
         key=lambda n: (n.name in dead, n.kind == _CELLULAR, n.metered, n.name),
@@ -75,6 +76,7 @@ def pairs(networks: Sequence[Network], dead: Collection[str] = ()) -> tuple[Role
     living = [network for network in up if network.name not in dead] or up
     if len(up) <= len(ROLES) or len(living) < len(ROLES):
         return (first,)
+    # More than two networks: every pair is judged in its roles.
     ordered = sorted(living, key=lambda network: network.name)
     others = [assign(pair) for pair in combinations(ordered, len(ROLES))]
     return (first, *[roles for roles in others if roles != first])
@@ -102,6 +104,7 @@ def strategies(
     players = [(role, network.name) for role, network in roles.players()]
     living = tuple([player for player in players if player[1] not in dead])
     found = _strategies(living or tuple(players), frozenset(kinds))
+    # A dead network joins an MPTCP connection when it lives again.
     if len(living) == 1 < len(players) and StrategyKind.MPTCP in kinds:
         ((role, first),) = living
         found += tuple(
@@ -121,6 +124,7 @@ def _strategies(
         found = [(role, Strategy(StrategyKind.SINGLE, (name,))) for role, name in players]
     if len(players) < len(ROLES):
         return tuple(found)
+    # Two networks: MPTCP with either one first, or the same data over both.
     forth = tuple(name for _, name in players)
     if StrategyKind.MPTCP in kinds:
         found.append(("mptcp_wifi", Strategy(StrategyKind.MPTCP, forth)))

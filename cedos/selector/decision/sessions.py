@@ -66,6 +66,8 @@ def weigh(decision: Decision, networks: Sequence[Network], detour: Detour) -> De
     singles = [each for each in decision.evaluations if each.strategy.kind is StrategyKind.SINGLE]
     if not singles:
         return DetourVerdict(False, "through the gateway: no network is known to be usable")
+    # Direct, the connection has one network. Through the gateway it has the chosen strategy, takes
+    # longer, and survives the death of a network.
     alone = min(singles, key=lambda each: each.cost)
     chosen = _of(decision) or alone
     faster_s = max(alone.time_s - chosen.time_s, 0.0)
@@ -131,6 +133,7 @@ class Looks:
             or choice.kind is StrategyKind.REDUNDANT
         ):
             return decision
+        # Look at the first network that is up, free, not chosen, and may be much better than is known.
         for network in networks:
             name = network.name
             alone = times.get(Strategy(StrategyKind.SINGLE, (name,)))
@@ -161,6 +164,7 @@ class Looks:
         if saves_s < _WORTH_S:
             return False
         looked_s = context.at_s - self._at_s.get(name, -inf)
+        # A look begins at an old rate, lasts for a few seconds, and is not repeated soon.
         if looked_s >= AGAIN_S:
             self._at_s.pop(name, None)
             return age_s is None or age_s >= _OLD_S

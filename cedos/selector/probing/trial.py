@@ -134,6 +134,7 @@ class Trials:
             if not network.up or network.metered:
                 continue
             tried = self._networks[network.name]
+            # The last trial had success: the next one need not wait long.
             if tried.is_chosen(network.name, recurring):
                 tried.pause_s = _AGAIN_S
             if now_s < tried.not_before_s or not _idle(context, network.name):
@@ -141,6 +142,7 @@ class Trials:
             found = _worth(recurring, context, network, objective)
             if found is None or (not found.answered and now_s < tried.ask_not_before_s):
                 continue
+            # First it must answer a ping, and it is asked seldom.
             if not found.answered:
                 tried.ask_not_before_s = now_s + _ASKED_S
             return found
@@ -178,6 +180,7 @@ def _worth(
         alone = by_strategy.get(Strategy(StrategyKind.SINGLE, (network.name,)))
         if chosen is None or alone is None or chosen is alone or decision.transfer.deadline_s:
             continue
+        # What an answer saves for transfers like the recent ones, and what the trial may lose.
         saves_s, loses_s = in_hindsight(chosen, alone, objective)
         saved_s += _LASTS * each.begun * saves_s
         size = decision.transfer.size
@@ -188,6 +191,7 @@ def _worth(
         ):
             candidates.append((loses_s, each))
     candidates.sort(key=lambda it: it[1].decision.transfer.size.median_bytes, reverse=True)
+    # The largest transfer whose loss is well below the saving: it measures best.
     for lost_s, of in candidates:
         if lost_s + _GAIN_S < saved_s and not of.barred(network):
             break
@@ -212,6 +216,7 @@ def in_hindsight(
     those of an option to buy, and to sell, at the time at which both cost the same (Black and
     Scholes, no interest).
     """
+    # The time at which both would cost the same is the strike price of the option.
     time_s = alone.cost if isinstance(objective, MaxS) else alone.time_s
     even_s = time_s + chosen.cost - alone.cost
     if even_s <= 0.0:

@@ -73,6 +73,7 @@ class Daemon:
         """Return when it is; EmulationError, with the log's end, when it has ended, or is too late."""
         deadline_at_s = time.monotonic() + within_s
         while time.monotonic() < deadline_at_s:
+            # It may have ended with a message instead of answering.
             if self.process.poll() is not None:
                 raise EmulationError(f"the daemon ended at its start: {self.log_end()}")
             try:

@@ -58,6 +58,7 @@ class Gatewayed(Started):
         return gateway.pid, forward.pid
 
     def _start(self) -> None:
+        # Gateway and client have folders of their own for their keys, as two hosts have.
         keys = self._laptop.directory
         there = ("env", f"XDG_CONFIG_HOME={keys / 'gateway-server'}")
         here = ("env", f"XDG_CONFIG_HOME={keys / 'gateway-client'}")
@@ -75,6 +76,7 @@ class Gatewayed(Started):
         self._services[-1].wait_for(
             lambda: accepts(self._laptop.server, GATEWAY, PORT), _START_TIMEOUT_S
         )
+        # Join by the printed line; the gateway listens already, so nothing needs to be tried.
         self._near.run(*here, *cedos, "join", "--no-check", invited.stdout.strip())
         settings = [f"{name}={value}" for name, value in self._variables.items()]
         self._services.append(
