@@ -1,4 +1,4 @@
-"""The words of cedos as data (DESIGN, "Words"): dataclasses that say what cannot be, and no more.
+"""The words of cedos as data: dataclasses that refuse values which cannot be, and do no more.
 
 Times that end in `_at_s` are monotonic seconds (`time.monotonic`), those that end in `_unix_s` are
 seconds since the epoch; all other `_s` are durations. Rates are bits per second, sizes are bytes.
@@ -306,7 +306,7 @@ class SizeEstimate:
 
 @dataclass(frozen=True, slots=True)
 class FlowKey:
-    """The 4-tuple of a TCP or UDP flow, seen from this host (DESIGN: what events are joined on)."""
+    """The 4-tuple of a TCP or UDP flow, seen from this host; events of one flow are joined by it."""
 
     local: Address
     local_port: int

@@ -1,4 +1,4 @@
-"""The daemon's configuration (DESIGN, "Commands and files"): settings, their types and defaults.
+"""The daemon's configuration: settings, their types and defaults.
 
 `cedos.toml` beside this package explains every default to users; a test keeps the two equal.
 """

@@ -1,4 +1,4 @@
-"""The directories of the daemon and of a user's programs (DESIGN, "Commands and files")."""
+"""The directories of the daemon and of a user's programs."""
 
 import os
 from collections.abc import Mapping

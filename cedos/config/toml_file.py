@@ -1,4 +1,4 @@
-"""A reader of TOML files that users edit, into msgspec structs (DESIGN, "Commands and files").
+"""A reader of TOML files that users edit, into msgspec structs.
 
 All problems are reported at once, each with file, line and what would be right.
 """

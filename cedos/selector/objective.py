@@ -1,6 +1,6 @@
 """Objectives: turn the outcome of a strategy into one number; the lowest wins.
 
-`WeightedCost` is our own currency, seconds (DESIGN, "The one decision"). `MaxS` and `MaxSPerE` are
+`WeightedCost` is our own currency, seconds. `MaxS` and `MaxSPerE` are
 Delphi's objective functions (section 7.1), turned upside down.
 
 The exponents of `MaxSPerE` can follow the host's resources (`Curves`). Delphi (section 7.1): "beta

@@ -1,7 +1,7 @@
 """The figures: one file a bench, run by hand or by `./test --long`, never as timed tests.
 
 Each file has `run(progress) -> dict[str, float]`: `progress` is told what is being done, the answer
-holds the figures under the keys of DESIGN ("Bench files").
+holds the figures by name.
 """
 
 import importlib

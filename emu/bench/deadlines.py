@@ -31,7 +31,7 @@ _PRICE_S: Final = 0.2 / 1e6
 def run(progress: Callable[[str], None]) -> dict[str, float]:
     """Ten days of ten users, twenty rides, and plans for tables of a thousand flows.
 
-    Beside the keys of DESIGN: `d2sched_...` and `no_delay_...` on the same days, `missed`,
+    The figures also have `d2sched_...` and `no_delay_...` on the same days, `missed`,
     `clairvoyant_wifi_share`, `decide_1000_flows_p99_ms`, and `decide_1000_overloaded_...` of tables of
     which some cannot be in time.
     """

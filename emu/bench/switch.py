@@ -80,8 +80,8 @@ def run(
 ) -> dict[str, float]:
     """Measure for about three minutes: `flips` moves of `connections` transfers in each direction.
 
-    Returns the figures of DESIGN ("Bench files"), with medians and counts. EmulationError: the
-    testbed, or a connection without a second path.
+    Return shares of moves in time, medians, counts and the longest gap. EmulationError: the testbed
+    fails, or a connection has no second path.
     """
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(*ACCESSES))

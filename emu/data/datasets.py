@@ -1,7 +1,7 @@
 """Transfer data sets: what was known at an instant, and how long every strategy then took.
 
-One row per place, start, size and direction, as Parquet or CSV; the columns are those of DESIGN
-("Transfer data sets"). Other data sets can be read too: context columns may be missing, columns that
+One row per place, start, size and direction, as Parquet or CSV; the columns are those of
+`ORDER`. Other data sets can be read too: context columns may be missing, columns that
 are not known are kept apart and reported, and what is wrong is named by file, row and column.
 """
 
@@ -253,7 +253,7 @@ def _some(names: Iterable[str]) -> str:
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as CSV if the file is called so, else as Parquet.
 
-    Known columns come first and in DESIGN's order, others follow; what a row lacks stays empty.
+    Known columns come first and in the order of `ORDER`, others follow; what a row lacks stays empty.
 
     Raises:
         DataSetError: there are no rows, or the file cannot be written.

@@ -88,7 +88,7 @@ class Outcomes:
 
 
 def judged(outcomes: Outcomes, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Return the figures of one policy under one objective (DESIGN, "Bench files").
+    """Return the figures of one policy under one objective.
 
     Within 10 %, regret and match are about the objective's own cost, which for Max(S) is the time;
     `mean_s_over_oracle` is the sum of times over the sum of the oracle's.
@@ -145,7 +145,7 @@ def evaluate(
         progress: told of the share done.
 
     Returns:
-        What DESIGN says `evaluate` writes, and beside it `steady`: the same policies on the rows where
+        `policies`, the figures of `judged` by objective and policy; `steady`: the same on the rows where
         both networks alone took at most twice as long or as short as naively expected; `adaptation`:
         regret at places after `adapted.FIRST` transfers of their own; `ages` where the data tell how old
         rates are: choices between the networks alone; `outages`: what becomes of

@@ -1,4 +1,4 @@
-"""Collections of places: a folder with `places.csv`, `wifi/` and `cellular/` (DESIGN, "Words").
+"""Collections of places: a folder with `places.csv`, `wifi/` and `cellular/`.
 
 A place is one Wi-Fi and one cellular trace that are replayed together. `NAME.trace[.gz]` is one
 direction used for both, `NAME.down[.gz]` with `NAME.up[.gz]` are both directions, and `NAME.csv` is

@@ -1,7 +1,7 @@
 """A timed HTTP transfer: what `collect` measures.
 
 A completion time runs from just before `connect()` to the last byte of a download, or to the server's
-answer to the last byte of an upload (DESIGN, "Words").
+answer to the last byte of an upload.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Watches first packets, and has those rescued that find no answer (DESIGN, "Steering").
+"""Watches first packets, and has those rescued that find no answer.
 
 A new flow comes as an event. Shortly before the kernel repeats its first packet, its socket is asked
 whether it still waits, and if it does, and another network lives, the repetition goes there. How long

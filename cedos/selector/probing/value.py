@@ -1,4 +1,4 @@
-"""The value of a probe: send it if its answer saves more than it costs (DESIGN, "The one decision").
+"""The value of a probe: send it if its answer saves more than it costs.
 
 An answer may change the choice of the next transfers. Let `b` be the least cost of a strategy that
 starts on the network and `r` that of the best one that does not. With age the knowledge of `b` gets

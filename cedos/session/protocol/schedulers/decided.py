@@ -1,4 +1,4 @@
-"""A scheduler that keeps to the daemon's decision for each label (DESIGN, "Words").
+"""A scheduler that keeps to the daemon's decision for each label.
 
 Which networks a label may use is said by masks on the paths (`Session.allow`), which hold in both
 directions: `single(n)` leaves one, `mptcp(primary=n)` leaves all that were named, `defer` none. What is
