@@ -159,28 +159,18 @@ def applies(
     looked_up: Callable[[str], Sequence[str]],
 ) -> int | None:
     """Return the number of the rule for a host, by its name or by one of its addresses."""
-    rules = list(rules)
     known = UserRules({str(one.number): one.rule for one in rules})
     host = host.strip().rstrip(".").lower()
+    if not is_host_name(host) and not _is_address(host):
+        raise ConfigError(f'"{host}" is no name and no address; a port is given by --port')
+    return known.applies(host, port, looked_up)
+
+
+def _is_address(text: str) -> bool:
     try:
-        own: Sequence[str] = [str(ip_address(host))]
+        return bool(ip_address(text))
     except ValueError:
-        if not is_host_name(host):
-            raise ConfigError(
-                f'"{host}" is no name and no address; a port is given by --port'
-            ) from None
-        named = [
-            one
-            for one in rules
-            if one.rule.prefix is None
-            and (host == one.rule.host or host.endswith(f".{one.rule.host}"))
-            and one.rule.port in (None, port)
-        ]
-        if named:
-            best = max(named, key=lambda one: (one.rule.port is not None, len(one.rule.host)))
-            return best.number
-        own = looked_up(host)
-    return next(filter(None, (known.of(ip_address(each), port) for each in own)), None)
+        return False
 
 
 def addresses(name: str) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ class ApiBackend:
         ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        known = Explanations(self._log, self._flows, self._carried)
+        known = Explanations(self._log, self._flows, self._carried, self._director.ruled.about)
         return await known.of(flow, time.time(), self._observer.context(), self._director.networks)
 
     async def standing_budgets(self) -> list[BudgetMessage]:

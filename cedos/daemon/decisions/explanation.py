@@ -1,6 +1,6 @@
 """The explanation of a flow: where it is now and why, and how it began."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +11,7 @@ from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.told_connections import ToldConnections
 from cedos.errors import NotFoundError
-from cedos.model import CarriedConnection, Context, Network
+from cedos.model import CarriedConnection, Context, Decision, Network
 from cedos.selector.decision.liveness import silent_s, why_dead
 from cedos.selector.decision.reason import seconds
 
@@ -23,14 +23,17 @@ class Explanations:
     log: DecisionLog
     living: LivingFlows
     carried: ToldConnections
+    ruled: Callable[[str], Decision | None] = lambda _: None
+    """Returns the decision of the user's rule for a host, as a person names it; None: no rule."""
 
     async def of(
         self, flow: str | None, now_unix_s: float, context: Context, networks: Sequence[Network]
     ) -> DecisionMessage:
         """Return the decision about `flow` (named as in `Backend.explain`); None: the latest one.
 
-        A living flow of this host comes first, then what is known last. The decision of a living one
-        has `now`, and `began` where the first decision was another one.
+        A living flow of this host comes first, then the rule of the host that is named, then what is
+        known last. The decision of a living one has `now`, and `began` where the first decision was
+        another one.
 
         Raises:
             NotFoundError: there is none.
@@ -47,6 +50,9 @@ class Explanations:
                 " chose the network itself, or the host's own default carries it (`cedos status`)"
             )
         if lives is None:
+            rule = self.ruled(flow) if self.carried.lives(flow) is None else None
+            if rule is not None:
+                return DecisionMessage.of(rule)
             through = await self.carried.find(flow, now_unix_s)
             if through and (
                 decision is None or decision.made_unix_s < (through.ended_unix_s or now_unix_s)

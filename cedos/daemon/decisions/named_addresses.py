@@ -65,6 +65,11 @@ class NamedAddresses:
         """Take the names of the hosts file."""
         self._hosts = hosts
 
+    def of(self, name: str) -> Iterator[str]:
+        """Yield the addresses of one name."""
+        yield from self._addresses.get(name, ())
+        yield from map(str, self._hosts.get(name, ()))
+
     def below(self, host: str) -> Iterator[str]:
         """Yield the addresses of a host and all below it, those that were told last at the end."""
         for name, known in self._addresses.items():

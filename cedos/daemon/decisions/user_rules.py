@@ -1,6 +1,8 @@
 """Rules of a user's own (`cedos rule`): which there are, and which one a connection falls under."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import islice
@@ -171,6 +173,23 @@ class UserRules:
             default=None,
         )
 
+    def applies(
+        self, host: str, port: int | None, looked_up: Callable[[str], Iterable[str]] = lambda _: ()
+    ) -> int | None:
+        """Return the number of the rule for a host: an address or a name.
+
+        A name's own rules count, and those of its addresses: the known ones, and what `looked_up` adds,
+        which is asked only if there are rules for addresses.
+        """
+        with suppress(ValueError):
+            return self.of(ip_address(host), port)
+        known = [*self._names.of(host)]
+        if self._prefixes:
+            known += looked_up(host)
+        found = {self.of(ip_address(each), port) for each in known}
+        found.add(self.named(host, port, any_port=False))
+        return max(filter(None, found), key=self._rank, default=None)
+
     def at(self, address: Address) -> Sequence[int]:
         """Return the rules whose names lead to an address."""
         return self._by_address.get(str(address), ())
@@ -200,6 +219,14 @@ class UserRules:
                 self._prefixes.append((prefix, number))
             for address in rule.addresses if prefix is None else ():
                 self._by_address.setdefault(str(ip_address(address)), []).append(number)
+
+
+def _host_and_port(asked: str) -> tuple[str, int | None]:
+    """Split `example.org:443`, `192.0.2.1:443` and `[2001:db8::1]:443`; the port may be missing."""
+    if found := re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+):(\d+)", asked):
+        port = found[2] or found[4]
+        return found[1] or found[3].rstrip("."), int(port) if port else None
+    return asked.rstrip("."), None
 
 
 def _same(one: RuleRequest, other: RuleRequest) -> bool:
@@ -258,6 +285,17 @@ class RuledDestinations:
         if number is None and named is not None:
             number = self.rules.named(named, key.remote_port, any_port=False)
         return number
+
+    def about(self, asked: str) -> Decision | None:
+        """Return the decision of the rule for a host, by its name or address, perhaps with a port."""
+        host, port = _host_and_port(asked.strip().lower())
+        if (number := self.rules.applies(host, port)) is None:
+            return None
+        versions = [4, 6]
+        with suppress(ValueError):
+            versions = [ip_address(host).version]
+        known = (self._ruled.get((number, version)) for version in versions)
+        return next((each.decision for each in known if each is not None), None)
 
     def covers(self, address: Address, port: int | None) -> bool:
         return self.rules.of(address, port) is not None

@@ -46,7 +46,9 @@ def backend_of(flows: LivingFlows, open_sockets: OpenSockets, **known: Any) -> A
     )
     parts: Any = dict.fromkeys(others.split())
     parts["observer"] = SimpleNamespace(context=lambda: Context(1.0, {}))
-    parts["director"] = SimpleNamespace(networks=())
+    parts["director"] = SimpleNamespace(
+        networks=(), ruled=SimpleNamespace(about=lambda _host: None)
+    )
     parts |= known
     carried = ToldConnections(list, lambda _number: None, None)
     return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, carried=carried, **parts)

@@ -355,3 +355,32 @@ def test_only_so_many_hosts_are_a_portals() -> None:
     rules.portals([("wlan0", [ip_address(0xC6336400 + n) for n in range(MOST + 9)])])
     assert len(rules.rules) == MOST
     assert max(rules.rules) < 0
+
+
+async def test_a_host_is_explained_by_the_rule_that_applies(stage: Stage) -> None:
+    """Of two rules the other one was named; of a refused host an old decision was shown."""
+    ruled = stage.director.ruled
+    ruled.rules.add(RuleRequest(host="updates.example", never=("metered",)))
+    ruled.rules.add(RuleRequest(host="updates.example", port=22, only=("lte0",)))
+    ruled.rules.add(RuleRequest(host="mirror.updates.example", only=("eth7",)))
+    ruled.rules.add(RuleRequest(host="198.51.100.0/24", only=("lte0",)))
+    ruled.rules.told(told("updates.example", "198.51.100.7"))
+    await ruled.reconsider(stage.context())
+
+    def rule(asked: str) -> str | None:
+        decision = ruled.about(asked)
+        return None if decision is None else decision.reason.partition(":")[0]
+
+    assert rule("updates.example") == rule("dl.updates.example:443") == "Your rule 1"
+    assert (
+        rule("Updates.Example.:22")
+        == rule("updates.example:22")
+        == rule("198.51.100.7:22")
+        == "Your rule 2"
+    )
+    assert rule("198.51.100.7") == rule("198.51.100.7:443") == "Your rule 1"
+    assert rule("198.51.100.8:443") == "Your rule 4"
+    assert rule("other.example") is rule("203.0.113.1") is rule("[2001:db8::1]:443") is None
+    refused = ruled.about("eu.mirror.updates.example")
+    assert refused is not None
+    assert "so connections are refused" in refused.reason
