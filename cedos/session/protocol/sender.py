@@ -1,6 +1,11 @@
 """The sending half of a session: the application's data, until the peer has acknowledged it.
 
-Sends that wait for an appropriate network are kept as tokens (`Thunks`; dissertation, 2.2.5).
+The data are one stream of bytes and any number of IROBs (Isolated Reliable Ordered Bytestreams;
+dissertation, 2.2). An IROB is a message that the peer's application receives whole. Its sender chooses
+after which other IROBs. Small IROBs travel several in a frame. A large one is sent in extents.
+
+`Thunks` keeps the sends that the application has postponed until their label has a path (dissertation,
+2.2.5).
 """
 
 from collections.abc import Sequence
@@ -21,11 +26,11 @@ from cedos.session.protocol.schedulers.interface import PathState, allowed
 from cedos.session.protocol.send_queues import ByteQueue, Fetch, MessageBatch, SendQueue
 
 DEFERRED: Final = -1
-"""Instead of an IROB's id: the label has no appropriate network now; the thunk will be told."""
+"""Instead of an IROB's id: no path may carry its label now. The application is told once one may."""
 
 
 class Thunks:
-    """Registered thunks in order; the application keeps what a token stands for."""
+    """The postponed sends in order, as tokens; the application keeps what each token stands for."""
 
     __slots__ = ("_waiting",)
 
@@ -42,7 +47,7 @@ class Thunks:
         return self._waiting.pop(token, None) is not None
 
     def due(self, paths: Sequence[PathState]) -> list[tuple[int, int]]:
-        """Return (token, rank), once each, of the thunks whose label can be sent now."""
+        """Remove the thunks whose label some path may carry now; return (token, rank) of each."""
         ranks = {rank for rank in set(self._waiting.values()) if allowed(paths, rank)}
         due = [(token, rank) for token, rank in self._waiting.items() if rank in ranks]
         for token, _ in due:
@@ -51,35 +56,46 @@ class Thunks:
 
 
 SMALL_BYTES: Final = 4_096
-"""A complete IROB up to this size travels in a table with others and is never cut."""
+"""An IROB up to this size that is complete travels in a frame with others and is never cut."""
 
 ID_SPAN: Final = 1 << 20
 """Ids in use reach at most this far above the lowest that is not acknowledged."""
 
 MANY: Final = 1_500
-"""The number of small IROBs in one batch."""
+"""The most small IROBs in one batch."""
 
 NO_ROOM: Final = 0
-"""Instead of an IROB's id: no room in replay memory or in the peer's window, nothing was taken."""
+"""Instead of an IROB's id: it was not taken, as replay memory, ids or the peer's window are used up."""
 
 
 class Sender:
-    """The sending half: waiting and acknowledged data; `refused`: there was no room for some."""
+    """The stream and the IROBs of one session that the peer has not acknowledged.
+
+    Data are kept in replay memory until then, as they may have to be sent again over another path. An
+    IROB also needs a reservation of the peer's memory before its first byte is sent (`Credit`).
+
+    Attributes:
+        refused: there was no room for some of the application's data; see `room_again`.
+        irobs: the ids that the peer has received whole.
+    """
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.replay = ReplayAccount(memory, limit_bytes, owner)
         self.refused = False
         self.stream = ByteQueue(0, 0)
         self.stream.limit = INITIAL_STREAM_BYTES
-        self.irobs = CumulativeSet(1)  # ids that the peer has, whole
+        self.irobs = CumulativeSet(1)
         self.next_irob = 1
         self.credit = Credit()
         self.send_queues = tuple(SendQueue(rank) for rank in range(4))
-        self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
-        self._reserved: dict[int, int] = {}  # what those among them have reserved
+        # By id: IROBs that are sent in extents, and those that have no reservation yet.
+        self._large: dict[int, ByteQueue] = {}
+        # By id: the credit that those of `_large` with a reservation have reserved.
+        self._reserved: dict[int, int] = {}
 
     @property
     def waits(self) -> bool:
+        """Return whether there is data that the peer's window lets this end send now."""
         first, second, third, last = self.send_queues
         return bool(
             first.waiting_bytes or second.waiting_bytes or third.waiting_bytes or last.waiting_bytes
@@ -88,6 +104,7 @@ class Sender:
     # The stream
 
     def has_room(self) -> bool:
+        """Return whether a quarter of replay memory and of ids, and room for a small IROB, are free."""
         return (
             self.replay.held_bytes <= self.replay.most_bytes() * 3 // 4
             and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
@@ -95,7 +112,7 @@ class Sender:
         )
 
     def room_again(self) -> bool:
-        """Return once whether there is notably more room after a refusal."""
+        """Return True, once after a refusal, when there is room again; then forget the refusal."""
         if not self.refused or not self.has_room():
             return False
         self.refused = False
@@ -105,8 +122,9 @@ class Sender:
         self.refused = False
 
     def write(self, data: bytes) -> int:
+        """Take as much of the stream's data as there is room for; return how many bytes."""
         stream = self.stream
-        self._open(stream, "the stream")
+        self._check_stream_open()
         fitting = self.replay.fitting(data, stream.rank, self.room_bytes)
         if fitting:
             stream.write(fitting)
@@ -120,7 +138,8 @@ class Sender:
         return self.replay.stream_room_bytes(self.stream.rank)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
-        self._open(self.stream, "the stream")
+        """Add bytes to the stream that are fetched when they are sent; they need no replay memory."""
+        self._check_stream_open()
         if length > 0:
             self.stream.write_source(fetch, length)
             self.send_queues[self.stream.rank].update(self.stream)
@@ -130,7 +149,7 @@ class Sender:
         self.send_queues[self.stream.rank].update(self.stream)
 
     def label_stream(self, rank: int) -> None:
-        """Give the stream another label; sent data keeps its own."""
+        """Give the stream another label; data that was sent keeps the earlier label."""
         self.send_queues[self.stream.rank].leave(self.stream)
         self.stream.rank = rank
         self.send_queues[rank].update(self.stream)
@@ -140,6 +159,7 @@ class Sender:
     def send(
         self, data: Chunk, rank: int, order: Order, after: tuple[int, ...], head: bytes = b""
     ) -> int:
+        """Send a whole IROB, which is `head` and `data`; return its id or `NO_ROOM`."""
         size = len(head) + len(data)
         if size > SMALL_BYTES:
             self._check_size(size)
@@ -148,7 +168,7 @@ class Sender:
         irob = self.take_id(size, rank)
         if not irob:
             return NO_ROOM
-        # Small: it joins the label's batch. Large: extents of a byte queue of its own.
+        # A small IROB joins the label's batch. A large one gets a byte queue, which is cut into extents.
         if size <= SMALL_BYTES:
             self.send_queues[rank].message(irob, order, after, head + bytes(data))
         else:
@@ -162,6 +182,7 @@ class Sender:
         return irob
 
     def take_id(self, size: int, rank: int) -> int:
+        """Take the next id with credit and replay memory for a whole IROB; or return `NO_ROOM`."""
         irob = self.next_irob
         if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1, rank):
             self.refused = True
@@ -176,12 +197,12 @@ class Sender:
                 f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
             )
         done = 0
-        # Halve a batch until credit and replay memory take it.
+        # Halve a batch until credit and replay memory have room for it.
         room = ID_SPAN - (self.next_irob - self.irobs.floor)
         while done < len(many) and room > 0:
             batch = list(many[done : done + min(room, MANY)])
             while batch and not self._take_whole(sum(map(len, batch)), len(batch), rank):
-                del batch[len(batch) // 2 :]  # how many fit, near enough
+                del batch[len(batch) // 2 :]
             if not batch:
                 break
             self.send_queues[rank].batch(MessageBatch(self.next_irob, rank, order, (), batch))
@@ -192,6 +213,7 @@ class Sender:
         return done
 
     def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
+        """Begin an IROB of unknown size, for `append` and `end`; return its id or `NO_ROOM`."""
         self._check_after(after)
         irob = self.next_irob
         if irob - self.irobs.floor >= ID_SPAN:
@@ -204,7 +226,8 @@ class Sender:
         return irob
 
     def append(self, irob: int, data: bytes) -> int:
-        queue = self._opened(irob)
+        """Take as much of an open IROB's data as replay memory has room for; return how many bytes."""
+        queue = self._open_irob(irob)
         reserved = self._reserved.get(irob)
         most = self.credit.irob_bytes if reserved is None else reserved - IROB_COST
         if queue.written + len(data) > most:
@@ -213,7 +236,6 @@ class Sender:
             )
         replay = self.replay
         room = replay.most_bytes(queue.rank) - replay.held_bytes
-        # Take as much as replay memory has room for.
         fitting = replay.fitting(data, queue.rank, room)
         if fitting:
             queue.write(fitting)
@@ -223,10 +245,10 @@ class Sender:
         return len(fitting)
 
     def end(self, irob: int) -> None:
-        queue = self._opened(irob)
+        queue = self._open_irob(irob)
         queue.ended = True
         cost = queue.written + IROB_COST
-        # The final size is known: reserve just that, or give back the rest.
+        # The size is known now. Without a reservation ask for just that; else give the rest back.
         reserved = self._reserved.get(irob)
         if reserved is None:
             self._want(queue, cost)
@@ -237,7 +259,8 @@ class Sender:
             self.reserve()
 
     def abandon(self, irob: int) -> None:
-        queue = self._opened(irob)
+        """Drop an open IROB, and tell the peer that the rest of it will never come."""
+        queue = self._open_irob(irob)
         self._drop(queue)
         self.send_queues[queue.rank].batch(
             MessageBatch(irob, queue.rank, Order.FREE, (), [], abandoned=1)
@@ -253,11 +276,12 @@ class Sender:
     def acknowledge(self, ack: Ack) -> None:
         """Take an acknowledgement. ProtocolError: it names data that was never sent."""
         last = ack.ranges[-1][1] if ack.ranges else ack.floor
-        # One space for the stream, one for extents of a large IROB, one for whole IROBs.
+        # Positions are bytes of the stream, bytes of one large IROB, or ids of whole IROBs.
         if ack.space is Space.STREAM:
             self._acknowledge_bytes(self.stream, ack, last)
         elif ack.space is Space.EXTENTS:
-            if ack.irob >= self.next_irob:  # it has a part of what an older life of this end sent
+            # (A peer that still has a part of what this end sent before a restart says so, too.)
+            if ack.irob >= self.next_irob:
                 raise ProtocolError(
                     f"the peer acknowledges a part of IROB {ack.irob}, which was never begun"
                 )
@@ -274,7 +298,7 @@ class Sender:
                 self._acknowledge_irobs(start, stop)
 
     def window(self, window: Window) -> None:
-        """Take a window; a frame that was overtaken by others says less and changes nothing."""
+        """Raise the limits to those of a window; an older window that comes late changes nothing."""
         stream, credit = self.stream, self.credit
         if window.stream_limit > stream.limit:
             stream.limit = window.stream_limit
@@ -286,9 +310,10 @@ class Sender:
             self.reserve()
 
     def reserve(self) -> None:
+        """Give reservations to the IROBs that wait for one, as far as the credit goes."""
         for irob, cost in self.credit.ready():
             queue = self._large[irob]
-            # An IROB that stayed small needs no extents.
+            # An IROB that ended small needs no extents: it joins the label's batch.
             if queue.ended and queue.written <= SMALL_BYTES:
                 del self._large[irob]
                 data = b"".join(queue.slices(0, queue.written))
@@ -299,7 +324,7 @@ class Sender:
 
     @property
     def acknowledged_bytes(self) -> int:
-        """Return how much of the stream is acknowledged, without its end."""
+        """Return how many bytes of the stream are acknowledged; its end counts as none."""
         return min(self.stream.acked.floor, self.stream.written)
 
     def everything_acknowledged(self) -> bool:
@@ -308,9 +333,12 @@ class Sender:
     def restore(
         self, stop: int, room: int, rank: int, next_irob: int, credit: Credit, *, ended: bool
     ) -> None:
-        """Start with all below `stop` of the stream and below `next_irob` sent and acknowledged.
+        """Begin as if the peer had acknowledged the stream below `stop` and all IROBs below `next_irob`.
 
-        `room`: how many bytes of the stream the peer takes beyond; `rank`: of the stream's label.
+        Args:
+            stop: the first position of the stream that does not exist yet; the end is a position.
+            room: the bytes of the stream that the peer lets this end send from there on.
+            rank: the rank of the stream's label.
         """
         stream = self.stream = ByteQueue(0, rank, position=stop - ended)
         stream.ended = ended
@@ -328,6 +356,7 @@ class Sender:
     # Inside
 
     def _take_whole(self, size: int, count: int, rank: int) -> bool:
+        """Take credit and replay memory for `count` IROBs of `size` bytes in all; both or neither."""
         if not self.credit.at_once(size + count * IROB_COST, rank):
             return False
         if self.replay.take(size, rank):
@@ -341,11 +370,12 @@ class Sender:
         if after and not 0 < min(after) <= max(after) < self.next_irob:
             raise SessionError(f"an IROB may wait for ids 1 to {self.next_irob - 1}, not {after}")
 
-    def _open(self, queue: ByteQueue, name: str) -> None:
-        if queue.ended:
-            raise SessionError(f"{name} has been finished; nothing more can be written")
+    def _check_stream_open(self) -> None:
+        if self.stream.ended:
+            raise SessionError("the stream has been finished; nothing more can be written")
 
-    def _opened(self, irob: int) -> ByteQueue:
+    def _open_irob(self, irob: int) -> ByteQueue:
+        """Return the queue of an IROB that was begun and not ended; SessionError: it is none."""
         queue = self._large.get(irob)
         if queue is None or queue.ended:
             raise SessionError(f"IROB {irob} is not open: begin it first, and end it once")
@@ -367,6 +397,7 @@ class Sender:
             self._want(queue, self.credit.irob_bytes + IROB_COST)
 
     def _want(self, queue: ByteQueue, cost: int) -> None:
+        """Ask for a reservation, or for another amount while the IROB still waits for one."""
         self.credit.want(queue.irob, queue.rank, cost)
         self.reserve()
 
@@ -383,6 +414,7 @@ class Sender:
 
     def _acknowledge_irobs(self, start: int, stop: int) -> None:
         if self._large:
+            # Drop the large ones of the newly acknowledged IROBs. Look through the shorter of two lists.
             for low, high in self.irobs.missing(start, stop):
                 few = range(low, high) if high - low < len(self._large) else sorted(self._large)
                 for irob in few:
@@ -392,6 +424,7 @@ class Sender:
         self.irobs.add(start, stop)
 
     def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
+        """Forget a large IROB. The credit of one that was delivered is spent; else it is free again."""
         del self._large[queue.irob]
         self.credit.forget(queue.irob)
         reserved = self._reserved.pop(queue.irob, 0)
@@ -401,4 +434,5 @@ class Sender:
         queue.ended = True
         self.replay.give(queue.held_bytes)
         queue.held_bytes = 0
+        # Pieces of it that are still in flight count as acknowledged: nothing sends them again.
         queue.acked.add(0, MAX_POSITION)
