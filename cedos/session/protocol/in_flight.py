@@ -18,11 +18,21 @@ from cedos.session.protocol.send_queues import MessageBatch, Piece
 from cedos.session.protocol.sender import SMALL_BYTES, Sender
 
 MAX_IN_FLIGHT: Final = 8_192
-"""Pieces on the way at once; the peer need not put up with more gaps than that."""
+"""The most pieces on the way at once: the peer refuses more gaps than a sender leaves."""
 
 
 class PathFlight:
-    """A path: its state for schedulers, its pieces in flight, and its control frames."""
+    """A path: its state for schedulers, its pieces in flight, and its control frames.
+
+    Attributes:
+        owes_statement: its next record states everything: positions, acknowledgements, windows and
+            what else holds now.
+        held_until_s: its network flaps, and the path is not relied on before it is heard after this;
+            None: it is relied on.
+        asked: a ping asked, after that time, whether the path still works.
+        fell: its silence has been counted as a fall of its network.
+        dialled: by this end.
+    """
 
     __slots__ = (
         "allowed_here", "allowed_there", "asked", "control", "dialled", "fell", "flight", "heard_at_s",
@@ -33,14 +43,14 @@ class PathFlight:
         self.state = PathState(path_id, facts, now)
         self.flight: deque[Piece] = deque()
         self.control: deque[bytes] = deque()
-        self.owes_statement = True  # acknowledgements, windows and all the rest: the path is new
+        self.owes_statement = True
         self.allowed_here = self.allowed_there = self.state.allowed
-        self.dialled = dialled  # by this end
+        self.dialled = dialled
         self.heard_at_s = now
         self.heard_bytes = 0
-        self.held_until_s: float | None = None  # it flaps: until then, and until it is heard again
-        self.asked = False  # whether it is there still, after that
-        self.fell = False  # its silence has been counted among its network's falls
+        self.held_until_s: float | None = None
+        self.asked = False
+        self.fell = False
 
     def on_record(self, size_bytes: int, now: float) -> None:
         """Note that a record of the peer came over this path."""
@@ -88,14 +98,16 @@ class PathFlight:
 class InFlight:
     """The paths of a session and their pieces; schedulers see `states`.
 
-    `unheard`: this end was read from a record, and its peer has not said yet what it has. Data sent
-    before that could continue what an older life of this end had sent beyond the record.
+    Attributes:
+        only: the path, where there is just one.
+        unheard: this end was restored from an idle record, and the peer has not said yet what it has.
+            New data waits: this end may have sent more after the record was written.
     """
 
     def __init__(self, sender: Sender) -> None:
         self.paths: dict[int, PathFlight] = {}
         self.states: list[PathState] = []
-        self.only: PathFlight | None = None  # the path, where there is just one
+        self.only: PathFlight | None = None
         self._sender = sender
         self._held: list[Piece] = []
         self._count = 0
@@ -181,7 +193,8 @@ class InFlight:
                 limit_bytes = min(room_bytes, max(grant.limit_bytes, 1))
                 piece = queue.take(limit_bytes, grant.skip_bytes)
                 if piece is None and limit_bytes < room_bytes:
-                    # What cannot be cut to that, for the names of those before it, say, takes more.
+                    # A piece that cannot be cut so short takes more room; one with a long list of
+                    # dependencies, for example.
                     piece = queue.take(room_bytes, grant.skip_bytes)
                 if piece is None:
                     return None
@@ -266,7 +279,7 @@ class InFlight:
     def _rest(self, piece: Piece) -> Sequence[Piece]:
         if isinstance(piece, MessageBatch):
             batches = piece.rest(self._sender.irobs)
-            if piece.done:  # what the others do not contain has arrived
+            if piece.done:  # the peer has what the new batches lack
                 self._sender.replay.give(piece.bytes - sum(each.bytes for each in batches))
             return batches
         return piece.rest(self._sender.irobs)
