@@ -48,6 +48,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | **A user of this host** | | |
 | connections to the proxy; time for a request | {proxy.local.local_proxy:_MOST}; {proxy.local.local_proxy:_HEAD_S} s | the oldest silent one goes |
 | redirected sockets with datagrams; places of each | {proxy.local.redirected_datagrams:MOST_SOCKETS} of all; {proxy.local.program_packets:MOST_PLACES} | who has most loses one |
+| associations by SOCKS | {proxy.local.local_proxy:MOST_ASSOCIATIONS_OF_USER} of one, {proxy.local.local_proxy:MOST_ASSOCIATIONS} of all | refused |
 | questions to the resolver; by TCP | {proxy.local.name_stub:_MOST}; {proxy.local.name_stub:_MOST_CONNECTIONS} | not answered; closed |
 | connections to the control socket; one without a request; a request | {api.server:MOST}; {api.server:IDLE_S} s; {api.server:MAX_BODY_BYTES KiB} | the idle ones close; 413 |
 | programs that listen to decisions | {api.server:MAX_LISTENERS_OF_USER} of one, {api.server:MAX_LISTENERS} of all but root | 503 |

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import socket
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel import process_limits
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.admission import GUARDED_PORTS, HIDDEN, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
@@ -40,6 +41,7 @@ _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 86_400.0
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
+MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 _SPARE_FILES: Final = 256
 """Open files left for the paths of its session and others that are no connections."""
 
@@ -113,6 +115,7 @@ class LocalProxy:
         self._buffer = make_buffer()
         self._told_direct = False
         self._routes = EgressReader()
+        self._owners, self._associations = SocketOwners(), Counter[int]()
         self._names = names or LocalNames()
 
     @property
@@ -148,6 +151,7 @@ class LocalProxy:
         self._stop_listening()
         await self._tasks.end()
         self._routes.close()
+        self._owners.close()
 
     async def connect(
         self,
@@ -354,7 +358,7 @@ class LocalProxy:
         # SOCKS 5 UDP ASSOCIATE: datagrams, for as long as this connection.
         if request.associates:
             with suppress(OSError):
-                await SocksAssociation(program, request.port, self.packets).serve()
+                await self._associate(program, request)
             return
         # Connect; first bytes may go along.
         far = where.to is not None and where.redirection is None
@@ -392,6 +396,24 @@ class LocalProxy:
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
+
+    async def _associate(self, program: socket.socket, request: ProgramRequest) -> None:
+        """Serve a program's datagrams, which take more files than a connection. OSError."""
+        ends = program.getpeername()[:2], program.getsockname()[:2]
+        user = (self._owners.find(socket.IPPROTO_TCP, *ends) or UNKNOWN).user
+        held = self._associations
+        if held[user] >= MOST_ASSOCIATIONS_OF_USER or held.total() >= MOST_ASSOCIATIONS:
+            error = RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", "too many associations"
+            )
+            await refuse(program, request, error)
+            return
+        held[user] += 1
+        try:
+            association = SocksAssociation(program, request.port, user, self._owners, self.packets)
+            await association.serve()
+        finally:
+            held[user] -= 1
 
     async def _opened_again(self, request: ProgramRequest) -> ProxiedStream | None:
         try:

@@ -202,6 +202,7 @@ class SocksAssociation:
     Args:
         program: that connection.
         port: from which the program says that it will send; 0: it does not say.
+        user: of that connection; `owners` tells whose socket sends.
         packets: returns the carrier of its packets, which calls back with the answers.
     """
 
@@ -209,21 +210,20 @@ class SocksAssociation:
         self,
         program: socket.socket,
         port: int,
+        user: int,
+        owners: SocketOwners,
         packets: Callable[[Came], ProgramPackets],
     ) -> None:
         self._program, self._port = program, port
+        self._user, self._owners, self._checked_s = user, owners, 0.0
         self._loop = asyncio.get_running_loop()
         self._peer: tuple[str, int] | None = None
         self._packets = packets(self._came)
-        self._owners, self._user, self._checked_s = SocketOwners(), UNKNOWN.user, 0.0
 
     async def serve(self) -> None:
         """Serve until the program closes the connection. OSError: a socket cannot be made."""
         loop, program = self._loop, self._program
         own, peer = program.getsockname()[0], program.getpeername()[0]
-        ends = program.getpeername()[:2], program.getsockname()[:2]
-        asker = self._owners.find(socket.IPPROTO_TCP, *ends)
-        self._user = UNKNOWN.user if asker is None else asker.user
         with socket.socket(program.family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as near:
             near.bind((own, 0))
             loop.add_reader(near, self._readable, near, peer)
@@ -236,7 +236,6 @@ class SocksAssociation:
                     pass
             finally:
                 loop.remove_reader(near)
-                self._owners.close()
                 await self._packets.end()
 
     def _readable(self, near: socket.socket, host: str) -> None:

@@ -6,10 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.proxy.gateway import associations, packet_relay
-from cedos.proxy.local import gateway_link, socks
+from cedos.proxy.local import gateway_link, local_proxy, socks
 from cedos.proxy.local.direct import NoRules
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.socks import SocksPacket, parse_packet
@@ -128,6 +129,30 @@ async def test_an_association_is_its_users_not_the_first_senders(
     program.send("127.0.0.1", origin.port, b"two")
     assert await origin.nothing()
     program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_one_users_associations_leave_some_to_others(
+    ends: Ends, sockets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes several open files, and four thousand were possible."""
+    monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS", 3)
+    monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS_OF_USER", 2)
+    await ends.start(patience_s=10.0)
+    user = 1000
+    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, user))
+    kept = [await associated(ends, sockets) for _ in range(2)]
+    reader, writer = await ends.ask(ASSOCIATE)
+    answer = await asyncio.wait_for(reader.read(), ANSWER_S)
+    assert answer[:4] == b"\x05\x00\x05\x01"
+    writer.close()
+    user = 1001
+    kept.append(await associated(ends, sockets))
+    for each in kept:
+        each.writer.close()
+    await until(lambda: not ends.proxy._associations.total())
+    kept = [await associated(ends, sockets)]
+    kept[0].writer.close()
 
 
 @pytest.mark.usefixtures("far")
