@@ -1,4 +1,4 @@
-"""The policies, one file each (see `base`)."""
+"""The policies, one file each: ways to choose networks during a run, fixed ones and cedos (`base`)."""
 
 import difflib
 import importlib

@@ -35,10 +35,11 @@ class Stage:
 class Policy(Protocol):
     """A way to choose networks, from `start` to `stop`; the testbed does the rest.
 
-    A policy that reads `Stage.settings` also has a method `wrong_settings` (see the function of that
-    name); any other is given none. An attribute `title` is its name in tables and pictures. A policy
-    that never changes its mind may say so in `networks`, the kinds that programs use, the first one
-    first: the simulator runs it, too.
+    A policy that reads `Stage.settings` also has a method `wrong_settings`, which is given the settings
+    and returns the mistakes in them, by key. An attribute `title` is its name in tables and pictures.
+
+    A fixed policy never changes its choice. It has an attribute `networks`: the kinds of network that
+    programs use, the first choice first. The simulator can run it, too.
     """
 
     name: str

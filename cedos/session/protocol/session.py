@@ -73,9 +73,8 @@ would have to be joined again at the peer, by a copy."""
 
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
-_HEARD_S: Final = (
-    0.050  # paths on which the last records came within so long count as equally recent
-)
+_HEARD_S: Final = 0.050
+"""Paths count as equally recent where the peer's last records came within so long of each other."""
 _DEFAULTS: Final = SessionLimits()
 _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
