@@ -204,10 +204,13 @@ def plan(
             refused = ip_network(_LOOPBACK)
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
         rules |= _resolver_rules(networks, version)
+        steps = _steps(
+            [each.prefix for each in destinations or () if each.prefix.version == version]
+        )
         for destination, name in (destinations or {}).items():
             if destination.prefix.version == version and (name in by_name or name == NOWHERE):
                 to = table_of(by_name[name]) if name != NOWHERE else _refusing(version)
-                rules.add(_destination_rule(destination, to))
+                rules.add(_destination_rule(destination, to, steps))
         for mark, name in (marks or {}).items():
             if name in by_name and by_name[name].carries(version):
                 table = table_of(by_name[name])
@@ -299,14 +302,35 @@ def _resolver_rules(networks: Sequence[Network], version: int) -> set[Rule]:
     }
 
 
-def _destination_rule(destination: Destination, table: int | None) -> Rule:
+_LAST_STEP: Final = 15
+
+
+def _steps(prefixes: Iterable[Prefix]) -> dict[int, int]:
+    """Return a step for each length of these prefixes (of one version), the longest first.
+
+    Of rules with one preference the kernel asks the older one first. So up to 16 lengths have steps of
+    their own; of more, the longest ones share the first.
+    """
+    found: dict[int, int] = {}
+    last = -1
+    for length, most in sorted({(p.prefixlen, p.max_prefixlen) for p in prefixes}, reverse=True):
+        last = found[length] = max(last + 1, round((most - length) * _LAST_STEP / most))
+    bound = _LAST_STEP
+    for length in sorted(found):
+        found[length] = min(found[length], bound)
+        bound = max(found[length] - 1, 0)
+    return found
+
+
+def _destination_rule(
+    destination: Destination, table: int | None, steps: Mapping[int, int]
+) -> Rule:
     prefix = destination.prefix
-    # 32 steps from the most specific to the least; a port counts more than any prefix.
-    step = round((prefix.max_prefixlen - prefix.prefixlen) * 15 / prefix.max_prefixlen)
-    first = Preference.DESTINATION + (0 if destination.port is not None else 16)
+    # A port counts more than any prefix.
+    first = Preference.DESTINATION + (0 if destination.port is not None else _LAST_STEP + 1)
     return Rule(
         prefix.version,
-        first + step,
+        first + steps[prefix.prefixlen],
         table,
         destination=prefix if prefix.prefixlen else None,
         local=True,

@@ -81,6 +81,26 @@ def test_more_specific_routes_of_others_are_left_alone(world, routing):
     assert world.carrier(4, remote="192.168.43.7", local=OWN["lte0", 4]) == "wlan0"
 
 
+@pytest.mark.parametrize(
+    ("version", "lengths"),
+    [(4, (32, 31)), (4, (24, 23, 25)), (6, (128, 127, 126, 125, 124)), (4, range(17, 33))],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_nested_prefixes_the_closest_is_asked_first(world, routing, version, lengths, backwards):
+    """/32 and /31 had one preference: the kernel took the older rule, whatever `explain` said."""
+    start = "198.0.0.0" if version == 4 else "2001:db8::"
+    for length in sorted(lengths, reverse=backwards):
+        routing.set_destination(Destination(ip_network(f"{start}/{length}")), "lte0")
+    preferences = {
+        rule.destination.prefixlen: rule.preference
+        for rule in world.kernel.own
+        if rule.destination is not None and 32050 <= rule.preference < 32090
+    }
+    asked = sorted(preferences, key=lambda length: preferences[length])
+    assert asked == sorted(lengths, reverse=True)
+    assert len(set(preferences.values())) == len(lengths)
+
+
 def test_more_specific_destinations_come_first(world, routing):
     routing.set_default("wlan0")
     routing.set_destination(Destination(ip_network("198.51.0.0/16")), "lte0")
